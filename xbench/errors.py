@@ -1,0 +1,82 @@
+"""Every error that a user can see, as one tree.
+
+    XbenchError            exit 1
+    ├── RunError           exit 1   ranks were started and something went wrong
+    │   ├── RankError      exit 1   one rank died, raised or hung: says which, where
+    │   └── FabricError    exit 1   the network could not be raised, or broke
+    ├── UsageError         exit 2   a value that cannot work, found before anything is launched
+    │   ├── SpecError      exit 2   a workload, mode, fabric or option
+    │   ├── WorkloadError  exit 2   a model or factory that cannot be built or run
+    │   └── RecordError    exit 2   a result file that cannot be read
+    └── Interrupted        exit 130 the user pressed Ctrl-C
+
+`str(error)` is one sentence. `hint` names the next command or the nearest right value; `detail` holds
+a traceback or a log, shown under `--debug`. Only `cli.py` prints errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class XbenchError(Exception):
+    """The root: one sentence, an exit code, and where there is one, a hint."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.detail = detail
+
+
+class RunError(XbenchError):
+    """Ranks were started and the run did not finish."""
+
+
+class RankError(RunError):
+    """One rank died, raised or hung."""
+
+
+class FabricError(RunError):
+    """A fabric could not be raised, or broke while in use."""
+
+
+class UsageError(XbenchError):
+    """A wrong value, found before anything was launched."""
+
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    """A workload, mode, fabric or option that does not parse or does not exist."""
+
+
+class WorkloadError(UsageError):
+    """A workload that cannot be built, or cannot take its input."""
+
+
+class RecordError(UsageError):
+    """A result file that is broken, foreign, or of a newer schema."""
+
+
+class Interrupted(XbenchError):
+    """The user asked to stop."""
+
+    exit_code = 130
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, or None when nothing is close."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def unknown(kind: str, name: str, known: Iterable[str], *, listing: str | None = None) -> SpecError:
+    """The error for a name that is not in a list: names it and suggests the nearest right one."""
+    close = nearest(name, known)
+    hint = f"did you mean {close!r}?" if close else None
+    if listing:
+        hint = f"{hint} ({listing} lists them all)" if hint else f"{listing} lists them all"
+    return SpecError(f"unknown {kind} {name!r}", hint=hint)

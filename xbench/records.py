@@ -1,0 +1,388 @@
+"""What came out of a run: typed, versioned, immutable. Every output format is made from these and nothing else.
+
+| schema_version | meaning |
+| --- | --- |
+| 1 | the first: profiles and comparisons |
+
+`load` reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence. `save`
+writes atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from xbench.errors import RecordError
+from xbench.spec import RunSpec, WorkloadSpec
+
+SCHEMA_VERSION = 1
+
+Label = Literal["real", "emulated", "simulated"]
+Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
+Interval = tuple[float, float]
+
+
+class Part(BaseModel):
+    """Base of everything in a record: frozen, unknown fields refused, NaN and infinity refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Estimate(Part):
+    """A statistic with the 95 % confidence interval of that statistic."""
+
+    median: float
+    ci95: Interval
+
+
+class Environment(Part):
+    """Where and with what it was measured. `facts` holds everything else (kernel, governor, NCCL, ...)."""
+
+    hostname: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    python: str
+    torch: str | None
+    device: str = Field(description="'cpu' or the GPU's name")
+    device_count: int
+    xbench: str
+    commit: str | None
+    facts: dict[str, str] = {}
+
+
+class WorkloadRecord(Part):
+    """The workload as it was run, every default filled in."""
+
+    spec: WorkloadSpec
+    title: str
+    parameters: int
+    tensors: int
+    grad_bytes: int
+    batch_size: int = Field(description="samples a rank and step")
+    input: str = Field(description="for people: '3×128×128 images', '64 tokens'")
+
+
+class FabricRecord(Part):
+    """What connected the ranks: asked for and measured."""
+
+    name: str
+    spec: str
+    label: Label
+    backend: str
+    hosts: int
+    ranks_per_host: int
+    world_size: int
+    rate_bps: float | None = Field(default=None, description="asked for, one link, one direction")
+    measured_bps: float | None = Field(default=None, description="one TCP stream between two hosts, through the shaping")
+    allreduce_bps: float | None = Field(default=None, description="bus bandwidth of the largest measured all-reduce")
+    cores_per_rank: list[list[int]] = []
+    notes: list[str] = []
+
+
+class Tensor(Part):
+    """One parameter tensor's gradient."""
+
+    name: str
+    elements: int
+    bytes: int
+    dtype: str
+    ready_s: float = Field(description="since the start of backward, median over steps, slowest rank")
+
+
+class Layer(Part):
+    """One module that owns parameters, in gradient-ready order (1 = nearest the loss)."""
+
+    name: str
+    kind: str = Field(description="the module's class name")
+    parameters: int
+    grad_bytes: int
+    forward_s: float
+    backward_s: float
+    ready_s: float
+    share: float = Field(description="(forward + backward) over the step")
+    tensors: list[Tensor]
+
+
+class StepTimes(Part):
+    """One training step without communication. Parts are instrumented; `uninstrumented_step_s` is the bare loop."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    step_s: float
+    step_ci95: Interval
+    uninstrumented_step_s: float
+    uninstrumented_ci95: Interval
+    overhead_ratio: float = Field(description="instrumented over uninstrumented, minus one")
+    overhead_ci95: Interval
+    steps: int
+    warmup_steps: int = Field(description="steps before the first that counts, as detected")
+
+
+class CostPoint(Part):
+    """One all-reduce size: time of the slowest rank after all had arrived, and the wait for the last to arrive."""
+
+    nbytes: int
+    transfer_s: float
+    ci95: Interval
+    wait_s: float
+    repetitions: int
+
+
+class CostSegment(Part):
+    """From `from_bytes` on, T(M) = alpha_s + beta_s_per_byte · M."""
+
+    from_bytes: int
+    alpha_s: float
+    beta_s_per_byte: float
+
+
+class CostModel(Part):
+    """T(M) of one all-reduce of M bytes: a robust line, and segments where one line does not hold."""
+
+    collective: str = "all_reduce"
+    backend: str
+    world_size: int
+    alpha_s: float
+    beta_s_per_byte: float
+    alpha_ci95: Interval
+    beta_ci95: Interval
+    max_relative_residual: float
+    points: list[CostPoint]
+    segments: list[CostSegment] = []
+    segmented_max_relative_residual: float | None = None
+
+
+class Slice(Part):
+    """Something that took from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
+
+    name: str
+    start_s: float
+    end_s: float
+    nbytes: int | None = None
+
+
+class Timeline(Part):
+    """One step: what the device did, and what the link did."""
+
+    label: Label
+    compute: list[Slice]
+    communication: list[Slice]
+
+
+class Plan(Part):
+    """The buckets of a schedule in launch order, and the step that the model predicts for them."""
+
+    mode: str
+    buckets: list[list[str]] = Field(description="parameter names")
+    bucket_bytes: list[int]
+    predicted_step_s: float
+    predicted_exposed_s: float
+    timeline: Timeline | None = None
+    note: str | None = None
+
+
+class Bounds(Part):
+    """Lower bounds of a synchronous step, from ALGORITHMS: no schedule of one job can be faster."""
+
+    compute_s: float = Field(description="C: the step without communication")
+    communication_s: float = Field(description="T of all gradients in one collective")
+    overlap_bound_s: float = Field(description="max(C, ΣT): next-forward overlap allowed")
+    backward_overlap_bound_s: float = Field(description="forward + best end over plans + optimizer")
+
+
+class Sample(Part):
+    """One block: consecutive timed steps of one mode by one job. Raw; never deleted, only flagged."""
+
+    launch: int
+    round: int
+    position: int = Field(description="place in the launch's order of blocks")
+    mode: str
+    job: int = Field(description="0-based; the workload's place on the command line")
+    steps_s: list[float] = Field(description="each the maximum over ranks")
+    step_s: float = Field(description="median of steps_s; in paired modes window over steps, see docs")
+    warmup_s: list[float] = []
+    samples_per_step: int = Field(description="batch over all ranks")
+    started_s: float = Field(description="since the launch began")
+    outlier: bool = False
+
+
+class Parity(Part):
+    """Whether a schedule trained the same network as DDP."""
+
+    ok: bool
+    max_relative_difference: float | None
+    tolerance: float
+    bitwise_across_ranks: bool
+    steps: int
+    worst_parameter: str | None = None
+    reference: str = "ddp"
+    message: str | None = None
+
+
+class Ratio(Part):
+    """Seconds per sample over the reference's; below 1 is faster."""
+
+    value: float
+    ci95: Interval
+    verdict: Verdict
+
+
+class ModeResult(Part):
+    """One column of a comparison. Times are None when the mode failed or nothing was measured."""
+
+    mode: str
+    status: Literal["ok", "failed"]
+    label: Label
+    error: str | None = None
+    step_s: Estimate | None = None
+    seconds_per_sample: Estimate | None = None
+    exposed_s: float | None = None
+    predicted_step_s: float | None = None
+    prediction_error: float | None = Field(default=None, description="predicted over measured, minus one")
+    removed_share: float | None = Field(default=None, description="share of removable exposed communication removed")
+    parity: Parity | None = None
+    ratio: Ratio | None = None
+    blocks: int = 0
+    plan: Plan | None = None
+    pattern: str | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
+    note: str | None = None
+
+
+class Job(Part):
+    """One workload of a comparison with what was measured about it before timing."""
+
+    workload: WorkloadRecord
+    step: StepTimes | None = None
+    bounds: Bounds | None = None
+    plans: dict[str, Plan] = {}
+    layers: list[Layer] = []
+
+
+class RecordBase(Part):
+    """What every record has."""
+
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    spec: RunSpec
+    environment: Environment
+    fabric: FabricRecord
+    complete: bool
+    error: str | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[str] = []
+
+
+class Profile(RecordBase):
+    """`xbench profile`."""
+
+    kind: Literal["profile"] = "profile"
+    workload: WorkloadRecord
+    layers: list[Layer]
+    step: StepTimes | None
+    cost_model: CostModel | None = None
+    bounds: Bounds | None = None
+    plans: dict[str, Plan] = {}
+    samples: dict[str, list[float]] = Field(default={}, description="raw per-step times by series name")
+
+
+class Comparison(RecordBase):
+    """`xbench compare`."""
+
+    kind: Literal["comparison"] = "comparison"
+    reference: str
+    modes: dict[str, ModeResult]
+    jobs: list[Job]
+    bounds: Bounds | None = None
+    cost_model: CostModel | None = None
+    samples: list[Sample] = []
+
+
+Record = Annotated[Profile | Comparison, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[Profile | Comparison] = TypeAdapter(Record)
+
+
+def json_schema() -> dict[str, Any]:
+    """The record's JSON Schema (draft 2020-12), as `xbench schema` prints it."""
+    return _ADAPTER.json_schema()
+
+
+def dump(record: Profile | Comparison) -> str:
+    """The record as JSON text."""
+    return record.model_dump_json(indent=1) + "\n"
+
+
+def save(record: Profile | Comparison, path: Path) -> Path:
+    """Write atomically: the file is whole or is not there. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(dump(record))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load(path: Path) -> Profile | Comparison:
+    """Read a record, or a run's directory that holds one. Raises RecordError with one sentence."""
+    if path.is_dir():
+        path = path / "record.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecordError(f"there is no result file {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{str(path)!r} cannot be read: {_first_line(error)}") from None
+    return loads(text, str(path))
+
+
+def loads(text: str, name: str = "record") -> Profile | Comparison:
+    """Parse a record's JSON text; `name` is what errors call it. Raises RecordError."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise RecordError(f"{name!r} is not whole JSON: it was cut off or is another kind of file") from None
+    if not isinstance(data, dict) or "schema_version" not in data or "kind" not in data:
+        raise RecordError(f"{name!r} is not an xbench result")
+    version = data["schema_version"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise RecordError(f"{name!r} has no valid schema_version: {version!r}")
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{name!r} has schema version {version}, and this xbench reads up to {SCHEMA_VERSION}",
+            hint="install a newer xbench",
+        )
+    try:
+        return _ADAPTER.validate_python(migrate(data))
+    except (ValidationError, RecursionError) as error:
+        raise RecordError(f"{name!r} is not a valid xbench result: {_explain(error)}") from None
+
+
+def migrate(data: dict[str, Any]) -> dict[str, Any]:
+    """Bring an older record to SCHEMA_VERSION, one step a version. There is no older version yet."""
+    return data
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where or 'record'}: {first['msg']}"
+    return "nested too deeply"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,75 @@
+"""Names for things: workloads, schedules, fabrics, report formats.
+
+An entry names its target as 'module:attribute' and is imported only when it is used, so listing names never imports
+torch. Other packages add entries through the entry-point group that a registry names.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from xbench.errors import unknown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered name: where its code is, one line for `--help`, and facts that need no import."""
+
+    name: str
+    target: str
+    summary: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Registry(Generic[T]):
+    """An ordered set of entries of one kind. `T` is what `load` returns."""
+
+    def __init__(self, kind: str, *, listing: str, group: str | None = None) -> None:
+        self.kind = kind
+        self.listing = listing
+        self.group = group
+        self._entries: dict[str, Entry] = {}
+        self._scanned = group is None
+
+    def add(self, name: str, target: str, summary: str, **facts: Any) -> None:
+        """Register `name`; a second registration of the same name is a programming error."""
+        if name in self._entries:
+            raise ValueError(f"{self.kind} {name!r} is registered twice")
+        self._entries[name] = Entry(name, target, summary, facts)
+
+    def _all(self) -> dict[str, Entry]:
+        if not self._scanned:
+            self._scanned = True
+            for point in entry_points(group=self.group):
+                if point.name not in self._entries:
+                    self._entries[point.name] = Entry(point.name, point.value, f"from {point.value}")
+        return self._entries
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._all()
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._all().values())
+
+    def names(self) -> list[str]:
+        """All names, in order of registration."""
+        return list(self._all())
+
+    def entry(self, name: str) -> Entry:
+        """The entry of that name. Raises SpecError with the nearest name."""
+        try:
+            return self._all()[name]
+        except KeyError:
+            raise unknown(self.kind, name, self._all(), listing=self.listing) from None
+
+    def load(self, name: str) -> T:
+        """Import and return what the entry names. Raises SpecError for an unknown name."""
+        module, _, attribute = self.entry(name).target.partition(":")
+        loaded: T = getattr(importlib.import_module(module), attribute)
+        return loaded

@@ -1,0 +1,111 @@
+"""What a rank writes while it runs, and how the parent reads it.
+
+Each rank owns two files in the launch's directory: `job0-rank1.jsonl`, one event a line, and `job0-rank1.state`, a
+fixed-size note of what it is doing now, rewritten in memory-mapped place (about 2 µs). Events survive the rank: a run
+that dies keeps every block that was finished. Neither file needs a network, so a dead link can still be reported.
+
+Events, by their `event` field (`t` is time.monotonic() of the machine, added to each):
+
+| event | fields |
+| --- | --- |
+| hello | rank, job, host, pid |
+| phase | name: what comes now, for people ('parity ddp', 'round 2 optimal') |
+| profile | layers, step times, cost points: see `runtime.worker` |
+| parity | mode, and the fields of `records.Parity` |
+| block | mode, round, position, step boundaries in ns since an arbitrary epoch, warm-up boundaries |
+| failed | mode, message: this mode could not run, the others go on |
+| error | message, traceback: this rank is about to die |
+| end | nothing more comes |
+
+No torch here: both sides import it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+STATE_BYTES = 256
+
+
+class Journal:
+    """A rank's own log. Writes are unbuffered: what was written is on disk when the rank dies."""
+
+    def __init__(self, directory: Path, job: int, rank: int) -> None:
+        stem = f"job{job}-rank{rank}"
+        self._events = open(directory / f"{stem}.jsonl", "ab", buffering=0)
+        self._state = open(directory / f"{stem}.state", "w+b")
+        self._state.truncate(STATE_BYTES)
+        self._map = mmap.mmap(self._state.fileno(), STATE_BYTES)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event. Raises OSError when the disk is full."""
+        line = json.dumps({"event": event, "t": time.monotonic(), **fields}) + "\n"
+        data = line.encode()
+        written = self._events.write(data)
+        if written != len(data):
+            raise OSError(28, "No space left on device")
+
+    def note(self, state: str) -> None:
+        """Say what this rank is doing now: 'optimal step 12: waiting for gradients'."""
+        data = f"{time.monotonic():.6f} {state}".encode()[: STATE_BYTES - 1]
+        self._map[: len(data) + 1] = data + b"\0"
+
+    def close(self) -> None:
+        """Close both files."""
+        self._map.close()
+        self._state.close()
+        self._events.close()
+
+
+class JournalReader:
+    """The parent's side of one rank's journal: complete lines only, each once."""
+
+    def __init__(self, directory: Path, job: int, rank: int) -> None:
+        self.job = job
+        self.rank = rank
+        self._path = directory / f"job{job}-rank{rank}.jsonl"
+        self._state = directory / f"job{job}-rank{rank}.state"
+        self._offset = 0
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Events written since the last poll."""
+        try:
+            with open(self._path, "rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = data.rfind(b"\n") + 1
+        self._offset += whole
+        return [json.loads(line) for line in data[:whole].splitlines() if line]
+
+    def state(self) -> tuple[float, str] | None:
+        """(time.monotonic() of the note, the note), or None before the first."""
+        try:
+            text = self._state.read_bytes().split(b"\0", 1)[0].decode(errors="replace")
+        except OSError:
+            return None
+        stamp, _, note = text.partition(" ")
+        try:
+            return float(stamp), note
+        except ValueError:
+            return None
+
+
+def process_state(pid: int) -> str | None:
+    """The kernel's letter for a process (R, S, T, Z ...), or None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return None
+
+
+def pid_alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    return process_state(pid) not in (None, "Z", "X") and os.path.exists(f"/proc/{pid}")

@@ -1,0 +1,59 @@
+"""The modes of a comparison, by name. Importing this package does not import torch.
+
+A single-job mode is a `Schedule` (see `schedules.engine`) in a file of its own. A paired mode says how two jobs share
+the devices; the gradients of each job are carried by a single-job mode, its carrier.
+"""
+
+from __future__ import annotations
+
+from xbench.errors import SpecError, unknown
+from xbench.registry import Registry
+from xbench.spec import ModeSpec
+
+MODES: Registry[object] = Registry("mode", listing="xbench modes", group="xbench.modes")
+MODES.add("compute", "xbench.schedules.compute:Compute", "no communication at all: the control", synchronous=False)
+MODES.add("ddp", "xbench.schedules.ddp:Ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB")
+MODES.add("ddp-tuned", "xbench.schedules.ddp:DdpTuned", "DDP's own reducer with the exact plan's buckets", planned=True)
+MODES.add("single", "xbench.schedules.overlap:Single", "one collective after the whole backward pass", planned=True)
+MODES.add("wfbp", "xbench.schedules.overlap:Wfbp", "one collective a tensor, as soon as it is ready", planned=True)
+MODES.add("mgwfbp", "xbench.schedules.overlap:MgWfbp", "the MG-WFBP paper's greedy merging", planned=True)
+MODES.add("optimal", "xbench.schedules.overlap:Optimal", "exact best contiguous buckets for the measured link", planned=True)
+MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
+MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
+MODES.add("crossover", "", "two jobs in turns: one computes while the other communicates", paired=True, carrier="optimal")  # fmt: skip
+
+
+def parse_mode(text: str) -> ModeSpec:
+    """A ModeSpec from 'optimal' or 'crossover:mgwfbp'. Raises SpecError with the nearest right one."""
+    name, colon, carrier = text.strip().partition(":")
+    entry = MODES.entry(name)
+    if not entry.facts.get("paired"):
+        if colon:
+            raise SpecError(f"mode {name!r} takes no carrier, and {text!r} gives one", hint=f"write {name}")
+        return ModeSpec(text=name, name=name, carrier=name)
+    singles = [e.name for e in MODES if not e.facts.get("paired") and e.facts.get("synchronous", True)]
+    if colon and carrier not in singles:
+        raise unknown(f"carrier for {name}", carrier, singles, listing="xbench modes")
+    chosen = carrier or entry.facts["carrier"]
+    return ModeSpec(text=f"{name}:{chosen}" if colon else name, name=name, carrier=chosen, paired=True)
+
+
+def parse_modes(text: str) -> tuple[ModeSpec, ...]:
+    """Modes from a comma-separated list. `ddp@a` names a second copy of `ddp` (for A/A comparisons).
+
+    Raises SpecError for an unknown mode, an empty list, or a mode that stands twice.
+    """
+    modes: list[ModeSpec] = []
+    for piece in text.split(","):
+        plain, at, alias = piece.strip().partition("@")
+        if not plain:
+            raise SpecError(f"the list of modes {text!r} has an empty place", hint="write --modes ddp,optimal")
+        if at and not alias.isidentifier():
+            raise SpecError(f"{piece.strip()!r}: the name after '@' must be letters and digits", hint=f"{plain}@b")
+        mode = parse_mode(plain)
+        if at:
+            mode = mode.model_copy(update={"text": f"{mode.text}@{alias}"})
+        if any(other.text == mode.text for other in modes):
+            raise SpecError(f"mode {mode.text!r} stands twice", hint=f"name a second copy, as in {mode.text}@b")
+        modes.append(mode)
+    return tuple(modes)

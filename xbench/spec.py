@@ -1,0 +1,147 @@
+"""What to run: validated on construction, immutable, and the same in the parent, the ranks and the record.
+
+Everything a user types ends here. A spec string is `name` or `name:key=value,key=value`. Nothing in this module
+imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xbench.errors import SpecError, nearest
+
+
+class Spec(BaseModel):
+    """Base of all specs: frozen, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+DType = Literal["fp32", "bf16"]
+OptimizerName = Literal["sgd", "adamw"]
+DeviceType = Literal["cpu", "cuda"]
+
+
+class WorkloadSpec(Spec):
+    """One training step: model, batch, loss, optimizer. None means: the default that fits the device."""
+
+    name: str
+    batch_size: int | None = Field(default=None, ge=1)
+    image_size: int | None = Field(default=None, ge=1)
+    seq_len: int | None = Field(default=None, ge=1)
+    dtype: DType = "fp32"
+    optimizer: OptimizerName = "sgd"
+    seed: int = Field(default=0, ge=0)
+
+    @property
+    def title(self) -> str:
+        """A short name for tables: 'resnet50', 'train.py:make'."""
+        return self.name.rsplit("/", 1)[-1]
+
+
+class FabricSpec(Spec):
+    """What connects the workers.
+
+    `local`: `ranks` processes on this machine. `shaped`: `hosts` network namespaces of `ranks` processes each, joined
+    by links held to `rate` (tc's notation). `cluster`: ranks that torchrun started around us. `auto`: see
+    `xbench.fabrics.choose`.
+    """
+
+    name: Literal["auto", "local", "shaped", "cluster"]
+    hosts: int = 1
+    ranks: int = 1
+    rate: str | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all, of one job."""
+        return self.hosts * self.ranks
+
+    def __str__(self) -> str:
+        if self.name == "shaped":
+            ranks = f",ranks={self.ranks}" if self.ranks != 1 else ""
+            return f"shaped:hosts={self.hosts},rate={self.rate}{ranks}"
+        return f"local:ranks={self.ranks}" if self.name == "local" else self.name
+
+
+class ModeSpec(Spec):
+    """One column of a comparison: `optimal`, `crossover`, `crossover:mgwfbp`.
+
+    `text` is what the user wrote and the key in the record; `carrier` is the single-job schedule that carries the
+    gradients (for a single-job mode: itself).
+    """
+
+    text: str
+    name: str
+    carrier: str
+    paired: bool = False
+
+
+class Effort(Spec):
+    """How much to measure. A launch is one start of the ranks; a round times one block of every mode."""
+
+    launches: int = Field(default=2, ge=1, le=100)
+    rounds: int = Field(default=6, ge=1, le=1000)
+    steps: int | None = Field(default=None, ge=2, le=10000, description="timed steps a block; None: to fill about 3 s")
+    warmup_steps: int = Field(default=2, ge=1, le=100)
+    parity_steps: int = Field(default=3, ge=1, le=100)
+    profile_steps: int = Field(default=16, ge=3, le=1000)
+
+
+class RunSpec(Spec):
+    """A whole `profile` or `compare` run, after every default has been resolved."""
+
+    kind: Literal["profile", "comparison"]
+    workloads: tuple[WorkloadSpec, ...]
+    modes: tuple[ModeSpec, ...] = ()
+    reference: str | None = None
+    fabric: FabricSpec
+    effort: Effort = Effort()
+    device: DeviceType = "cpu"
+    timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
+
+
+def parse_options(text: str) -> tuple[str, dict[str, str]]:
+    """Split 'name:key=value,key=value' into its name and options.
+
+    Raises SpecError for an empty name, an option without '=', an empty key or value, or a key given twice.
+    """
+    name, colon, rest = text.strip().partition(":")
+    if not name:
+        raise SpecError(f"{text!r} has no name", hint="write name or name:key=value,key=value")
+    options: dict[str, str] = {}
+    if colon and not rest:
+        raise SpecError(f"{text!r} ends with ':' and has no options", hint=f"write {name} or {name}:key=value")
+    for part in rest.split(",") if rest else []:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key or not value:
+            raise SpecError(f"{part!r} in {text!r} is not an option", hint="write key=value")
+        if key in options:
+            raise SpecError(f"{key!r} stands twice in {text!r}")
+        options[key] = value
+    return name, options
+
+
+def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) -> None:
+    """Refuse an option that `text`'s name does not take, with the nearest that it does."""
+    for key in options:
+        if key not in allowed:
+            close = nearest(key, allowed)
+            takes = ", ".join(allowed) if allowed else "no options"
+            raise SpecError(
+                f"{text!r}: unknown option {key!r}", hint=f"did you mean {close!r}?" if close else f"it takes {takes}"
+            )
+
+
+def parse_int(text: str, key: str, value: str, low: int, high: int) -> int:
+    """An integer option within [low, high]. Raises SpecError."""
+    try:
+        number = int(value)
+    except ValueError:
+        raise SpecError(f"{text!r}: {key}={value} is not a whole number", hint=f"{low} to {high}") from None
+    if not low <= number <= high:
+        clamped = min(max(number, low), high)
+        raise SpecError(f"{text!r}: {key}={value} is out of range {low} to {high}", hint=f"try {key}={clamped}")
+    return number

@@ -1,0 +1,110 @@
+"""Reading and writing quantities. All formatting of units lives here.
+
+Inside the code every quantity is a plain number in its base unit, and its name says so: `step_s` seconds,
+`grad_bytes` bytes, `rate_bps` bits per second. Byte sizes use 1024 (KiB, MiB); network rates use 1000, as tc does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from xbench.errors import SpecError
+
+Seconds = float
+Bytes = int
+BitsPerSecond = float
+
+_NUMBER = r"(?P<number>\d+(?:\.\d+)?|\.\d+)"
+_BYTES = {"": 1, "b": 1, "k": 1024, "kb": 1024, "kib": 1024, "m": 1024**2, "mb": 1024**2, "mib": 1024**2,
+          "g": 1024**3, "gb": 1024**3, "gib": 1024**3}  # fmt: skip
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "m": 60.0, "min": 60.0}
+_RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12,
+          "kibit": 1024.0, "mibit": 1024.0**2, "gibit": 1024.0**3,
+          "bps": 8.0, "kbps": 8e3, "mbps": 8e6, "gbps": 8e9}  # fmt: skip
+
+
+def _parse(text: str, units: dict[str, float], what: str, example: str) -> float:
+    match = re.fullmatch(_NUMBER + r"\s*(?P<unit>[a-zµ]*)", text.strip().lower())
+    if match is None or match["unit"] not in units:
+        raise SpecError(f"{text!r} is not a {what}", hint=f"write it like {example}")
+    value = float(match["number"]) * units[match["unit"]]
+    if not math.isfinite(value):
+        raise SpecError(f"{text!r} is not a {what}", hint=f"write it like {example}")
+    return value
+
+
+def parse_bytes(text: str) -> Bytes:
+    """Bytes from '64k', '25MiB', '1024'. Raises SpecError."""
+    return round(_parse(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64k or 25MiB"))
+
+
+def parse_seconds(text: str) -> Seconds:
+    """Seconds from '20us', '3ms', '1.5s', '2'. Raises SpecError."""
+    return _parse(text, _SECONDS, "duration", "20us or 1.5s")
+
+
+def parse_rate(text: str) -> BitsPerSecond:
+    """Bits per second from a tc(8) rate: '1gbit', '317mbit', '125mbps' (tc's bps are bytes). Raises SpecError.
+
+    A bare number is refused: tc takes it for bits per second, and people mean something else.
+    """
+    rate = _parse(text, _RATES, "rate", "100mbit, 1gbit or 10gbit")
+    if rate <= 0:
+        raise SpecError(f"the rate {text!r} is not above zero", hint="write it like 100mbit, 1gbit or 10gbit")
+    return rate
+
+
+def format_seconds(seconds: float | None, digits: int = 3) -> str:
+    """'1.23 s', '45.6 ms', '7.89 µs'; '–' for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    size = abs(seconds)
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if size >= scale * 0.9995 or unit == "µs":
+            return f"{_significant(seconds / scale, digits)} {unit}"
+    raise AssertionError("unreachable")
+
+
+def format_bytes(nbytes: float | None) -> str:
+    """'512 B', '64.0 KiB', '97.5 MiB'; '–' for None."""
+    if nbytes is None or not math.isfinite(nbytes):
+        return "–"
+    for scale, unit in ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")):
+        if abs(nbytes) >= scale:
+            return f"{_significant(nbytes / scale, 3)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def format_rate(bits_per_second: float | None) -> str:
+    """'954 Mbit/s', '9.41 Gbit/s'; '–' for None."""
+    if bits_per_second is None or not math.isfinite(bits_per_second):
+        return "–"
+    for scale, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if abs(bits_per_second) >= scale * 0.9995:
+            return f"{_significant(bits_per_second / scale, 3)} {unit}"
+    return f"{bits_per_second:.0f} bit/s"
+
+
+def format_count(count: float | None) -> str:
+    """'25.6 M' parameters; '–' for None."""
+    if count is None or not math.isfinite(count):
+        return "–"
+    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= scale:
+            return f"{_significant(count / scale, 3)} {unit}"
+    return f"{count:.0f}"
+
+
+def format_percent(share: float | None, digits: int = 1) -> str:
+    """'12.3 %' from 0.123; '–' for None."""
+    if share is None or not math.isfinite(share):
+        return "–"
+    return f"{100 * share:.{digits}f} %"
+
+
+def _significant(value: float, digits: int) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    before = max(1, math.floor(math.log10(abs(value))) + 1)
+    return f"{value:.{max(0, digits - before)}f}"
