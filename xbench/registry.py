@@ -35,7 +35,7 @@ class Registry(Generic[T]):
         self.listing = listing
         self.group = group
         self._entries: dict[str, Entry] = {}
-        self._scanned = group is None
+        self._scanned = False
 
     def add(self, name: str, target: str, summary: str, **facts: Any) -> None:
         """Register `name`; a second registration of the same name is a programming error."""
@@ -44,7 +44,7 @@ class Registry(Generic[T]):
         self._entries[name] = Entry(name, target, summary, facts)
 
     def _all(self) -> dict[str, Entry]:
-        if not self._scanned:
+        if self.group is not None and not self._scanned:
             self._scanned = True
             for point in entry_points(group=self.group):
                 if point.name not in self._entries:

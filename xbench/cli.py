@@ -1,0 +1,202 @@
+"""The command line: a group that loads a command only when it is used, and the one place that prints errors.
+
+`xbench --help` must answer at once, so this module imports click and the error tree and nothing else; the one-line
+summaries stand in the table below and a test holds them equal to each command's own. Every exception ends in `main` as
+one sentence on stderr and an exit code (see `xbench.errors`); `--debug`, before or after the command, adds the
+traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from xbench.errors import XbenchError, nearest, unknown
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
+    "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
+    "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
+    "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
+    "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),
+    "schema": ("xbench.commands.schema", "Print the JSON Schema of the result files."),
+    "fabric": ("xbench.commands.fabric", "See or remove what shaped fabrics leave behind."),
+}
+
+
+def debug_option() -> click.Option:
+    """`--debug`, which every command takes: `main` looks for it itself, so it works even when parsing fails."""
+    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks and logs of errors.")
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live one to a module and are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        for found in vars(module).values():
+            if isinstance(found, click.Command) and found.name == cmd_name:
+                _add_debug(found)
+                return found
+        raise LookupError(f"{module.__name__} defines no click command named {cmd_name!r}")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with the nearest name in the error."""
+        if not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise unknown("command", args[0], COMMANDS, listing="xbench --help")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click's; but only the reader of our own output may break a pipe without a word (click forgives all)."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if _reader_gone():
+                raise
+            raise RuntimeError("a pipe between processes broke") from error
+
+
+def _add_debug(command: click.Command) -> None:
+    if not any("--debug" in parameter.opts for parameter in command.params):
+        command.params.append(debug_option())
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _add_debug(child)
+
+
+@click.group(
+    cls=LazyGroup,
+    params=[debug_option()],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="xbench", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Find the fastest gradient-communication schedule for a training step, and prove it.
+
+    Start with `xbench compare --modes ddp,optimal`; `xbench COMMAND --help` explains each command.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: see `xbench.errors` for the tree of them."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    _never_fail_on_encoding()
+    try:
+        outcome = cli.main(args=arguments, prog_name="xbench", standalone_mode=False)
+        sys.stdout.flush()
+    except NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except BrokenPipeError:
+        _silence_stdout()
+        return 1
+    except (Exception, KeyboardInterrupt) as error:
+        code, sentence, hint = _explain(error)
+        _complain(sentence, hint)
+        if debug:
+            click.echo(getattr(error, "detail", None) or traceback.format_exc().rstrip(), err=True)
+        return code
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _explain(error: BaseException) -> tuple[int, str, str | None]:
+    """Exit code, one sentence and a hint for anything that a command can raise."""
+    if isinstance(error, XbenchError):
+        return error.exit_code, _one_line(str(error)), error.hint
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return 130, "interrupted", None
+    if isinstance(error, click.ClickException):
+        return error.exit_code, *_usage(error)
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("xbench"):
+        package = error.name.partition(".")[0]
+        return 1, f"this needs the Python package {package!r}, which is not installed", f"pip install {package}"
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return 1, f"{where}{error.strerror}", "--debug shows where"
+    told = _one_line(f"{type(error).__name__}: {error}")
+    return 1, f"this is a bug in xbench: {told}", "run the same command with --debug and report the traceback"
+
+
+def _complain(sentence: str, hint: str | None) -> None:
+    tail = f"\n  hint: {hint}" if hint else ""
+    label = click.style("error:", fg="red", bold=True) if _colour() else "error:"
+    click.echo(f"{label} {sentence}{tail}", err=True)
+
+
+def _colour() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _usage(error: click.ClickException) -> tuple[str, str | None]:
+    """click's own error as one sentence of ours, and a hint."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "xbench"
+    hint: str | None = f"{path} --help lists what it takes"
+    if isinstance(error, click.NoSuchOption):
+        known = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        close = nearest(error.option_name, known)
+        return f"{path} has no option {error.option_name!r}", f"did you mean {close}?" if close else hint
+    if isinstance(error, click.MissingParameter):
+        return _uncapital(error.format_message()), hint
+    if isinstance(error, click.BadParameter):
+        parameter = error.param
+        name = (error.param_hint or (parameter.get_error_hint(context) if parameter and context else None)) or "value"
+        return f"{str(name).strip(chr(39))}: {_uncapital(error.message)}", hint
+    return _uncapital(error.format_message()), hint if isinstance(error, click.UsageError) else None
+
+
+def _uncapital(text: str) -> str:
+    text = _one_line(text).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _reader_gone() -> bool:
+    """Whether whoever read our stdout has closed it (`xbench report … | head`)."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _never_fail_on_encoding() -> None:
+    """A terminal that knows no 'µ' gets an escape in its place, not a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

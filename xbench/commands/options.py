@@ -1,0 +1,157 @@
+"""Options that several commands share, one decorator a group, and how their values become specs.
+
+`workload_options` passes `batch_size, image_size, seq_len, dtype, optimizer, seed`; `effort_options` passes
+`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to, timeout_s, output`. `--debug`
+is added to every command by `xbench.cli`. Only click is imported here: `--help` stays fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from xbench.errors import SpecError
+from xbench.units import parse_seconds
+
+if TYPE_CHECKING:
+    from xbench.records import Comparison, Profile
+    from xbench.spec import Effort, WorkloadSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RUNS = Path("results/runs")
+
+
+def _timeout(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    """Seconds from 90, 90s or 1.5min, or click's usage error, which names the option."""
+    try:
+        seconds = parse_seconds(value)
+    except SpecError as error:
+        raise click.BadParameter(f"{error}: {error.hint}", context, parameter) from None
+    if not 1 <= seconds <= 86_400:
+        raise click.BadParameter(f"{value} is not in the range 1 s to 86400 s", context, parameter)
+    return seconds
+
+
+def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        for option in reversed(options):  # the last decorator applied stands first in --help
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def workload_options(command: F) -> F:
+    """`--batch-size --image-size --seq-len --dtype --optimizer --seed`: see `workload_from`."""
+    return _all(
+        click.option("--batch-size", type=click.IntRange(1, 1_000_000), help="Samples a rank and step."),
+        click.option("--image-size", type=click.IntRange(1, 100_000), help="Height and width of images, in pixels."),
+        click.option("--seq-len", type=click.IntRange(1, 10_000_000), help="Tokens a sample, for text models."),
+        click.option("--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True),
+        click.option("--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", show_default=True),
+        click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Weights, data."),
+    )(command)
+
+
+def effort_options(command: F) -> F:
+    """`--launches --rounds --steps --quick --rigorous`: see `effort_from`."""
+    return _all(
+        click.option("--launches", type=click.IntRange(1, 100), help="Independent starts of the ranks.  [default: 2]"),
+        click.option("--rounds", type=click.IntRange(1, 1000), help="Blocks of every mode a launch.  [default: 6]"),
+        click.option("--steps", type=click.IntRange(2, 10_000), help="Timed steps a block.  [default: about 3 s]"),
+        click.option("--quick", is_flag=True, help="1 launch of 6 short rounds: a first look."),
+        click.option("--rigorous", is_flag=True, help="5 launches of 8 rounds: for numbers that you will quote."),
+    )(command)
+
+
+def run_options(command: F) -> F:
+    """`--fabric --device --json --timeout --output`."""
+    return _all(
+        click.option("--fabric", default="auto", show_default=True, metavar="SPEC",
+                     help="local:ranks=N, shaped:hosts=H,rate=R[,ranks=K], cluster, or auto."),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
+        json_option,
+        click.option("--timeout", "timeout_s", callback=_timeout, default="120s", metavar="DURATION", show_default=True,
+                     help="Longest silence of a rank before it counts as hung."),
+        click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
+                     help="Folder that keeps each run's record."),
+    )(command)  # fmt: skip
+
+
+def json_option(command: F) -> F:
+    """`--json FILE|-`, passed as `json_to`: see `write_json`."""
+    return click.option(
+        "--json", "json_to", metavar="FILE|-", help="Write the record as JSON too; - is stdout, which it has alone."
+    )(command)
+
+
+def effort_from(
+    *, launches: int | None, rounds: int | None, steps: int | None, quick: bool = False, rigorous: bool = False
+) -> Effort:
+    """The effort that the options ask for: a preset, and single values over it.
+
+    Default 2 launches × 6 rounds with blocks of about 3 s; quick 1 × 6 with 4 steps a block; rigorous 5 × 8.
+    Raises SpecError for quick and rigorous at once.
+    """
+    from xbench.spec import Effort
+
+    if quick and rigorous:
+        raise SpecError("--quick and --rigorous exclude each other", hint="leave one of them out")
+    preset: dict[str, int] = {}
+    if quick:
+        preset = {"launches": 1, "rounds": 6, "steps": 4, "profile_steps": 8}
+    elif rigorous:
+        preset = {"launches": 5, "rounds": 8, "profile_steps": 32}
+    given = {"launches": launches, "rounds": rounds, "steps": steps}
+    return Effort(**preset | {name: value for name, value in given.items() if value is not None})
+
+
+def workload_from(
+    name: str,
+    *,
+    batch_size: int | None,
+    image_size: int | None,
+    seq_len: int | None,
+    dtype: str,
+    optimizer: str,
+    seed: int,
+) -> WorkloadSpec:
+    """The WorkloadSpec of one workload's name and the values of `workload_options`."""
+    from xbench.spec import WorkloadSpec
+
+    return WorkloadSpec.model_validate(
+        {
+            "name": name,
+            "batch_size": batch_size,
+            "image_size": image_size,
+            "seq_len": seq_len,
+            "dtype": dtype,
+            "optimizer": optimizer,
+            "seed": seed,
+        }
+    )
+
+
+def check_json(json_to: str | None) -> None:
+    """Refuse a `--json` that could not be written, before anything is launched. Raises SpecError."""
+    if json_to is None or json_to == "-":
+        return
+    path = Path(json_to)
+    if path.is_dir():
+        raise SpecError(f"--json: {json_to!r} is a folder", hint=f"write {path / 'record.json'}")
+    if not path.absolute().parent.is_dir():
+        raise SpecError(f"--json: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
+
+
+def write_json(record: Profile | Comparison, json_to: str | None) -> None:
+    """Write the record where `--json` says: nowhere, a file, or stdout. Raises OSError."""
+    from xbench.records import dump, save
+
+    if json_to == "-":
+        click.echo(dump(record), nl=False)
+    elif json_to is not None:
+        save(record, Path(json_to))

@@ -1,0 +1,18 @@
+"""`xbench schema`: the record's JSON Schema, for other programs that read results."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command(name="schema", short_help="Print the JSON Schema of the result files.")
+def schema() -> None:
+    """Print the JSON Schema of the result files.
+
+    It is draft 2020-12 and describes both kinds of record, profile and comparison.
+    """
+    from xbench.records import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
