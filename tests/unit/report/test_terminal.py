@@ -1,0 +1,113 @@
+"""The terminal report against golden texts, and the rules that hold for every record.
+
+`XBENCH_UPDATE_GOLDEN=1 pytest tests/unit/report` rewrites the golden files: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sample_records as made
+from rich.console import Console
+
+from xbench.records import Comparison, Profile
+from xbench.report.terminal import make_console, render, show
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+CASES: dict[str, Callable[[], Profile | Comparison]] = {
+    "comparison": made.comparison,
+    "comparison-troubled": made.troubled,
+    "comparison-paired": made.paired,
+    "profile": made.profile,
+}
+
+
+@pytest.mark.parametrize("width", [100, 60])
+@pytest.mark.parametrize("name", CASES)
+def test_golden_text(name: str, width: int) -> None:
+    text = render(CASES[name](), width=width)
+    path = GOLDEN / f"{name}-{width}.txt"
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("name", CASES)
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    assert max(len(line) for line in render(CASES[name](), width=width).splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [60, 84, 92, 100, 160])
+@pytest.mark.parametrize("name", CASES)
+def test_no_figure_is_cut_off(name: str, width: int) -> None:
+    assert "…" not in render(CASES[name](), width=width)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_colour_adds_nothing_to_the_words(name: str) -> None:
+    plain = Console(file=io.StringIO(), width=100, no_color=True, highlight=False, markup=False)
+    coloured = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor", highlight=False)
+    for console in (plain, coloured):
+        show(CASES[name](), console)
+    assert "\x1b[" not in plain.file.getvalue()
+    assert "\x1b[" in coloured.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_mode_that_failed_shows_why_and_no_time(width: int) -> None:
+    text = " ".join(render(made.troubled(), width=width).split())
+    assert "mgwfbp FAILED the correctness gate against ddp (tolerance 1e-04), so its time is not shown" in text
+    assert "layer1.0.conv1.weight is 0.31; ranks differ from each other" in text
+    assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in text
+    assert "25.0 ms" not in text  # 0.4 s over 16 samples
+    assert "400 ms" not in text
+
+
+def test_an_incomplete_record_says_so_first() -> None:
+    assert render(made.troubled()).startswith("INCOMPLETE: interrupted in round 3 of launch 1.")
+    assert "INCOMPLETE" not in render(made.comparison())
+
+
+def test_all_layers_are_shown_when_asked() -> None:
+    few, all_of_them = render(made.profile()), render(made.profile(), all_layers=True)
+    assert "4 more layers" in few
+    assert "more layers" not in all_of_them
+    for layer in made.profile().layers:
+        assert layer.name in all_of_them
+    assert made.profile().layers[-1].name not in few  # the smallest share
+
+
+def test_overhead_beyond_the_goal_is_pointed_out() -> None:
+    record = made.profile()
+    slow = record.model_copy(update={"step": made.STEP.model_copy(update={"overhead_ratio": 0.034})})
+    assert "more than the goal of 2 %" not in render(record, width=200)
+    assert "more than the goal of 2 %" in render(slow, width=200)
+
+
+def test_names_with_brackets_are_not_taken_for_markup() -> None:
+    workload = made.WORKLOAD.model_copy(update={"title": "[red]mine[/red]"})
+    assert "[red]mine[/red]" in render(made.profile().model_copy(update={"workload": workload}))
+
+
+def test_records_with_nothing_measured_still_render() -> None:
+    bare = made.comparison([], complete=False, samples=[], cost_model=None, bounds=None, jobs=[], warnings=[])
+    assert "No mode was measured" in render(bare)
+    empty = made.profile().model_copy(
+        update={"layers": [], "step": None, "cost_model": None, "plans": {}, "bounds": None, "complete": False}
+    )
+    assert "INCOMPLETE: it ended before everything was measured." in render(empty)
+
+
+def test_off_a_terminal_the_console_is_plain_and_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    console = make_console()
+    assert (console.width, console.color_system, console.stderr) == (100, None, True)
+    monkeypatch.setenv("COLUMNS", "72")
+    assert make_console().width == 72

@@ -1,0 +1,106 @@
+"""The answer of a comparison in words: which mode is fastest, by how much, and how sure that is.
+
+Modes are ranked by their ratio to the reference, which is paired within launches, and not by their absolute times,
+which drift. A mode whose gradients differ from DDP's, or that failed, takes no part; nor does a control, which trains
+no common network at all.
+"""
+
+from __future__ import annotations
+
+from xbench.records import Comparison, ModeResult
+from xbench.schedules import MODES
+from xbench.units import format_percent
+
+
+def trusted(result: ModeResult) -> bool:
+    """Whether the mode's times may be shown: it ran, was timed, and trained the same network as DDP."""
+    gate = result.parity is None or result.parity.ok
+    return result.status == "ok" and gate and result.seconds_per_sample is not None
+
+
+def controls(record: Comparison) -> set[str]:
+    """The modes of the record that do not train one network on all ranks, such as `compute`."""
+    return {
+        mode.text
+        for mode in record.spec.modes
+        if mode.name in MODES and not MODES.entry(mode.name).facts.get("synchronous", True)
+    }
+
+
+def ranking(record: Comparison) -> list[ModeResult]:
+    """Modes that may win, fastest first."""
+    out = controls(record)
+
+    def key(result: ModeResult) -> tuple[bool, float]:
+        if result.mode == record.reference:
+            return False, 1.0
+        if result.ratio is not None:
+            return False, result.ratio.value
+        assert result.seconds_per_sample is not None  # trusted() asked for it
+        return True, result.seconds_per_sample.median
+
+    return sorted((r for name, r in record.modes.items() if name not in out and trusted(r)), key=key)
+
+
+def answer(record: Comparison) -> list[str]:
+    """One or two sentences, and one that says what kind of numbers these are."""
+    order = ranking(record)
+    if not order:
+        return ["No mode was measured, so there is no answer."]
+    return [*_verdict(record, order), _kind(order)]
+
+
+def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
+    best, reference = order[0], record.reference
+    if len(order) == 1:
+        return [f"Only {best.mode} was measured: there is nothing to compare it with."]
+    if best.mode == reference:
+        return [f"{reference}, the reference, is fastest of {len(order)}: no other mode had a shorter time per sample."]
+    ratio = best.ratio
+    if ratio is None:
+        return [f"{best.mode} had the shortest time per sample, but without {reference} there is no ratio to judge it."]
+    low, high = ratio.ci95
+    interval = f"ratio {ratio.value:.3f}, 95 % CI {low:.3f} to {high:.3f}"
+    if ratio.verdict == "faster":
+        saved = format_percent(1 - ratio.value)
+        span = f"95 % CI {format_percent(1 - high)} to {format_percent(1 - low)}"
+        return [f"{best.mode} is fastest: {saved} less time per sample than {reference} ({span}).", *_close(order)]
+    if ratio.verdict == "equivalent":
+        return [
+            f"No mode is faster than {reference} by an amount that matters; {best.mode} is equivalent ({interval})."
+        ]
+    if ratio.verdict == "slower":
+        return [f"{reference}, the reference, is fastest: next comes {best.mode} ({interval})."]
+    return [
+        f"Inconclusive: {best.mode} looks fastest, but this run cannot tell it from {reference} ({interval}).",
+        "More launches would decide: --rigorous, or --launches 5.",
+    ]
+
+
+def _close(order: list[ModeResult]) -> list[str]:
+    """Who cannot be told from the winner: their intervals of the ratio overlap."""
+    best = order[0].ratio
+    assert best is not None
+    close = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict != "reference"
+             and r.ratio.ci95[0] <= best.ci95[1]]  # fmt: skip
+    if not close:
+        return []
+    return [f"This run cannot tell {_and(close)} from {order[0].mode}: the intervals overlap."]
+
+
+def _kind(order: list[ModeResult]) -> str:
+    labels = sorted({result.label for result in order})
+    meaning = {
+        "real": "real (real compute, real collectives over real links)",
+        "emulated": "emulated (real compute, collectives delayed by the cost model)",
+        "simulated": "simulated (from the model alone)",
+    }
+    if len(labels) == 1:
+        return f"Times are {meaning[labels[0]]}; predictions and bounds are simulated."
+    return "Times are " + _and(
+        [f"{label} for {_and([r.mode for r in order if r.label == label])}" for label in labels]
+    ) + "; predictions and bounds are simulated."  # fmt: skip
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

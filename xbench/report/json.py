@@ -1,0 +1,10 @@
+"""The record itself, as JSON text: what `--json` writes and `records.load` reads."""
+
+from __future__ import annotations
+
+from xbench.records import Comparison, Profile, dump
+
+
+def render(record: Profile | Comparison) -> str:
+    """The record as JSON text, in the schema that `xbench schema` prints."""
+    return dump(record)

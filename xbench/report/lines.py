@@ -1,0 +1,138 @@
+"""Sentences that several formats share: fabric, cost model, bounds, effort, environment, what went wrong.
+
+Each is plain text from a record's parts; a measured quantity stands beside what was asked for, and a prediction says
+that it is simulated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from xbench.records import (
+    Bounds,
+    Comparison,
+    CostModel,
+    Environment,
+    FabricRecord,
+    ModeResult,
+    Profile,
+    WorkloadRecord,
+)
+from xbench.units import format_bytes, format_count, format_rate, format_seconds
+
+
+def workload_line(workload: WorkloadRecord) -> str:
+    """'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, 44.6 MiB of gradients'."""
+    spec = workload.spec
+    return (
+        f"{workload.title}: batch {workload.batch_size} of {workload.input}, {spec.dtype}, {spec.optimizer}; "
+        f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
+        f"{format_bytes(workload.grad_bytes)} of gradients a step"
+    )
+
+
+def fabric_line(fabric: FabricRecord) -> str:
+    """What connected the ranks: asked for beside measured."""
+    ranks = "1 rank" if fabric.ranks_per_host == 1 else f"{fabric.ranks_per_host} ranks"
+    hosts = f"{fabric.hosts} hosts of {ranks}" if fabric.hosts > 1 else f"1 host of {ranks}"
+    parts = [f"{fabric.spec} ({fabric.label}): {hosts} over {fabric.backend}"]
+    if fabric.rate_bps is not None:
+        parts.append(f"asked for {format_rate(fabric.rate_bps)}")
+    if fabric.measured_bps is not None:
+        parts.append(f"measured {format_rate(fabric.measured_bps)} in one TCP stream")
+    if fabric.allreduce_bps is not None:
+        parts.append(f"{format_rate(fabric.allreduce_bps)} bus bandwidth in the largest all-reduce")
+    return ", ".join(parts)
+
+
+def cost_line(model: CostModel) -> str:
+    """The fitted T(M) with its intervals and its worst residual, and its segments where one line does not hold."""
+    low, high = model.alpha_ci95
+    text = (
+        f"{model.collective} over {model.world_size} ranks takes {format_seconds(model.alpha_s)} "
+        f"[{format_seconds(low)}, {format_seconds(high)}] + {_per_mib(model.beta_s_per_byte)} "
+        f"[{_per_mib(model.beta_ci95[0])}, {_per_mib(model.beta_ci95[1])}] a MiB"
+        f"; worst residual {_share(model.max_relative_residual)}"
+    )
+    if len(model.segments) > 1:
+        text += f" ({_share(model.segmented_max_relative_residual)} as {len(model.segments)} segments)"
+    return text
+
+
+def bounds_line(bounds: Bounds) -> str:
+    """The lower bounds of a step, which no schedule of one job can beat under the model."""
+    return (
+        f"compute alone {format_seconds(bounds.compute_s)}, all gradients in one collective "
+        f"{format_seconds(bounds.communication_s)}; no schedule can beat "
+        f"{format_seconds(bounds.backward_overlap_bound_s)} a step while the optimizer waits for all gradients, nor "
+        f"{format_seconds(bounds.overlap_bound_s)} when the next forward overlaps too (simulated)"
+    )
+
+
+def effort_line(record: Comparison) -> str:
+    """How often each thing was repeated, from the samples themselves."""
+    launches = len({sample.launch for sample in record.samples})
+    rounds = len({(sample.launch, sample.round) for sample in record.samples})
+    steps = Counter(len(sample.steps_s) for sample in record.samples)
+    if not steps:
+        return "no block was finished"
+    few, many = min(steps), max(steps)
+    flagged = sum(sample.outlier for sample in record.samples)
+    text = (
+        f"{_count(launches, 'launch', 'launches')}, {_count(rounds, 'round')} in all, "
+        f"{_count(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
+        "balanced order"
+    )
+    return text + (f"; {_count(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
+
+
+def environment_line(environment: Environment) -> str:
+    """Machine and software in one line."""
+    device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
+    commit = f" ({environment.commit[:10]})" if environment.commit else ""
+    return (
+        f"{environment.hostname}: {environment.cpu}, {_count(environment.cores, 'core')}, "
+        f"{format_bytes(environment.memory_bytes)}{device}; Python {environment.python}, "
+        f"torch {environment.torch or 'not installed'}, xbench {environment.xbench}{commit}"
+    )
+
+
+def incomplete_line(record: Profile | Comparison) -> str | None:
+    """That the run ended early and why; None for a whole one."""
+    if record.complete:
+        return None
+    why = (record.error or "it ended before everything was measured").rstrip(".")
+    return f"INCOMPLETE: {why}. What follows is what had been measured by then."
+
+
+def failure_line(result: ModeResult) -> str | None:
+    """Why a mode has no time: it failed, or it trained another network than DDP. None when it is fine."""
+    parity = result.parity
+    if parity is not None and not parity.ok:
+        if parity.message:
+            what = parity.message
+        else:
+            layer = f" in {parity.worst_parameter}" if parity.worst_parameter else ""
+            size = "unknown" if parity.max_relative_difference is None else f"{parity.max_relative_difference:.2g}"
+            what = f"after {parity.steps} steps the largest relative difference{layer} is {size}"
+        if not parity.bitwise_across_ranks:
+            what += "; ranks differ from each other"
+        return (
+            f"{result.mode} FAILED the correctness gate against {parity.reference} (tolerance {parity.tolerance:.0e}), "
+            f"so its time is not shown: {what}"
+        )
+    if result.status == "failed":
+        return f"{result.mode} FAILED: {result.error or 'no reason was recorded'}"
+    return None
+
+
+def _per_mib(seconds_per_byte: float) -> str:
+    return format_seconds(seconds_per_byte * 1024**2)
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

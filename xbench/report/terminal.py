@@ -1,0 +1,367 @@
+"""Tables for people, in a terminal or a log.
+
+The answer comes first, in words; then the figures it rests on; then what bounds them, how they were made, and what went
+wrong. Colour repeats what words already say. Below 84 columns tables become stacked blocks. A mode that failed, or
+that trained another network than DDP, shows why and never a time.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+
+from rich.bar import Bar
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from xbench.records import Comparison, Layer, ModeResult, Plan, Profile, StepTimes
+from xbench.report import lines
+from xbench.report.answer import answer, controls, trusted
+from xbench.units import format_bytes, format_count, format_percent, format_seconds
+
+NARROW_COLUMNS = 84
+WIDE_COLUMNS = 100
+OFF_TTY_COLUMNS = 100
+TOP_LAYERS = 10
+OVERHEAD_GOAL = 0.02
+VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
+
+
+def make_console(*, stderr: bool = True) -> Console:
+    """The console for tables: colour only on a terminal and without NO_COLOR; logs get 100 columns, or $COLUMNS."""
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        console.width = OFF_TTY_COLUMNS
+    return console
+
+
+def show(record: Profile | Comparison, console: Console, *, all_layers: bool = False) -> None:
+    """Draw either kind of record."""
+    if isinstance(record, Comparison):
+        render_comparison(record, console)
+    else:
+        render_profile(record, console, all_layers=all_layers)
+
+
+def render(record: Profile | Comparison, *, width: int = OFF_TTY_COLUMNS, all_layers: bool = False) -> str:
+    """What `show` draws, as plain text of `width` columns."""
+    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
+                      markup=False, emoji=False, _environ={})  # fmt: skip
+    show(record, console, all_layers=all_layers)
+    text = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def render_comparison(record: Comparison, console: Console) -> None:
+    """The answer, one row a mode, and everything needed to judge it."""
+    _top(record, console)
+    for position, sentence in enumerate(answer(record)):
+        _say(console, sentence, "bold" if position == 0 else "")
+    console.print()
+    longest = max(
+        (r.seconds_per_sample.median for r in record.modes.values() if trusted(r) and r.seconds_per_sample), default=0.0
+    )
+    if console.width < NARROW_COLUMNS:
+        for result in record.modes.values():
+            _stacked(record, result, longest, console)
+    else:
+        console.print(_time_table(record, longest, console.width))
+        console.print(_step_table(record, console.width))
+    for failure in filter(None, map(lines.failure_line, record.modes.values())):
+        _say(console, failure, "bold red")
+    for result in record.modes.values():
+        if result.note:
+            _say(console, f"{result.mode}: {result.note}")
+    console.print()
+    for job in record.jobs:
+        _fact(console, "workload", lines.workload_line(job.workload))
+        if record.bounds is None and job.bounds is not None:
+            _fact(console, "bounds", lines.bounds_line(job.bounds))
+    if record.bounds is not None:
+        _fact(console, "bounds", lines.bounds_line(record.bounds))
+    _bottom(record, console, effort=lines.effort_line(record))
+
+
+def render_profile(record: Profile, console: Console, all_layers: bool = False) -> None:
+    """The step, its layers in gradient-ready order, the cost of communication, and the plans that follow."""
+    _top(record, console)
+    _say(console, lines.workload_line(record.workload), "bold")
+    console.print()
+    if record.step is not None:
+        for sentence in _step_lines(record.step):
+            _say(console, sentence)
+        console.print()
+    if record.layers:
+        shown = _top_layers(record.layers, all_layers)
+        if console.width < NARROW_COLUMNS:
+            for number, layer in shown:
+                _stacked_layer(number, layer, console)
+        else:
+            console.print(_layer_table(shown))
+        if len(shown) < len(record.layers):
+            rest = sum(layer.share for layer in record.layers) - sum(layer.share for _, layer in shown)
+            hidden = len(record.layers) - len(shown)
+            _say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
+        console.print()
+    if record.cost_model is not None and record.cost_model.points:
+        console.print(_cost_table(record, console.width))
+    if record.plans:
+        console.print(_plan_table(list(record.plans.values()), console.width))
+        for plan in record.plans.values():
+            if plan.note:
+                _say(console, f"{plan.mode}: {plan.note}")
+    console.print()
+    if record.bounds is not None:
+        _fact(console, "bounds", lines.bounds_line(record.bounds))
+    _bottom(record, console)
+
+
+def _top(record: Profile | Comparison, console: Console) -> None:
+    note = lines.incomplete_line(record)
+    if note:
+        _say(console, note, "bold yellow")
+        console.print()
+
+
+def _bottom(record: Profile | Comparison, console: Console, effort: str | None = None) -> None:
+    _fact(console, "fabric", lines.fabric_line(record.fabric))
+    for note in record.fabric.notes:
+        _fact(console, "", note)
+    if record.cost_model is not None:
+        _fact(console, "cost model", lines.cost_line(record.cost_model))
+    if effort:
+        _fact(console, "effort", effort)
+    _fact(console, "machine", lines.environment_line(record.environment))
+    for warning in record.warnings:
+        _fact(console, "warning", warning, "yellow")
+
+
+def _say(console: Console, sentence: str, style: str = "") -> None:
+    console.print(Text(sentence, style=style))
+
+
+def _fact(console: Console, label: str, sentence: str, style: str = "") -> None:
+    """A sentence with what it is about in the margin."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=10, no_wrap=True)
+    grid.add_column()
+    grid.add_row(Text(label, style=style or "dim"), Text(sentence, style=style))
+    console.print(grid)
+
+
+def _table(title: str, *columns: tuple[str, str]) -> Table:
+    """A table with a left-aligned title; each column is its heading and 'left' or 'right'."""
+    table = Table(title=title, title_justify="left", title_style="italic", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading, side in columns:
+        right = side == "right"
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    return table
+
+
+def _verdict(record: Comparison, result: ModeResult) -> str:
+    """The verdict in one word: colour only repeats it."""
+    if result.status == "failed" or (result.parity is not None and not result.parity.ok):
+        return "FAILED"
+    if result.mode == record.reference:
+        return "reference"
+    if result.mode in controls(record):
+        return "control"
+    return result.ratio.verdict if result.ratio is not None else "not measured" if not trusted(result) else "no ratio"
+
+
+def _styled(verdict: str) -> Text:
+    return Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
+
+
+def _ratio(result: ModeResult) -> str:
+    """'0.891 [0.872, 0.910]'; the reference's own is 1 without an interval."""
+    if not trusted(result) or result.ratio is None:
+        return "–"
+    if result.ratio.verdict == "reference":
+        return f"{result.ratio.value:.3f}"
+    low, high = result.ratio.ci95
+    return f"{result.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _time_table(record: Comparison, longest_s: float, width: int) -> Table:
+    """Seconds per sample and how they compare: the figures behind the answer."""
+    wide = width >= WIDE_COLUMNS
+    table = _table(f"Time per sample, all jobs and ranks together; ratio to {record.reference}",
+                   ("mode", "left"), ("per sample", "right"), *([("95 % CI", "right")] if wide else []), ("", "left"),
+                   ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
+    names = max((len(mode) for mode in record.modes), default=0)
+    bar_columns = max(6, min(30, width - (69 if wide else 48) - names))
+    for result in record.modes.values():
+        estimate = result.seconds_per_sample if trusted(result) else None
+        interval = f"{format_seconds(estimate.ci95[0])} – {format_seconds(estimate.ci95[1])}" if estimate else "–"
+        table.add_row(
+            Text(result.mode),
+            format_seconds(estimate.median) if estimate else "–",
+            *([interval] if wide else []),
+            Bar(size=longest_s, begin=0, end=estimate.median, width=bar_columns) if estimate and longest_s > 0 else "",
+            _ratio(result),
+            _styled(_verdict(record, result)),
+        )
+    return table
+
+
+def _step_table(record: Comparison, width: int) -> Table:
+    """Where the step goes: what was measured, what the model said, what is left."""
+    wide = width >= WIDE_COLUMNS
+    table = _table("Where the step goes",
+                   ("mode", "left"), ("step", "right"), ("exposed", "right"), ("removed", "right"),
+                   ("predicted", "right"), ("error", "right"), ("buckets", "right"), ("same network", "left"),
+                   *([("label", "left")] if wide else []))  # fmt: skip
+    for result in record.modes.values():
+        fine = trusted(result)
+        table.add_row(
+            Text(result.mode + (f" {result.pattern}" if result.pattern else "")),
+            format_seconds(result.step_s.median) if fine and result.step_s else "–",
+            format_seconds(result.exposed_s) if fine else "–",
+            _whole_percent(result.removed_share) if fine else "–",
+            format_seconds(result.predicted_step_s),
+            _signed_percent(result.prediction_error) if fine else "–",
+            str(len(result.plan.buckets)) if result.plan else "–",
+            _parity(result),
+            *([result.label if fine else "–"] if wide else []),
+        )
+    return table
+
+
+def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
+    """One mode as a block, for narrow terminals."""
+    verdict = _verdict(record, result)
+    console.print(Text.assemble((result.mode, "bold"), " ", _styled(verdict)))
+    if not trusted(result) or result.seconds_per_sample is None:
+        return
+    if longest_s > 0:
+        console.print(
+            "  ", Bar(size=longest_s, begin=0, end=result.seconds_per_sample.median, width=40), sep="", end=""
+        )
+    facts = [
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio {_ratio(result)}",
+        f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
+        f"exposed {format_seconds(result.exposed_s)}, removed {_whole_percent(result.removed_share)}",
+        f"predicted {format_seconds(result.predicted_step_s)}, error {_signed_percent(result.prediction_error)}",
+        f"{len(result.plan.buckets) if result.plan else '–'} buckets, same network: {_parity(result)}, {result.label}",
+    ]
+    for fact in facts:
+        _indented(console, fact)
+
+
+def _indented(console: Console, text: str) -> None:
+    console.print(Padding(Text(text), (0, 0, 0, 2)))
+
+
+def _parity(result: ModeResult) -> str:
+    """'yes', with the difference from DDP where it is not nothing; 'NO'; '–' where the gate does not apply."""
+    parity = result.parity
+    if parity is None:
+        return "–"
+    if not parity.ok:
+        return "NO"
+    return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"
+
+
+def _whole_percent(share: float | None) -> str:
+    return format_percent(share, 0)
+
+
+def _signed_percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:+.1f} %"
+
+
+def _step_lines(step: StepTimes) -> list[str]:
+    """The step and its parts, beside the bare loop, and what the instruments cost."""
+    low, high = step.step_ci95
+    bare_low, bare_high = step.uninstrumented_ci95
+    overhead = (
+        f"Instruments cost {_signed_percent(step.overhead_ratio)} "
+        f"[{_signed_percent(step.overhead_ci95[0])}, {_signed_percent(step.overhead_ci95[1])}]"
+    )
+    if step.overhead_ratio > OVERHEAD_GOAL:
+        overhead += f": more than the goal of {_whole_percent(OVERHEAD_GOAL)}, so read the parts as shares"
+    return [
+        f"A step takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: forward "
+        f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
+        f"{format_seconds(step.optimizer_s)} (real, without communication).",
+        f"Uninstrumented it takes {format_seconds(step.uninstrumented_step_s)} "
+        f"[{format_seconds(bare_low)}, {format_seconds(bare_high)}]. {overhead}.",
+        f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
+    ]
+
+
+def _top_layers(layers: Sequence[Layer], all_layers: bool) -> list[tuple[int, Layer]]:
+    """(Place in ready order, layer) of the layers to show, in ready order; 1 is nearest the loss."""
+    numbered = list(enumerate(layers, start=1))
+    if all_layers or len(layers) <= TOP_LAYERS:
+        return numbered
+    largest = sorted(numbered, key=lambda pair: -pair[1].share)[:TOP_LAYERS]
+    return sorted(largest, key=lambda pair: pair[0])
+
+
+def _layer_table(shown: Iterable[tuple[int, Layer]]) -> Table:
+    table = _table("Layers in gradient-ready order",
+                   ("#", "right"), ("layer", "left"), ("kind", "left"), ("parameters", "right"), ("gradient", "right"),
+                   ("forward", "right"), ("backward", "right"), ("ready", "right"), ("share", "right"))  # fmt: skip
+    for number, layer in shown:
+        table.add_row(
+            str(number),
+            Text(layer.name),
+            Text(layer.kind),
+            format_count(layer.parameters),
+            format_bytes(layer.grad_bytes),
+            format_seconds(layer.forward_s),
+            format_seconds(layer.backward_s),
+            format_seconds(layer.ready_s),
+            format_percent(layer.share),
+        )
+    return table
+
+
+def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
+    console.print(Text.assemble(f"{number} ", (layer.name, "bold"), f" {layer.kind} {format_percent(layer.share)}"))
+    _indented(console, f"{format_count(layer.parameters)} parameters, {format_bytes(layer.grad_bytes)} of gradients")
+    _indented(console, f"forward {format_seconds(layer.forward_s)}, backward {format_seconds(layer.backward_s)}, "
+                       f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
+
+
+def _cost_table(record: Profile, width: int) -> Table:
+    """The measured points of the cost model; the wait for late ranks is not part of the transfer."""
+    model = record.cost_model
+    assert model is not None  # render_profile asked
+    columns = [("size", "right"), ("transfer", "right"), ("95 % CI", "right"), ("wait", "right"), ("fit", "right")]
+    wide = width >= NARROW_COLUMNS
+    table = _table(f"Cost of one {model.collective} (real)", *columns, *([("times", "right")] if wide else []))
+    for point in model.points:
+        fitted_s = model.alpha_s + model.beta_s_per_byte * point.nbytes
+        row = [
+            format_bytes(point.nbytes),
+            format_seconds(point.transfer_s),
+            f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
+            format_seconds(point.wait_s),
+            _signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
+        ]
+        table.add_row(*row, *([str(point.repetitions)] if wide else []))
+    return table
+
+
+def _plan_table(plans: Sequence[Plan], width: int) -> Table:
+    """What each schedule would do with this profile; the gap is to the best plan here."""
+    best_s = min(plan.predicted_step_s for plan in plans)
+    columns = [("mode", "left"), ("buckets", "right"), ("step", "right"), ("exposed", "right"), ("gap", "right")]
+    wide = width >= NARROW_COLUMNS
+    table = _table("Plans and their predicted steps (simulated)", *columns, *([("largest", "right")] if wide else []))
+    for plan in plans:
+        row = [
+            str(len(plan.buckets)),
+            format_seconds(plan.predicted_step_s),
+            format_seconds(plan.predicted_exposed_s),
+            _signed_percent(plan.predicted_step_s / best_s - 1 if best_s > 0 else None),
+        ]
+        table.add_row(Text(plan.mode), *row, *([format_bytes(max(plan.bucket_bytes, default=0))] if wide else []))
+    return table
