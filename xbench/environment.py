@@ -1,0 +1,152 @@
+"""Where and with what a run is made: machine, system, software, and what disturbs it now.
+
+Two results can be compared only when machine and software match, so the record keeps both. Nothing here imports torch:
+versions come from package metadata, and what only torch can know (the GPU's name, NCCL's version) comes from a rank, as
+`preflight`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from xbench.records import Environment
+
+LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic")
+BUSY_SHARE = 0.5
+"""A process that uses more than this share of a core disturbs a measurement."""
+
+
+def capture(preflight: Mapping[str, object] | None = None) -> Environment:
+    """This machine and its software.
+
+    `preflight` is what a rank found out: `device`, `device_count` and `torch` take their places, everything else joins
+    `facts` as text. Without it the device is the CPU.
+    """
+    found = dict(preflight or {})
+    device = str(found.pop("device", "cpu"))
+    device_count = int(str(found.pop("device_count", 0)))
+    torch = found.pop("torch", None)
+    facts = {
+        "system": platform.platform(),
+        "kernel": platform.release(),
+        "python_implementation": platform.python_implementation(),
+        "physical_cores": str(psutil.cpu_count(logical=False) or "unknown"),
+        "governor": governor() or "unknown",
+        **{name: version for name in LIBRARIES if (version := _version(name))},
+        **{name: str(value) for name, value in found.items() if value is not None},
+    }
+    return Environment(
+        hostname=socket.gethostname(),
+        cpu=cpu_model(),
+        cores=usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        python=platform.python_version(),
+        torch=str(torch) if torch else _version("torch"),
+        device=device,
+        device_count=device_count,
+        xbench=_version("xbench") or "unknown",
+        commit=commit(),
+        facts=facts,
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which containers and taskset limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name as its maker writes it; the architecture where the system does not say."""
+    try:
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model", "Hardware") and value.strip():
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def governor(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> str | None:
+    """The frequency governor of the first core, or None where the system has none (most virtual machines)."""
+    try:
+        return (cpu / "scaling_governor").read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def commit(folder: Path = Path(__file__).parent) -> str | None:
+    """The git commit of the xbench checkout that runs, with '+' when files differ from it; None outside a checkout."""
+    root = folder.resolve().parent
+    if not (root / ".git").exists():
+        return None
+    head = _git(root, "rev-parse", "HEAD")
+    if head is None:
+        return None
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return head + ("+" if changed else "")
+
+
+def noise_warnings(interval_s: float = 0.2) -> list[str]:
+    """What would disturb a measurement that starts now, one sentence each. Watches other processes for `interval_s`."""
+    before = _cpu_seconds()
+    started = time.monotonic()
+    time.sleep(interval_s)
+    elapsed_s = time.monotonic() - started
+    busy = {
+        f"{name} (pid {pid})": (seconds - before[pid, name]) / elapsed_s
+        for (pid, name), seconds in _cpu_seconds().items()
+        if (pid, name) in before
+    }
+    return noise(os.getloadavg()[0], usable_cores(), governor(), busy.items())
+
+
+def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[str, float]]) -> list[str]:
+    """The warnings for a load average over one minute, a governor, and (process, share of a core) pairs."""
+    found = []
+    loud = sorted((pair for pair in busy if pair[1] > BUSY_SHARE), key=lambda pair: -pair[1])
+    if loud:
+        named = ", ".join(f"{name} uses {share:.1f} cores" for name, share in loud[:3])
+        found.append(f"other processes are busy: {named}; times will be noisier")
+    if load > cores / 2:
+        found.append(f"the load average was {load:.1f} on {cores} cores before the run started")
+    if governor == "powersave":
+        found.append("the CPU governor is powersave: clock speed may change while it is measured")
+    return found
+
+
+def _cpu_seconds() -> dict[tuple[int, str], float]:
+    """CPU time [s] so far of every process but this one and its children."""
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    seconds = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        times = process.info["cpu_times"]
+        if process.pid not in own and times is not None:
+            seconds[process.pid, str(process.info["name"])] = times.user + times.system
+    return seconds
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
