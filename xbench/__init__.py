@@ -1,0 +1,39 @@
+"""xbench: measure a data-parallel training step, find the fastest gradient-communication schedule, and prove it.
+
+The public API, and nothing else. Nothing here imports torch until it is used.
+
+    attach(model, optimizer, schedule=..., plan=...)   put a schedule under a training loop
+    load_result(path)                                  a saved record: Profile or Comparison
+    Profile, Comparison, Plan                          what records are made of
+    XbenchError                                        the root of every error
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xbench.errors import XbenchError
+    from xbench.records import Comparison, Plan, Profile
+    from xbench.records import load as load_result
+    from xbench.schedules.attach import attach
+
+__version__ = "0.1.0"
+__all__ = ["Comparison", "Plan", "Profile", "XbenchError", "__version__", "attach", "load_result"]
+
+_HOMES = {
+    "attach": ("xbench.schedules.attach", "attach"),
+    "load_result": ("xbench.records", "load"),
+    "Profile": ("xbench.records", "Profile"),
+    "Comparison": ("xbench.records", "Comparison"),
+    "Plan": ("xbench.records", "Plan"),
+    "XbenchError": ("xbench.errors", "XbenchError"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'xbench' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(module), attribute)

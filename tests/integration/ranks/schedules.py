@@ -1,0 +1,345 @@
+"""Ranks of the schedule tests: each scenario trains the same thing under a schedule and without one.
+
+The expectation is computed without any schedule: gradients of every rank's batch, averaged by hand in a plain loop
+(`all_gather`, then the mean), applied by the same optimizer. Run by torch.multiprocessing over a file store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import xbench
+from xbench.schedules.engine import Engine, trainable
+
+SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
+OURS = ("single", "wfbp", "mgwfbp", "optimal")
+
+
+class Net(nn.Module):
+    """Batch-norm, dropout, a shared weight, a frozen and an unused parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.first = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.dropout = nn.Dropout(0.2)
+        self.second = nn.Linear(8, 8)
+        self.frozen = nn.Linear(8, 8)
+        self.unused = nn.Linear(8, 8)
+        self.sometimes = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embed.weight
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+        self.use_sometimes = True
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        x = self.dropout(torch.relu(self.norm(self.first(x))))
+        x = self.frozen(self.second(x))
+        if self.use_sometimes:
+            x = x + self.sometimes(x)
+        return self.head(x)
+
+
+class TwoDtypes(nn.Module):
+    """Two dtypes in one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.low = nn.Linear(6, 6).to(torch.bfloat16)
+        self.last = nn.Linear(6, 20)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = torch.nn.functional.one_hot(tokens % 6, 6).float()
+        x = self.low(self.first(x).to(torch.bfloat16)).float()
+        return self.last(x)
+
+
+def make(kind: type[nn.Module]) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(7)
+    model = kind()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    return model, optimizer
+
+
+def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randint(0, 20, (6,), generator=generator), torch.randint(0, 20, (6,), generator=generator)
+
+
+def buckets_of(model: nn.Module, schedule: str) -> list[list[str]] | None:
+    names = list(reversed(trainable(model)))
+    if schedule in ("wfbp", "single", "ddp", "compute"):
+        return None
+    parameters = trainable(model)
+    result: list[list[str]] = []
+    for name in names:
+        if result and len(result[-1]) < 3 and parameters[result[-1][0]].dtype == parameters[name].dtype:
+            result[-1].append(name)
+        else:
+            result.append([name])
+    return result
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    call: nn.Module,
+    *,
+    steps: int,
+    rank: int,
+    after_backward: Callable[[], None],
+    accumulate: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
+    set_to_none: bool = True,
+    clip: bool = False,
+    scaler: torch.amp.GradScaler | None = None,
+    sometimes: Callable[[int], bool] = lambda step: True,
+) -> None:
+    loss_of = nn.CrossEntropyLoss()
+    for step in range(steps):
+        torch.manual_seed(step)  # dropout
+        model.use_sometimes = sometimes(step)  # type: ignore[assignment]
+        optimizer.zero_grad(set_to_none=set_to_none)
+        if accumulate is not None:
+            with accumulate():
+                tokens, targets = batch(1000 + step, rank)
+                loss_of(call(tokens), targets).backward()
+        tokens, targets = batch(step, rank)
+        loss = loss_of(call(tokens), targets)
+        if scaler is not None:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        after_backward()
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+
+
+def average_by_hand(model: nn.Module) -> None:
+    """The definition: a parameter that any rank used gets the mean over ranks, an absent gradient counting as zero."""
+    for parameter in trainable_of(model):
+        used = torch.tensor([0.0 if parameter.grad is None else 1.0])
+        dist.all_reduce(used)
+        if not used:
+            continue
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parts = [torch.zeros_like(gradient) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, gradient)
+        total = torch.zeros_like(gradient)
+        for part in parts:
+            total += part / dist.get_world_size()
+        parameter.grad = total
+
+
+def trainable_of(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def check(kind: type[nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: object) -> None:
+    expected, expected_optimizer = make(kind)
+    actual, optimizer = make(kind)
+    grad_scaler = bool(options.pop("grad_scaler", False))
+    accumulating = bool(options.pop("accumulating", False))
+
+    def scaler() -> torch.amp.GradScaler | None:
+        return torch.amp.GradScaler("cpu", init_scale=1024.0) if grad_scaler else None
+
+    def nothing() -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    train(expected, expected_optimizer, expected, steps=steps, rank=rank, scaler=scaler(),
+          after_backward=lambda: average_by_hand(expected), accumulate=nothing if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
+    with xbench.attach(
+        actual, optimizer, schedule=schedule, plan=buckets_of(actual, schedule), wait=wait, unused_parameters=True  # type: ignore[arg-type]
+    ) as handle:
+        train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(), after_backward=handle.synchronize,
+              accumulate=handle.no_sync if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
+    for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
+        tolerance = 1e-6 if a.dtype == torch.float32 else 2e-2
+        assert torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance), (schedule, name, (a - b).abs().max())
+        others = [torch.zeros_like(a.detach().float()) for _ in range(dist.get_world_size())]
+        dist.all_gather(others, a.detach().float())
+        assert all(torch.equal(other, others[0]) for other in others), (schedule, name, "differs between ranks")
+    assert not hasattr(next(iter(trainable(actual).values())), "_xbench_engine")
+
+
+# --- scenarios: one function each, run on every rank -----------------------------------------------------------------
+
+
+def plain(rank: int, world: int) -> None:
+    for schedule in SCHEDULES:
+        check(Net, schedule, rank)
+
+
+def wait_at_step(rank: int, world: int) -> None:
+    for schedule in OURS:
+        check(Net, schedule, rank, wait="step")
+
+
+def accumulation(rank: int, world: int) -> None:
+    for schedule in SCHEDULES:
+        check(Net, schedule, rank, accumulating=True)
+
+
+def set_to_none(rank: int, world: int) -> None:
+    for schedule in SCHEDULES:
+        check(Net, schedule, rank, set_to_none=False)
+
+
+def clipping(rank: int, world: int) -> None:
+    for schedule in SCHEDULES:
+        check(Net, schedule, rank, clip=True)
+
+
+def grad_scaler(rank: int, world: int) -> None:
+    for schedule in SCHEDULES:
+        check(Net, schedule, rank, grad_scaler=True, clip=True)
+
+
+def used_on_some_ranks(rank: int, world: int) -> None:
+    for schedule in SCHEDULES:
+        check(Net, schedule, rank, steps=4, sometimes=lambda step: (step + rank) % 2 == 0)
+
+
+def two_dtypes(rank: int, world: int) -> None:
+    for schedule in SCHEDULES:
+        check(TwoDtypes, schedule, rank)
+
+
+def hooks_out_of_order(rank: int, world: int) -> None:
+    """Ranks whose plans launch against the ready order still launch in plan order, and do not hang."""
+    model, optimizer = make(Net)
+    forwards = [[name] for name in trainable(model)]
+    expected, expected_optimizer = make(Net)
+    train(expected, expected_optimizer, expected, steps=2, rank=rank, after_backward=lambda: average_by_hand(expected))
+    with xbench.attach(model, optimizer, schedule="optimal", plan=forwards) as handle:
+        train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=lambda: None)
+    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def learnt_order(rank: int, world: int) -> None:
+    """Without a plan, wfbp adopts rank 0's ready order after the first step, on every rank."""
+    model, optimizer = make(Net)
+    with xbench.attach(model, optimizer, schedule="wfbp") as handle:
+        train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=lambda: None)
+        order = [name for bucket in handle.buckets or [] for name in bucket]
+    everyone: list[list[str]] = [[] for _ in range(world)]
+    dist.all_gather_object(everyone, order)
+    assert everyone[0] == everyone[1]
+    assert order.index("second.weight") < order.index("first.weight")
+    assert sorted(order) == sorted(trainable(model))
+
+
+def one_collective_a_bucket(rank: int, world: int) -> None:
+    """Counted at the process group: no more, no fewer, in plan order, whether or not gradients are missing."""
+    model, optimizer = make(Net)
+    plan = buckets_of(model, "optimal")
+    assert plan is not None
+    calls: list[int] = []
+    original = dist.all_reduce
+
+    def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
+        calls.append(tensor.numel())
+        return original(tensor, *args, **kwargs)  # type: ignore[arg-type]
+
+    dist.all_reduce = counting
+    try:
+        with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
+            train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=lambda: None,
+                  sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+            sizes = [bucket.flat.numel() for bucket in handle.engine.buckets]  # type: ignore[union-attr]
+    finally:
+        dist.all_reduce = original
+    assert calls == sizes * 3
+
+
+def detach_leaves_nothing(rank: int, world: int) -> None:
+    """After detach a step is local again, for every schedule, and attaching again works."""
+    for schedule in SCHEDULES:
+        model, optimizer = make(Net)
+        for _ in range(2):
+            with xbench.attach(model, optimizer, schedule=schedule, plan=buckets_of(model, schedule), unused_parameters=True) as h:
+                train(model, optimizer, h.model, steps=2, rank=rank, after_backward=lambda: None)
+        optimizer.zero_grad()
+        tokens, targets = batch(50, rank)
+        nn.functional.cross_entropy(model(tokens), targets).backward()
+        gradients = [torch.zeros_like(model.first.weight) for _ in range(world)]
+        dist.all_gather(gradients, model.first.weight.grad)
+        assert not torch.equal(gradients[0], gradients[1]), schedule
+
+
+def poisoned_buckets(rank: int, world: int) -> None:
+    """Bucket memory is poisoned while no collective is under way; nothing of it may reach a parameter."""
+    model, optimizer = make(Net)
+    expected, expected_optimizer = make(Net)
+    train(expected, expected_optimizer, expected, steps=3, rank=rank, after_backward=lambda: average_by_hand(expected),
+          sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+    with xbench.attach(model, optimizer, schedule="optimal", plan=buckets_of(model, "optimal")) as handle:
+        engine = handle.engine
+        assert isinstance(engine, Engine)
+        for step in range(3):
+            for parameter in model.parameters():
+                parameter.grad = None
+            for bucket in engine.buckets:
+                bucket.flat.fill_(float("nan"))
+            train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=lambda: None,
+                  sometimes=lambda _, step=step: (step + rank) % 2 == 0) if step == 0 else _one(model, optimizer, handle.model, step, rank)  # fmt: skip
+    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.isfinite(a).all()
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def _one(model: nn.Module, optimizer: torch.optim.Optimizer, call: nn.Module, step: int, rank: int) -> None:
+    torch.manual_seed(step)
+    model.use_sometimes = (step + rank) % 2 == 0  # type: ignore[assignment]
+    tokens, targets = batch(step, rank)
+    nn.functional.cross_entropy(call(tokens), targets).backward()
+    optimizer.step()
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (plain, wait_at_step, accumulation, set_to_none, clipping, grad_scaler, used_on_some_ranks, two_dtypes,
+              hooks_out_of_order, learnt_order, one_collective_a_bucket, detach_leaves_nothing, poisoned_buckets)
+}  # fmt: skip
+
+
+def main() -> int:
+    """Run the named scenarios (all by default) on this rank; print one line for each."""
+    rank, world, store = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["STORE"]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    failed = 0
+    for name in sys.argv[1:] or list(SCENARIOS):
+        try:
+            SCENARIOS[name](rank, world)
+            print(f"{name}: ok", flush=True)
+        except Exception:
+            failed = 1
+            print(f"{name}: {traceback.format_exc()}", flush=True)
+            break  # the ranks may be out of step now
+    dist.destroy_process_group()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

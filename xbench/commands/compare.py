@@ -1,0 +1,99 @@
+"""`xbench compare`: run schedules side by side on real links and say which is fastest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xbench.commands.options import (
+    check_json,
+    effort_from,
+    effort_options,
+    run_options,
+    workload_from,
+    workload_options,
+    write_json,
+)
+
+DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal"
+
+
+@click.command("compare", short_help="Run schedules side by side on real links and say which is fastest.")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
+@click.option(
+    "--modes",
+    default=DEFAULT_MODES,
+    show_default=True,
+    metavar="A,B,...",
+    help="Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
+)
+@click.option("--reference", metavar="MODE", help="What the others are compared with.  [default: ddp, else the first]")
+@workload_options
+@effort_options
+@run_options
+def compare(
+    workloads: tuple[str, ...],
+    modes: str,
+    reference: str | None,
+    batch_size: int | None,
+    image_size: int | None,
+    seq_len: int | None,
+    dtype: str,
+    optimizer: str,
+    seed: int,
+    launches: int | None,
+    rounds: int | None,
+    steps: int | None,
+    quick: bool,
+    rigorous: bool,
+    fabric: str,
+    device: str,
+    json_to: str | None,
+    timeout_s: float,
+    output: Path,
+) -> int:
+    """Run schedules side by side on real links and say which is fastest.
+
+    WORKLOAD is a name from `xbench workloads` or path/to/train.py:make [default: resnet50]. Name two, or none or one
+    with a paired mode such as crossover, and two jobs share the devices. Before timing, every schedule must train the
+    network that DDP trains; a schedule that does not is shown as failed.
+    """
+    values: dict[str, Any] = {"batch_size": batch_size, "image_size": image_size, "seq_len": seq_len}
+    values |= {"dtype": dtype, "optimizer": optimizer, "seed": seed}
+    check_json(json_to)
+    effort = effort_from(launches=launches, rounds=rounds, steps=steps, quick=quick, rigorous=rigorous)
+
+    from xbench.fabrics import parse_fabric
+    from xbench.runtime.run import RunRequest
+    from xbench.schedules import parse_modes
+
+    request = RunRequest(
+        kind="comparison",
+        workloads=[workload_from(name, **values) for name in workloads or ("resnet50",)],
+        modes=parse_modes(modes),
+        reference=reference,
+        fabric=parse_fabric(fabric),
+        effort=effort,
+        device=device,  # type: ignore[arg-type]
+        timeout_s=timeout_s,
+        output=output,
+    )
+    return run_and_render(request, json_to)
+
+
+def run_and_render(request: Any, json_to: str | None, *, all_layers: bool = False) -> int:
+    """Execute a request, show its record on stderr, write JSON where asked. Returns the exit code; raises XbenchError."""
+    from xbench.report.terminal import make_console, show
+    from xbench.runtime.run import execute
+
+    console = make_console()
+    result = execute(request, console)
+    show(result.record, console, all_layers=all_layers)
+    console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
+    write_json(result.record, json_to)
+    if result.error is not None:
+        raise result.error
+    failed = getattr(result.record, "modes", {})
+    return 1 if any(mode.status == "failed" for mode in failed.values()) else 0

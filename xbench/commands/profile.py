@@ -1,0 +1,58 @@
+"""`xbench profile`: time every layer of a training step, fit the network, plan schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xbench.commands.compare import run_and_render
+from xbench.commands.options import check_json, run_options, workload_from, workload_options
+
+
+@click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
+@click.argument("workload", default="resnet50")
+@click.option("--all", "all_layers", is_flag=True, help="Every layer, not only the ten that take longest.")
+@click.option("--steps", type=click.IntRange(3, 1000), default=16, show_default=True, help="Instrumented steps.")
+@workload_options
+@run_options
+def profile(
+    workload: str,
+    all_layers: bool,
+    steps: int,
+    batch_size: int | None,
+    image_size: int | None,
+    seq_len: int | None,
+    dtype: str,
+    optimizer: str,
+    seed: int,
+    fabric: str,
+    device: str,
+    json_to: str | None,
+    timeout_s: float,
+    output: Path,
+) -> int:
+    """Time every layer of a training step, fit the network, plan schedules.
+
+    WORKLOAD is a name from `xbench workloads` or path/to/train.py:make. With a fabric of more than one rank the
+    all-reduce is measured from 1 KiB to the whole gradient, and every schedule is planned from what was measured.
+    """
+    values: dict[str, Any] = {"batch_size": batch_size, "image_size": image_size, "seq_len": seq_len}
+    values |= {"dtype": dtype, "optimizer": optimizer, "seed": seed}
+    check_json(json_to)
+
+    from xbench.fabrics import parse_fabric
+    from xbench.runtime.run import RunRequest
+    from xbench.spec import Effort
+
+    request = RunRequest(
+        kind="profile",
+        workloads=[workload_from(workload, **values)],
+        fabric=parse_fabric(fabric),
+        effort=Effort(profile_steps=steps, launches=1),
+        device=device,  # type: ignore[arg-type]
+        timeout_s=timeout_s,
+        output=output,
+    )
+    return run_and_render(request, json_to, all_layers=all_layers)

@@ -1,0 +1,306 @@
+"""From what was collected to a record: pure, so that a dead run, a live one and a test make records the same way.
+
+Everything comparable is seconds per sample over all jobs that share the devices. For one job (or twins, of which one
+speaks for both) that is the step over the batch of all ranks. For two different jobs one after the other it is the sum
+of their steps over the sum of their batches. For jobs that run at once it is defined through weighted progress: job j
+makes rate_j steps a second and would take s_j alone, so Σ rate_j · s_j steps' worth of device time are done a second,
+and seconds per sample are the sequential figure divided by it. With twins that is the plain time over samples.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from xbench.planning import removed_share
+from xbench.planning.cost import Curve
+from xbench.planning.turns import JobTimes, round_s
+from xbench.records import (
+    Bounds,
+    Comparison,
+    Environment,
+    Estimate,
+    FabricRecord,
+    Job,
+    Label,
+    ModeResult,
+    Profile,
+    Sample,
+    WorkloadRecord,
+)
+from xbench.runtime.collect import TOGETHER, Collector
+from xbench.runtime.program import twins
+from xbench.spec import ModeSpec, RunSpec
+from xbench.stats import BlockValue, flag_outliers, grouped_estimate, paired_ratio, reference_ratio, weighted_progress
+
+
+def now() -> str:
+    """The time of day, UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Frame:
+    """What a record says besides measurements."""
+
+    def __init__(
+        self,
+        command: str,
+        environment: Environment,
+        fabric: FabricRecord,
+        workloads: Sequence[WorkloadRecord],
+        created: str | None = None,
+    ) -> None:
+        self.command = command
+        self.environment = environment
+        self.fabric = fabric
+        self.workloads = list(workloads)
+        self.created = created or now()
+        self.warnings: list[str] = []
+
+
+def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bool, error: str | None) -> Profile:
+    """The record of `xbench profile`."""
+    job = found.jobs[0]
+    return Profile(
+        created=frame.created,
+        command=frame.command,
+        spec=run,
+        environment=frame.environment,
+        fabric=_with_busbw(frame.fabric, found),
+        complete=complete,
+        error=error,
+        warnings=frame.warnings,
+        workload=job.workload or frame.workloads[0],
+        layers=job.layers,
+        step=job.step,
+        cost_model=job.cost_model,
+        bounds=job.bounds if job.cost_model is not None else None,
+        plans=job.plans,
+        samples=job.series,
+    )
+
+
+def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bool, error: str | None) -> Comparison:
+    """The record of `xbench compare`."""
+    samples = flagged(found.samples())
+    reference = run.reference or run.modes[0].text
+    alone = _alone_step_s(run, samples)
+    values = {mode.text: mode_values(run, mode, samples, alone) for mode in run.modes}
+    step = reference_batch(run, samples, found)
+    modes = {
+        mode.text: _mode_result(run, mode, values, step, reference, samples, found, frame.fabric.label)
+        for mode in run.modes
+    }
+    modes = _with_exposed(run, modes, found)
+    return Comparison(
+        created=frame.created,
+        command=frame.command,
+        spec=run,
+        environment=frame.environment,
+        fabric=_with_busbw(frame.fabric, found),
+        complete=complete,
+        error=error,
+        warnings=frame.warnings,
+        reference=reference,
+        modes=modes,
+        jobs=[
+            Job(
+                workload=job.workload or frame.workloads[place],
+                step=job.step,
+                bounds=job.bounds,
+                plans=job.plans,
+                layers=job.layers,
+            )
+            for place, job in enumerate(found.jobs)
+        ],
+        bounds=_total_bounds(run, found),
+        cost_model=found.jobs[0].cost_model,
+        samples=samples,
+    )
+
+
+def flagged(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples with outliers marked, within each mode and job."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index, sample in enumerate(samples):
+        groups.setdefault((sample.mode, sample.job), []).append(index)
+    marks = [False] * len(samples)
+    for indices in groups.values():
+        for index, mark in zip(indices, flag_outliers([samples[i].step_s for i in indices]), strict=True):
+            marks[index] = bool(mark)
+    return [s.model_copy(update={"outlier": mark}) if mark else s for s, mark in zip(samples, marks, strict=True)]
+
+
+def mode_values(
+    run: RunSpec, mode: ModeSpec, samples: Sequence[Sample], alone_s: dict[int, float] | None
+) -> list[BlockValue]:
+    """Seconds per sample of every block of a mode, as (launch, round, value)."""
+    blocks: dict[tuple[int, int], list[Sample]] = {}
+    for sample in samples:
+        if sample.mode == mode.text:
+            blocks.setdefault((sample.launch, sample.round), []).append(sample)
+    jobs = len(run.workloads)
+    spoken_for = 1 if twins(run) and not mode.paired else jobs
+    result = []
+    for (launch, round_), parts in sorted(blocks.items()):
+        if len(parts) < spoken_for:
+            continue
+        if mode.name not in TOGETHER:
+            value = sum(p.step_s for p in parts) / sum(p.samples_per_step for p in parts)
+        elif twins(run):
+            value = 1.0 / sum(p.samples_per_step / p.step_s for p in parts)
+        elif alone_s is not None:
+            alone = [alone_s[p.job] for p in parts]
+            one_each = sum(alone) / sum(p.samples_per_step for p in parts)
+            value = one_each / weighted_progress([1.0 / p.step_s for p in parts], alone)
+        else:
+            continue
+        result.append(BlockValue(launch, round_, value))
+    return result
+
+
+def _alone_step_s(run: RunSpec, samples: Sequence[Sample]) -> dict[int, float] | None:
+    """Each job's step with the device to itself: under `sequential`, else under the reference."""
+    names = [m.text for m in run.modes if m.name == "sequential"]
+    names += [m.text for m in run.modes if m.name not in TOGETHER and m.name != "compute"]
+    for name in names:
+        steps = {j: [s.step_s for s in samples if s.mode == name and s.job == j] for j in range(len(run.workloads))}
+        if all(steps.values()):
+            return {job: statistics.median(values) for job, values in steps.items()}
+    return None
+
+
+def reference_batch(run: RunSpec, samples: Sequence[Sample], found: Collector) -> int:
+    """Samples in one step of every distinct job, over all ranks: seconds per sample times this is `step_s`."""
+    sizes = found.batch_sizes[:1] if twins(run) else found.batch_sizes
+    return sum(sizes) * run.fabric.world_size
+
+
+def _mode_result(
+    run: RunSpec,
+    mode: ModeSpec,
+    values: dict[str, list[BlockValue]],
+    batch: int,
+    reference: str,
+    samples: Sequence[Sample],
+    found: Collector,
+    label: Label,
+) -> ModeResult:
+    plan = found.jobs[0].plans.get(mode.carrier)
+    gates = found.parity.get(mode.text, [])
+    gate = next((p for p in gates if not p.ok), gates[0] if gates else None)
+    pattern = found.patterns.get(mode.text)
+    error = found.failed.get(mode.text)
+    if error is None and gate is not None and not gate.ok:
+        error = f"does not train the network that DDP trains: {gate.message}"
+    blocks = values[mode.text]
+    if error is None and not blocks:
+        error = "nothing was measured"
+    if error is not None:
+        return ModeResult(mode=mode.text, status="failed", label=label, error=error, parity=gate, plan=plan, pattern=pattern)
+    per_sample = grouped_estimate(_by_launch(blocks))
+    step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))
+    if mode.text == reference:
+        ratio = reference_ratio()
+    else:
+        ratio = paired_ratio(blocks, values[reference]) if values[reference] else None
+    predicted = _predicted_step_s(run, mode, found, pattern)
+    return ModeResult(
+        mode=mode.text,
+        status="ok",
+        label=label,
+        step_s=step,
+        seconds_per_sample=per_sample,
+        predicted_step_s=predicted,
+        prediction_error=predicted / step.median - 1 if predicted is not None else None,
+        parity=gate,
+        ratio=ratio,
+        blocks=len(blocks),
+        plan=plan,
+        pattern=pattern,
+    )
+
+
+def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:
+    """The model's step for one job or the sum over distinct jobs; for crossover of twins half a round."""
+    jobs = found.jobs[:1] if twins(run) else found.jobs
+    plans = [job.plans.get(mode.carrier) for job in jobs]
+    if any(plan is None for plan in plans):
+        return None
+    steps = [plan.predicted_step_s for plan in plans if plan is not None]
+    if mode.name not in TOGETHER:
+        return sum(steps)
+    if mode.name == "crossover" and pattern is not None:
+        return _predicted_crossover_s(run, mode, found, pattern)
+    return None
+
+
+def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str) -> float | None:
+    jobs = [found.jobs[0]] * len(run.workloads) if twins(run) else found.jobs
+    plans = [job.plans.get(mode.carrier) for job in jobs]
+    times, alone = [], []
+    for place, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
+        if job.step is None or job.cost_model is None or plan is None:
+            return None
+        curve = Curve.of(job.cost_model)
+        link_s = float(sum(curve(nbytes) for nbytes in plan.bucket_bytes))
+        samples = found.batch_sizes[place]
+        times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, samples, link_s))
+        alone.append(plan.predicted_step_s)
+    places = tuple("ABCDEFGH".index(letter) for letter in pattern)
+    took_s = round_s(times, places)
+    distinct_s = alone[0] if twins(run) else sum(alone)
+    progress = sum(places.count(job) * alone[job] for job in range(len(jobs))) / took_s
+    return distinct_s / progress
+
+
+def _by_launch(blocks: Sequence[BlockValue]) -> list[list[float]]:
+    launches: dict[int, list[float]] = {}
+    for block in blocks:
+        launches.setdefault(block.launch, []).append(block.value)
+    return list(launches.values())
+
+
+def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) -> dict[str, ModeResult]:
+    """Add exposed communication (step minus compute-only step) and the share of what could be removed that was."""
+    control = next((modes[m.text] for m in run.modes if m.name == "compute"), None)
+    compute_s = control.step_s.median if control is not None and control.step_s is not None else None
+    jobs = found.jobs[:1] if twins(run) else found.jobs
+    if compute_s is None and all(job.step is not None for job in jobs):
+        compute_s = sum(job.step.uninstrumented_step_s for job in jobs if job.step is not None)
+    if compute_s is None:
+        return modes
+    total = _total_bounds(run, found)
+    ddp = next((modes[m.text] for m in run.modes if m.name == "ddp"), None)
+    result = {}
+    for mode in run.modes:
+        outcome = modes[mode.text]
+        if outcome.step_s is not None:
+            share = None
+            if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
+                share = removed_share(outcome.step_s.median, ddp.step_s.median, total.backward_overlap_bound_s)
+            outcome = outcome.model_copy(
+                update={"exposed_s": outcome.step_s.median - compute_s, "removed_share": share}
+            )
+        result[mode.text] = outcome
+    return result
+
+
+def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
+    """Bounds of one step of every distinct job, one after the other."""
+    jobs = found.jobs[:1] if twins(run) else found.jobs
+    parts = [job.bounds for job in jobs if job.bounds is not None and job.cost_model is not None]
+    if len(parts) < len(jobs):
+        return None
+    return Bounds(**{name: sum(getattr(part, name) for part in parts) for name in Bounds.model_fields})
+
+
+def _with_busbw(fabric: FabricRecord, found: Collector) -> FabricRecord:
+    """Add the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time, in bits per second."""
+    model = found.jobs[0].cost_model
+    if model is None or not model.points:
+        return fabric
+    largest = max(model.points, key=lambda point: point.nbytes)
+    share = 2 * (model.world_size - 1) / model.world_size
+    return fabric.model_copy(update={"allreduce_bps": 8 * share * largest.nbytes / largest.transfer_s})

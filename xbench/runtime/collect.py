@@ -1,0 +1,148 @@
+"""The parent's memory of a run: events of all ranks in, samples and profiles out.
+
+Feeding it is incremental, so whatever has been measured when a run dies is there. A block becomes samples once every
+rank of the job has reported it: each step takes as long as its slowest rank. Two jobs that shared the devices make one
+sample each, cut to the window in which both were running.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xbench.records import Bounds, CostModel, Layer, Parity, Plan, Sample, StepTimes, WorkloadRecord
+from xbench.spec import RunSpec
+from xbench.stats.windows import overlap_rates
+
+#: Modes in which several jobs run at once, so that a sample is cut to their common window.
+TOGETHER = ("concurrent", "crossover")
+
+
+class JobFindings:
+    """What was learnt about one job before timing."""
+
+    def __init__(self) -> None:
+        self.workload: WorkloadRecord | None = None
+        self.layers: list[Layer] = []
+        self.step: StepTimes | None = None
+        self.series: dict[str, list[float]] = {}
+        self.cost_model: CostModel | None = None
+        self.plans: dict[str, Plan] = {}
+        self.bounds: Bounds | None = None
+
+
+class Collector:
+    """Takes events in any order between ranks (and in order within one)."""
+
+    def __init__(self, run: RunSpec, batch_sizes: Sequence[int]) -> None:
+        self.run = run
+        self.batch_sizes = list(batch_sizes)
+        self.jobs = [JobFindings() for _ in run.workloads]
+        self.parity: dict[str, list[Parity]] = {}
+        self.failed: dict[str, str] = {}
+        self.patterns: dict[str, str] = {}
+        self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
+        self.launch = 0
+
+    def begin_launch(self, launch: int) -> None:
+        """Events from now on belong to this launch."""
+        self.launch = launch
+
+    def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+        """Take one journal event."""
+        kind = event["event"]
+        if kind == "profile":
+            found = self.jobs[job]
+            found.workload = WorkloadRecord.model_validate(event["workload"])
+            found.layers = [Layer.model_validate(layer) for layer in event["layers"]]
+            found.step = StepTimes.model_validate(event["step"])
+            found.series = event["series"]
+        elif kind == "plans":
+            found = self.jobs[job]
+            found.cost_model = CostModel.model_validate(event["cost_model"]) if event["cost_model"] else None
+            found.plans = {name: Plan.model_validate(plan) for name, plan in event["plans"].items()}
+            found.bounds = Bounds.model_validate(event["bounds"])
+        elif kind == "parity":
+            if rank == 0:
+                fields = {key: value for key, value in event.items() if key in Parity.model_fields}
+                self.parity.setdefault(event["mode"], []).append(Parity.model_validate(fields))
+        elif kind == "failed":
+            self.failed.setdefault(event["mode"], event["message"])
+        elif kind == "block":
+            key = (self.launch, event["mode"], event["round"])
+            self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
+            if event.get("pattern"):
+                self.patterns[event["mode"]] = "".join("ABCDEFGH"[j] for j in event["pattern"])
+
+    def samples(self) -> list[Sample]:
+        """Every complete block as samples, in the order in which they were timed."""
+        result: list[Sample] = []
+        starts: dict[int, float] = {}
+        for (launch, _, _), blocks in self.raw_blocks.items():
+            first = min(block["stamps"][0] for block in blocks.values() if block["stamps"])
+            starts[launch] = min(first, starts.get(launch, first))
+        for (launch, mode, round_), blocks in self.raw_blocks.items():
+            result += self._block_samples(launch, mode, round_, blocks, starts[launch])
+        return sorted(result, key=lambda s: (s.launch, s.position, s.job))
+
+    def _block_samples(
+        self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], Mapping[str, Any]], origin_s: float
+    ) -> list[Sample]:
+        world = self.run.fabric.world_size
+        jobs = sorted({job for job, _ in blocks})
+        whole = [job for job in jobs if all((job, rank) in blocks for rank in range(world))]
+        name = next(m.name for m in self.run.modes if m.text == mode)
+        together = name in TOGETHER
+        if together and len(whole) < len(self.run.workloads):
+            return []
+        rates = self._together(blocks, whole, world) if together else {}
+        result = []
+        for job in whole:
+            ranks = [blocks[(job, rank)] for rank in range(world)]
+            warmup = int(ranks[0]["warmup"])
+            steps = step_times([block["stamps"] for block in ranks])
+            timed = steps[warmup:]
+            if not timed:
+                continue
+            result.append(
+                Sample(
+                    launch=launch,
+                    round=round_,
+                    position=int(ranks[0]["position"]),
+                    mode=mode,
+                    job=job,
+                    steps_s=timed,
+                    step_s=1.0 / rates[job] if together else block_step_s(name, timed),
+                    warmup_s=steps[:warmup],
+                    samples_per_step=self.batch_sizes[job] * world,
+                    started_s=max(0.0, min(block["stamps"][0] for block in ranks) - origin_s),
+                )
+            )
+        return result
+
+    def _together(
+        self, blocks: Mapping[tuple[int, int], Mapping[str, Any]], jobs: Sequence[int], world: int
+    ) -> dict[int, float]:
+        """Steps per second of each job while all of them ran: of the slowest rank."""
+        rates: dict[int, float] = {}
+        for rank in range(world):
+            timed = [blocks[(job, rank)]["stamps"][int(blocks[(job, rank)]["warmup"]) :] for job in jobs]
+            window = overlap_rates(timed)
+            for job, rate in zip(jobs, window.rates_per_s, strict=True):
+                rates[job] = min(rate, rates.get(job, rate))
+        return rates
+
+
+def step_times(stamps: Sequence[Sequence[float]]) -> list[float]:
+    """Time of each step [s]: the maximum over ranks; `stamps[rank]` are its step boundaries [s], the first the start."""
+    per_rank = [[after - before for before, after in zip(rank, rank[1:], strict=False)] for rank in stamps]
+    return [max(times) for times in zip(*per_rank, strict=True)]
+
+
+def block_step_s(mode: str, steps_s: Sequence[float]) -> float:
+    """One block's time a step [s]: the median, or for `sequential` the mean.
+
+    Two jobs at once are timed by what they finish in a window, which is a mean; their rival is timed the same way.
+    """
+    return statistics.fmean(steps_s) if mode == "sequential" else statistics.median(steps_s)

@@ -1,0 +1,97 @@
+"""What the ranks of one launch do, phase by phase, decided by the parent before they start.
+
+Every rank of every job reads the same program, so ranks never have to agree on what comes next: profile, then the
+correctness gate, then blocks in a balanced order. Plans of an earlier launch are handed on, so that all launches time
+the same buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from xbench.planning.turns import JobTimes
+from xbench.spec import ModeSpec, RunSpec, Spec
+from xbench.stats.order import balanced_orders
+
+#: How long one block should take; long enough to forgive a timer, short enough that drift is shared by all modes.
+BLOCK_S = 3.0
+MIN_STEPS, MAX_STEPS = 4, 50
+
+
+class JobPlan(Spec):
+    """What a launch has learnt about one job: buckets by mode (None: the schedule's own), and times to expect."""
+
+    buckets: dict[str, list[list[str]] | None]
+    step_s: dict[str, float]
+    exposed_s: dict[str, float]
+    link_s: dict[str, float]
+    compute_s: float
+    unused_parameters: bool = False
+
+
+def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:
+    """What the turn planner needs to know of each job when `carrier` carries its gradients."""
+    return [
+        JobTimes(plan.compute_s, plan.exposed_s.get(carrier, 0.0), count, plan.link_s.get(carrier, 0.0))
+        for plan, count in zip(plans, samples, strict=True)
+    ]
+
+
+class Phase(Spec):
+    """One thing that all ranks do: see `kind`."""
+
+    kind: Literal["profile", "parity", "block"]
+    mode: str = ""
+    round: int = 0
+    position: int = 0
+
+
+class Program(Spec):
+    """The argument of every rank of a launch."""
+
+    run: RunSpec
+    launch: int
+    phases: tuple[Phase, ...]
+    jobs: int = 1
+    plans: tuple[JobPlan, ...] = ()
+    measure_collectives: bool = True
+    turn_sockets: tuple[str, ...] = ()
+
+    def mode(self, text: str) -> ModeSpec:
+        """The mode of that name."""
+        return next(mode for mode in self.run.modes if mode.text == text)
+
+
+def twins(run: RunSpec) -> bool:
+    """Whether all jobs are the same workload, so that one of them speaks for all in single-job modes."""
+    return len(set(run.workloads)) == 1
+
+
+def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
+    """The phases of launch number `launch`: the first also profiles and runs the correctness gate."""
+    steps: list[Phase] = []
+    if launch == 0:
+        steps.append(Phase(kind="profile"))
+        if run.kind == "comparison":
+            gated = [mode for mode in run.modes if mode.name != "compute"]
+            steps += [Phase(kind="parity", mode=mode.text) for mode in gated]
+    if run.kind == "comparison":
+        orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed + launch)
+        blocks = [(round_, mode) for round_, order in enumerate(orders) for mode in order]
+        steps += [Phase(kind="block", mode=m, round=r, position=i) for i, (r, m) in enumerate(blocks)]
+    return tuple(steps)
+
+
+def steps_in_block(run: RunSpec, slowest_step_s: float) -> int:
+    """Timed steps of one block: what the user asked for, or as many as fill BLOCK_S at the slowest mode's speed."""
+    if run.effort.steps is not None:
+        return run.effort.steps
+    if slowest_step_s <= 0:
+        return MAX_STEPS
+    return min(MAX_STEPS, max(MIN_STEPS, round(BLOCK_S / slowest_step_s)))
+
+
+def turns_in_block(pattern: Sequence[int], job: int, rounds: int) -> int:
+    """Turns that a job takes in `rounds` rounds of the pattern."""
+    return rounds * list(pattern).count(job)

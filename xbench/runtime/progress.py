@@ -1,0 +1,115 @@
+"""What a user sees on stderr while ranks run: what is running, how fast, how long it will take still.
+
+On a terminal one line that is redrawn; elsewhere a plain line at each step that matters. Nothing here is measured or
+kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+
+from xbench.runtime.program import Phase
+from xbench.units import format_seconds
+
+
+class Progress:
+    """Shows the phases of one launch after the other. `console` writes to stderr."""
+
+    def __init__(self, console: Console, *, launches: int) -> None:
+        self._console = console
+        self._launches = launches
+        self._launch = 0
+        self._phases: tuple[Phase, ...] = ()
+        self._durations_s: dict[str, list[float]] = {}
+        self._steps_s: dict[str, list[float]] = {}
+        self._current: tuple[int, float] | None = None
+        self._status: Status | None = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
+        """Ranks are about to be started."""
+        self._launch, self._phases, self._current = launch, phases, None
+        self._show(f"launch {launch + 1} of {self._launches}: starting the ranks")
+
+    def take(self, rank: int, event: Mapping[str, Any]) -> None:
+        """Follow one event of the first job."""
+        if rank != 0:
+            return
+        if event["event"] == "phase":
+            self._phase(int(event["number"]), str(event["name"]), float(event["t"]))
+        elif event["event"] == "block" and len(event["stamps"]) > 1:
+            timed = event["stamps"][int(event["warmup"]) :]
+            if len(timed) > 1:
+                self._steps_s.setdefault(event["mode"], []).append((timed[-1] - timed[0]) / (len(timed) - 1))
+
+    def _phase(self, number: int, name: str, t: float) -> None:
+        if self._current is not None:
+            before, since = self._current
+            self._durations_s.setdefault(self._kind(before), []).append(t - since)
+        self._current = (number, t)
+        phase = self._phases[number]
+        parts = [f"launch {self._launch + 1} of {self._launches}", name]
+        if phase.kind == "block" and self._steps_s.get(phase.mode):
+            parts.append(f"median step so far {format_seconds(statistics.median(self._steps_s[phase.mode]))}")
+        left_s = self._left_s(number)
+        if left_s is not None:
+            parts.append(f"about {_clock(left_s)} left")
+        self._show(": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]))
+
+    def _kind(self, number: int) -> str:
+        phase = self._phases[number]
+        return phase.kind if phase.kind != "block" else f"block {phase.mode}"
+
+    def _left_s(self, number: int) -> float | None:
+        """Time of the phases still to come, each as long as its like were; None before any block was timed."""
+        blocks = [value for kind, values in self._durations_s.items() if kind.startswith("block") for value in values]
+        if not blocks:
+            return None
+        usual = statistics.median(blocks)
+        block_phases = [f"block {p.mode}" for p in self._phases if p.kind == "block"]
+        rest = [self._kind(n) for n in range(number, len(self._phases))]
+        rest += block_phases * (self._launches - self._launch - 1)
+        start_s = 12.0 * (self._launches - self._launch - 1)
+        return start_s + sum(statistics.median(self._durations_s.get(kind, [usual])) for kind in rest)
+
+    def _show(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False, soft_wrap=True)
+            return
+        if self._status is None:
+            self._status = self._console.status(text)
+            self._status.start()
+        else:
+            self._status.update(text)
+
+    def close(self) -> None:
+        """Remove the line that is redrawn."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min"
+
+
+def stamp() -> str:
+    """The time of day for a run's folder: 20260131-142501."""
+    return time.strftime("%Y%m%d-%H%M%S")

@@ -1,0 +1,243 @@
+"""A whole run: resolve what was asked for, raise the fabric, launch the ranks, keep what they measured, make the record.
+
+    RunRequest → prepare → RunSpec → fabric → launches → Collector → record.json
+
+Whatever happens after the first rank has started, a record is written: complete, or marked incomplete with the reason.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from xbench import environment
+from xbench.errors import Interrupted, RunError, SpecError, XbenchError
+from xbench.fabrics import choose, open_fabric
+from xbench.fabrics.fabric import Fabric
+from xbench.records import Comparison, Profile, save
+from xbench.runtime.assemble import Frame, comparison_record, profile_record
+from xbench.runtime.collect import Collector
+from xbench.runtime.launch import HelperCommand, launch
+from xbench.runtime.program import JobPlan, Program, phases
+from xbench.runtime.progress import Progress, stamp
+from xbench.spec import DeviceType, Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.workloads import resolve
+from xbench.workloads.probe import Preflight, probe
+
+MAX_JOBS = 2
+WORKER = "xbench.runtime.worker"
+
+
+@dataclass
+class RunRequest:
+    """What a user asked for, parsed and not yet resolved."""
+
+    kind: Literal["profile", "comparison"]
+    workloads: Sequence[WorkloadSpec]
+    fabric: FabricSpec
+    effort: Effort
+    modes: Sequence[ModeSpec] = ()
+    reference: str | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    timeout_s: float = 120.0
+    output: Path = Path("results/runs")
+    argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
+
+
+@dataclass(frozen=True)
+class Result:
+    """A record, where it was kept, and the error that cut the run short, if one did."""
+
+    record: Profile | Comparison
+    path: Path
+    error: XbenchError | None
+
+
+def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
+    """Workloads (one, twice, where a paired mode needs two) and modes that fit each other. Raises SpecError."""
+    workloads, modes = tuple(request.workloads), tuple(request.modes)
+    if not workloads:
+        raise SpecError("no workload was named", hint="xbench workloads lists them")
+    paired = [mode.text for mode in modes if mode.paired]
+    if len(workloads) > MAX_JOBS:
+        raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
+    if paired and len(workloads) == 1:
+        workloads = workloads * 2
+    if request.reference is not None and request.reference not in [mode.text for mode in modes]:
+        raise SpecError(f"the reference {request.reference!r} is not among the modes", hint=", ".join(m.text for m in modes))
+    distinct = len(set(workloads)) > 1
+    if paired and distinct and not any(m.name == "sequential" for m in modes):
+        # Two different jobs at once are compared through what each takes alone, so that must be measured as well.
+        modes = (*modes, ModeSpec(text="sequential", name="sequential", carrier="ddp", paired=True))
+    return workloads, modes
+
+
+def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, list[str]]:
+    """Fill in every default and check everything that can be checked before a rank is started.
+
+    Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
+    """
+    workloads, modes = check_request(request)
+    notes: list[str] = []
+    guess_ranks = request.fabric.ranks if request.fabric.name == "local" else request.fabric.world_size
+    found = probe(list(dict.fromkeys(workloads)), request.device, max(2, guess_ranks) * (len(workloads)))
+    device: DeviceType = found.device
+    resolved = tuple(resolve(spec, device) for spec in workloads)
+    fabric, reason = choose(request.fabric, found.gpus if device == "cuda" else 0)
+    if reason:
+        notes.append(reason)
+    if fabric.name == "cluster":
+        raise SpecError(
+            "ranks that torchrun started around xbench are not supported yet", hint="run xbench once, outside torchrun"
+        )
+    if request.kind == "comparison" and fabric.world_size < 2:
+        raise SpecError(f"a comparison needs at least 2 ranks, and {fabric} has 1", hint="--fabric local:ranks=2")
+    if device == "cuda" and fabric.world_size > found.gpus:
+        raise SpecError(f"{fabric} needs {fabric.world_size} GPUs, and this machine has {found.gpus}", hint="--device cpu")
+    records = {spec: record for spec, record in zip(dict.fromkeys(workloads), found.workloads, strict=True)}
+    resolved = tuple(records[spec].record.spec for spec in workloads)
+    reference = request.reference
+    if request.kind == "comparison" and reference is None:
+        reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
+    run = RunSpec(
+        kind=request.kind,
+        workloads=resolved,
+        modes=modes,
+        reference=reference,
+        fabric=fabric,
+        effort=request.effort,
+        device=device,
+        timeout_s=request.timeout_s,
+    )
+    return run, found, notes
+
+
+def execute(request: RunRequest, console: Console) -> Result:
+    """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record."""
+    run, found, notes = prepare(request, console)
+    progress = Progress(console, launches=run.effort.launches)
+    for spec, workload in zip(run.workloads, _records(run, found), strict=True):
+        progress.say(f"{workload.title}: {workload.input}, batch {workload.batch_size} a rank, {spec.dtype}, {run.device}")
+        if len(set(run.workloads)) == 1:
+            break
+    for note in notes:
+        progress.say(note)
+    name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
+    folder = request.output / f"{stamp()}-{request.kind}-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    collector = Collector(run, [spec.batch_size or 1 for spec in run.workloads])
+    error: XbenchError | None = None
+    command = shlex.join(["xbench", *list(request.argv)[1:]])
+    warnings = environment.noise_warnings()
+    frame: Frame | None = None
+    with ExitStack() as stack:
+        stack.enter_context(progress)
+        fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
+        try:
+            progress.say(f"fabric {run.fabric}")
+            fabric.measure_bandwidth()
+            _launches(run, fabric, folder, collector, progress)
+        except XbenchError as caught:
+            error = caught
+        except KeyboardInterrupt:
+            error = Interrupted("interrupted")
+        described = fabric.describe("nccl" if run.device == "cuda" else "gloo")
+        frame = Frame(command, environment.capture(found.model_dump()), described, _records(run, found))
+        frame.warnings += [*warnings, *fabric.warnings]
+    assert frame is not None
+    make = profile_record if run.kind == "profile" else comparison_record
+    record = make(run, frame, collector, complete=error is None, error=str(error) if error is not None else None)
+    path = keep(record, folder / "record.json")
+    return Result(record, path, error)
+
+
+def keep(record: Profile | Comparison, path: Path) -> Path:
+    """Save the record there, or where there is room: nothing measured is lost to a full disk.
+
+    Raises RunError when no place takes it.
+    """
+    failed: OSError | None = None
+    for place in (path, *(Path(root) / f"xbench-{path.parent.name}.json" for root in _spare_folders())):
+        try:
+            return save(record, place)
+        except OSError as error:
+            failed = failed or error
+    raise RunError(f"the record could not be written anywhere: {failed}")
+
+
+def _spare_folders() -> list[str]:
+    return [tempfile.gettempdir(), "/dev/shm", str(Path.home())]
+
+
+def _launches(run: RunSpec, fabric: Fabric, folder: Path, collector: Collector, progress: Progress) -> None:
+    """All launches, one after the other. Raises the first launch's error that ends the run."""
+    plans: tuple[JobPlan, ...] = ()
+    count = run.effort.launches if run.kind == "comparison" else 1
+    for number in range(count):
+        directory = folder / f"launch{number}"
+        directory.mkdir(exist_ok=True)
+        program = Program(
+            run=run, launch=number, phases=phases(run, number, seed=run.workloads[0].seed), jobs=len(run.workloads), plans=plans
+        )
+        collector.begin_launch(number)
+        progress.begin_launch(number, program.phases)
+        with ExitStack() as stack:
+            helpers: list[HelperCommand] = []
+            if program.jobs > 1:
+                sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
+                paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
+                program = program.model_copy(update={"turn_sockets": tuple(paths)})
+                helpers = [HelperCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]
+            argument = directory / "program.json"
+            argument.write_text(program.model_dump_json())
+
+            def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
+                collector.take(job, rank, event)
+                if job == 0:
+                    progress.take(rank, event)
+
+            outcome = launch(
+                fabric,
+                program.jobs,
+                WORKER,
+                argument.resolve(),
+                directory.resolve(),
+                on_event=on_event,
+                silence_s=run.timeout_s,
+                helpers=helpers,
+            )
+        if outcome.error is not None:
+            raise outcome.error
+        if number == 0:
+            plans = _plans(directory, len(run.workloads))
+
+
+def _arbiter(path: str, run: RunSpec) -> list[str]:
+    module = [sys.executable, "-m", "xbench.crossover.arbiter"]
+    return [*module, "--socket", path, "--jobs", str(len(run.workloads)), "--devices", str(run.fabric.ranks)]
+
+
+def _plans(directory: Path, jobs: int) -> tuple[JobPlan, ...]:
+    """What the first launch learnt about each job; twins share the first's."""
+    files = [directory / f"plan{job}.json" for job in range(jobs)]
+    read = [JobPlan.model_validate_json(file.read_text()) for file in files if file.exists()]
+    return tuple(read) if len(read) == jobs else tuple(read[:1] * jobs)
+
+
+def _records(run: RunSpec, found: Preflight) -> list[Any]:
+    """The workload record of each job; the probe saw each distinct workload once."""
+    by_spec = {item.record.spec: item.record for item in found.workloads}
+    return [by_spec[spec] for spec in run.workloads]
+
+
+def _safe(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)[:40]
+

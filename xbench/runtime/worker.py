@@ -1,0 +1,345 @@
+"""One rank of one job: `python -m xbench.runtime.worker PROGRAM --job J --directory DIR`, started by torchrun.
+
+Reads the program, builds the workload, and goes through the phases: profile, correctness gate, timed blocks. It writes
+what it measures to its journal as soon as it has it, and computes no statistics: the parent does that from the journal.
+
+Where two jobs share the devices, phases that need the devices for one job alone are separated by the turn arbiter's
+barriers, during which the other job sleeps.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.crossover.client import TurnClient
+from xbench.crossover.job import crossover_steps
+from xbench.errors import UsageError
+from xbench.planning.turns import best_pattern
+from xbench.profilers.clock import clock_for
+from xbench.records import Parity
+from xbench.runtime import parity
+from xbench.runtime.journal import Journal
+from xbench.runtime.measure import profile_job
+from xbench.runtime.program import JobPlan, Phase, Program, job_times, steps_in_block, turns_in_block, twins
+from xbench.schedules import MODES
+from xbench.schedules.base import Handle, Schedule
+from xbench.spec import ModeSpec
+from xbench.workloads.build import Workload, build
+
+
+class Rank:
+    """The state of one rank while it goes through the program."""
+
+    def __init__(self, program: Program, job: int, directory: Path) -> None:
+        self.program = program
+        self.run = program.run
+        self.job = job
+        self.directory = directory
+        self.rank = int(os.environ["RANK"])
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        self.host = int(os.environ.get("GROUP_RANK", "0"))
+        self.journal = Journal(directory, job, self.rank)
+        self.journal.write("hello", rank=self.rank, job=job, host=self.host, pid=os.getpid())
+        self.plans: list[JobPlan] = list(program.plans)
+        self.failed: set[str] = set()
+        self.reference: dict[str, torch.Tensor] | None = None
+        self.turns: TurnClient | None = None
+
+    def start(self) -> None:
+        """Take our cores, join the process group, build the workload, meet the other jobs."""
+        cores = json.loads(os.environ.get("XBENCH_CORES", "[]"))
+        if self.run.device == "cpu" and self.local_rank < len(cores) and cores[self.local_rank]:
+            os.sched_setaffinity(0, cores[self.local_rank])
+            torch.set_num_threads(len(cores[self.local_rank]))
+        self.device = torch.device("cuda", self.local_rank) if self.run.device == "cuda" else torch.device("cpu")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.clock = clock_for(self.device)
+        self.note("joining the process group")
+        # Longer than the parent's patience, so that the parent can say which rank was silent before others give up.
+        limit = timedelta(seconds=2 * self.run.timeout_s + 10)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=limit)
+        self.group = dist.group.WORLD
+        self.note("building the workload")
+        self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
+        self.snapshot = parity.Snapshot(self.workload)
+        if self.program.jobs > 1:
+            self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)
+        gc.collect()
+        gc.freeze()
+
+    def note(self, state: str) -> None:
+        """What this rank is doing, for the parent."""
+        self.journal.note(state)
+
+    def go(self) -> None:
+        """All phases."""
+        for number, phase in enumerate(self.program.phases):
+            name = {"profile": "profile", "parity": f"gate {phase.mode}", "block": f"round {phase.round + 1} {phase.mode}"}
+            self.journal.write("phase", name=name[phase.kind], number=number)
+            self.note(name[phase.kind])
+            if phase.kind == "profile":
+                self.profile()
+            elif phase.kind == "parity":
+                self.gate(phase)
+            elif phase.mode not in self.failed:
+                self.block(phase, number)
+        self.barrier("end")
+        if self.turns is not None:
+            self.turns.leave()
+        self.journal.write("end")
+
+    def barrier(self, name: str) -> None:
+        """Wait for the other jobs on this device, then for our own other ranks."""
+        if self.turns is not None:
+            self.note(f"waiting for the other job at {name!r}")
+            self.turns.barrier(name)
+        # A byte-sized all-reduce and not dist.barrier(): the same on every backend, and it warms the links.
+        dist.all_reduce(torch.zeros(1, device=self.device))
+        self._device_idle()
+
+    def _device_idle(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    # --- profile ---------------------------------------------------------------------------------------------------
+
+    def profile(self) -> None:
+        """Measure this job alone, plan, and tell the other jobs what was learnt."""
+        for job in range(self.program.jobs):
+            self.barrier(f"profile {job}")
+            if job != self.job or (job > 0 and twins(self.run)):
+                continue
+            plan = profile_job(self)
+            if self.rank == 0:
+                part = self.directory / f".plan{job}.part"
+                part.write_text(plan.model_dump_json())
+                part.replace(self._plan_file(job))
+            dist.all_reduce(torch.zeros(1, device=self.device))
+        self.barrier("profiles read")
+        known = 1 if twins(self.run) else self.program.jobs
+        read = [JobPlan.model_validate_json(self._plan_file(job).read_text()) for job in range(known)]
+        self.plans = read * self.program.jobs if twins(self.run) else read
+        parity_start = self.snapshot
+        parity_start.restore(self.workload)
+
+    def _plan_file(self, job: int) -> Path:
+        return self.directory / f"plan{job}.json"
+
+    # --- modes -----------------------------------------------------------------------------------------------------
+
+    def attach(self, mode: ModeSpec, *, deferred: bool = False) -> Handle:
+        """Attach a mode's carrier to our model. Raises UsageError where it cannot serve it."""
+        schedule: type[Schedule] = MODES.load(mode.carrier)  # type: ignore[assignment]
+        plan = self.plans[self.job]
+        handle = schedule().attach(
+            self.workload.model,
+            self.workload.optimizer,
+            buckets=plan.buckets.get(mode.carrier),
+            group=self.group,
+            wait="step" if deferred else "backward",
+            unused_parameters=plan.unused_parameters,
+        )
+        if handle.engine is not None:
+            handle.engine.note = self.note
+        return handle
+
+    def forward_backward(self, handle: Handle) -> None:
+        """Zero the gradients, forward, backward."""
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        self.workload.forward_loss(handle.model).backward()
+
+    def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
+        """`steps` ordinary training steps, `mark()` after each."""
+        for step in range(steps):
+            self.note(f"{what} step {step + 1}: computing")
+            self.forward_backward(handle)
+            self.workload.optimizer.step()
+            mark()
+
+    def train_in_turns(
+        self, handle: Handle, block: int, pattern: tuple[int, ...], steps: int, what: str, mark: Callable[[], None]
+    ) -> None:
+        """`steps` training steps in turns with the other jobs."""
+        assert self.turns is not None
+
+        def wait_gradients() -> None:
+            handle.synchronize()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()
+            self.note(f"{what}: waiting for its turn")
+
+        def forward_backward() -> None:
+            self.note(f"{what}: computing")
+            self.forward_backward(handle)
+            if self.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()
+
+        self.turns.begin(block, pattern)
+        crossover_steps(
+            self.turns,
+            steps,
+            wait_gradients=wait_gradients,
+            apply=self.workload.optimizer.step,
+            forward_backward=forward_backward,
+            mark=mark,
+        )
+
+    def takes_part(self, mode: ModeSpec) -> bool:
+        """Twins are timed once in single-job modes."""
+        return mode.paired or self.job == 0 or not twins(self.run)
+
+    def pattern(self, mode: ModeSpec) -> tuple[int, ...]:
+        """The turn pattern with the best predicted throughput."""
+        times = job_times(self.plans, mode.carrier, [spec.batch_size or 1 for spec in self.run.workloads])
+        return best_pattern(times).pattern
+
+    # --- correctness gate ------------------------------------------------------------------------------------------
+
+    def gate(self, phase: Phase) -> None:
+        """k steps of this mode against k steps of DDP, from the same state on the same data."""
+        mode = self.program.mode(phase.mode)
+        if not self.takes_part(mode):
+            return
+        steps = self.run.effort.parity_steps
+        what = f"gate {mode.text}"
+        if self.reference is None:
+            ddp = ModeSpec(text="ddp", name="ddp", carrier="ddp")
+            self.reference = self._trained(ddp, lambda handle: self.train(handle, steps, "gate ddp", _nothing))
+        try:
+            if mode.name == "crossover":
+                pattern = tuple(range(self.program.jobs))
+                result = self._trained(
+                    mode, lambda handle: self.train_in_turns(handle, _block_id("gate", mode), pattern, steps, what, _nothing)
+                )
+            else:
+                result = self._trained(mode, lambda handle: self.train(handle, steps, what, _nothing))
+        except UsageError as error:
+            self._fails(mode, error)
+            return
+        start = self.snapshot.parameters(self.workload)
+        verdict: Parity = parity.compare(result, self.reference, start, steps=steps, group=self.group)
+        self.journal.write("parity", mode=mode.text, **verdict.model_dump())
+
+    def _trained(self, mode: ModeSpec, train: Callable[[Handle], None]) -> dict[str, torch.Tensor]:
+        def attached() -> None:
+            with self.attach(mode, deferred=mode.name == "crossover") as handle:
+                train(handle)
+
+        return parity.trained(self.workload, self.snapshot, attached)
+
+    def _fails(self, mode: ModeSpec, error: UsageError) -> None:
+        """A mode that refuses this model refuses it on every rank: it is left out and the others go on."""
+        self.failed.add(mode.text)
+        self.journal.write("failed", mode=mode.text, message=str(error))
+
+    # --- timed blocks ----------------------------------------------------------------------------------------------
+
+    def block(self, phase: Phase, number: int) -> None:
+        """Time one block of one mode."""
+        mode = self.program.mode(phase.mode)
+        if mode.name in ("concurrent", "crossover"):
+            self.barrier(f"block {number}")
+            self.timed(phase, mode, number)
+        else:
+            for job in range(self.program.jobs):
+                self.barrier(f"block {number} job {job}")
+                if job == self.job and self.takes_part(mode):
+                    self.timed(phase, mode, number)
+
+    def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
+        """Attach, warm up, time, detach, report."""
+        plan = self.plans[self.job]
+        singles = [m.carrier for m in self.run.modes]
+        steps = steps_in_block(self.run, max(plan.step_s.get(m, plan.compute_s) for m in singles))
+        warmup = self.run.effort.warmup_steps
+        what = f"round {phase.round + 1} {mode.text}"
+        stamps: list[Any] = []
+        mark = lambda: stamps.append(self.clock.mark())  # noqa: E731
+        pattern = None
+        try:
+            handle = self.attach(mode, deferred=mode.name == "crossover")
+        except UsageError as error:
+            self._fails(mode, error)
+            return
+        with handle:
+            origin_s, origin = self._origin()
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            mark()
+            if mode.name == "crossover":
+                pattern = self.pattern(mode)
+                turns = turns_in_block(pattern, self.job, steps + warmup)
+                warmup = turns_in_block(pattern, self.job, warmup)
+                self.train_in_turns(handle, number, pattern, turns, what, mark)
+            else:
+                if mode.name == "concurrent":
+                    slowest = max(p.step_s.get(mode.carrier, p.compute_s) for p in self.plans)
+                    own = plan.step_s.get(mode.carrier, plan.compute_s)
+                    steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
+                self.train(handle, warmup + steps, what, mark)
+            self._device_idle()
+            self.clock.flush()
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        self.journal.write(
+            "block",
+            mode=mode.text,
+            round=phase.round,
+            position=phase.position,
+            warmup=warmup,
+            stamps=[round(origin_s + self.clock.elapsed_s(origin, stamp), 7) for stamp in stamps],
+            pattern=pattern,
+        )
+
+    def _origin(self) -> tuple[float, Any]:
+        """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
+        self._device_idle()
+        return time.monotonic(), self.clock.mark()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _block_id(kind: str, mode: ModeSpec) -> int:
+    """A number for the gate's turns that no timed block uses and all jobs agree on."""
+    return 1_000_000 + sum(ord(letter) * (place + 1) for place, letter in enumerate(kind + mode.text))
+
+
+def main(argv: list[str]) -> int:
+    """Run one rank; any exception is written to the journal before the process ends with 1."""
+    path, *rest = argv
+    options = dict(zip(rest[::2], rest[1::2], strict=True))
+    program = Program.model_validate_json(Path(path).read_text())
+    rank = Rank(program, int(options["--job"]), Path(options["--directory"]))
+    try:
+        rank.start()
+        rank.go()
+    except BaseException as error:
+        with suppress(OSError):
+            rank.journal.write(
+                "error", message=f"{type(error).__name__}: {error}", kind=type(error).__name__, traceback=traceback.format_exc()
+            )
+        print(traceback.format_exc(), file=sys.stderr, flush=True)
+        # Not sys.exit: background threads of a backend whose peer is gone can keep a dying interpreter alive for ever.
+        os._exit(1)
+    with suppress(RuntimeError):
+        dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""What every schedule offers, and the handle that a user holds.
+
+A schedule attaches to an ordinary module and optimizer and detaches without trace:
+
+    with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
+        loss = criterion(handle.model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+
+`handle.model` is the module to call in forward: the model itself, or DDP's wrapper where the schedule is DDP.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Self
+
+import torch.distributed as dist
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from xbench.schedules.engine import Engine, Wait
+
+Buckets = Sequence[Sequence[str]]
+
+
+class Handle:
+    """An attached schedule. Leaving the context detaches it."""
+
+    def __init__(self, model: Module, engine: Engine | None = None, on_detach: Callable[[], None] | None = None) -> None:
+        self.model = model
+        self.engine = engine
+        self._on_detach = on_detach
+
+    @property
+    def buckets(self) -> list[list[str]] | None:
+        """Parameter names by bucket in launch order, or None where the schedule has no buckets of ours."""
+        if self.engine is None:
+            return None
+        names: dict[int, list[str]] = {id(bucket): [] for bucket in self.engine.buckets}
+        for name, (bucket, _) in self.engine.place.items():
+            names[id(bucket)].append(name)
+        return list(names.values())
+
+    def synchronize(self) -> None:
+        """Return when the gradients of this step are averaged; needed only with `wait="step"` before clipping."""
+        if self.engine is not None:
+            self.engine.synchronize()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Gradient accumulation: inside, gradients add up locally and nothing is sent."""
+        if self.engine is not None:
+            return self.engine.no_sync()
+        inner = getattr(self.model, "no_sync", None)
+        context: AbstractContextManager[None] = inner() if inner is not None else nullcontext()
+        return context
+
+    def detach(self) -> None:
+        """Remove every hook; the model is as it was before `attach`, gradients kept. Safe to call twice."""
+        if self.engine is not None:
+            self.engine.detach()
+        if self._on_detach is not None:
+            self._on_detach()
+            self._on_detach = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.detach()
+
+
+class Schedule(ABC):
+    """How gradients travel. One file a schedule; its docstring says where it comes from and what it promises."""
+
+    #: Whether the plan comes from measurements, so that `attach` needs one.
+    needs_plan = False
+
+    @abstractmethod
+    def attach(
+        self,
+        model: Module,
+        optimizer: Optimizer | None,
+        *,
+        buckets: Buckets | None,
+        group: dist.ProcessGroup | None,
+        wait: Wait = "backward",
+        unused_parameters: bool = False,
+    ) -> Handle:
+        """Attach; `buckets` are parameter names in launch order. Raises UsageError or SpecError."""
+
+
+class Overlapped(Schedule):
+    """A schedule that is fully described by its buckets, run by the shared engine."""
+
+    overlap = True
+    communicate = True
+
+    def attach(
+        self,
+        model: Module,
+        optimizer: Optimizer | None,
+        *,
+        buckets: Buckets | None,
+        group: dist.ProcessGroup | None,
+        wait: Wait = "backward",
+        unused_parameters: bool = False,
+    ) -> Handle:
+        """See `Schedule.attach`."""
+        engine = Engine(
+            model, optimizer, buckets, group=group, overlap=self.overlap, wait=wait, communicate=self.communicate
+        )
+        return Handle(model, engine)

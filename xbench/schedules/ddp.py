@@ -1,0 +1,66 @@
+"""ddp: torch.nn.parallel.DistributedDataParallel, as it comes.
+
+The default buckets (1 MiB first, then 25 MiB, rebuilt in ready order after the first step), the default broadcast of
+buffers, the C++ reducer. Only the initial broadcast of parameters is skipped, where this torch allows: the ranks have
+built the same model, and nothing that is timed changes. DDP waits inside `backward`, so `wait="step"` cannot be had
+from it: under a paired mode its turn includes the wait.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from xbench.errors import UsageError
+from xbench.schedules.base import Buckets, Handle, Schedule
+from xbench.schedules.engine import Wait, trainable
+
+
+class Ddp(Schedule):
+    """Wrap the model in DistributedDataParallel with its defaults."""
+
+    def options(self, model: Module, buckets: Buckets | None) -> dict[str, Any]:
+        """Arguments beyond the defaults."""
+        return {}
+
+    def attach(
+        self,
+        model: Module,
+        optimizer: Optimizer | None,
+        *,
+        buckets: Buckets | None,
+        group: dist.ProcessGroup | None,
+        wait: Wait = "backward",
+        unused_parameters: bool = False,
+    ) -> Handle:
+        """See `Schedule.attach`. Forward must go through `handle.model`. Raises UsageError outside a process group."""
+        if not dist.is_initialized():
+            raise UsageError("DDP needs an initialised process group", hint="start the script with torchrun")
+        parameters = trainable(model)
+        options = self.options(model, buckets)
+        if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
+            options["init_sync"] = False
+        wrapper: Module | None = DistributedDataParallel(
+            model, process_group=group, find_unused_parameters=unused_parameters, **options
+        )
+        assert wrapper is not None
+        handle = Handle(wrapper)
+
+        def detach() -> None:
+            # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.
+            nonlocal wrapper
+            handle.model = model
+            wrapper = None
+            gc.collect()
+            for parameter in parameters.values():
+                if parameter.grad is not None and parameter.grad._is_view():
+                    parameter.grad = parameter.grad.clone()
+
+        handle._on_detach = detach
+        return handle

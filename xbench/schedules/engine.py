@@ -1,0 +1,309 @@
+"""The engine under every schedule of ours: gradients are marked ready, full buckets are launched, in plan order.
+
+A bucket is a set of parameters and a count of those still waited for; when the count is zero the bucket is full, and
+full buckets are launched in the plan's order on every rank, whatever order hooks fire in, so that ranks never wait for
+each other's different collectives. A gradient is scaled by 1/world while it is copied into its bucket (it is still in
+the cache then) and the sum over ranks is therefore the exact mean that DDP computes, in the same operations. After the
+collective `parameter.grad` *is* the slice of the bucket: nothing is copied back.
+
+Invariants
+- One collective a bucket and step, on every rank, even when a parameter got no gradient here: its slice is zero, and
+  one flag a parameter travels at the end of the bucket, so that a rank knows whether any other had a gradient. A
+  parameter that no rank used keeps the gradient it had (usually None), as DDP with `find_unused_parameters` does.
+- A bucket's memory is written again only after its collective was waited for.
+- `loss.backward()` returns with averaged gradients, so clipping, GradScaler and skipped steps need nothing special.
+  With `wait="step"` it returns at once, and `synchronize()` (or the optimizer's step, which calls it) waits.
+- Inside `no_sync()` gradients accumulate locally and nothing is launched.
+
+Refused by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`, a model whose
+`requires_grad` flags changed after attach, and a second attach to the same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Variable
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from xbench.errors import SpecError, UsageError, nearest
+
+Wait = Literal["backward", "step"]
+_ATTACHED = "_xbench_engine"
+
+
+class Bucket:
+    """Gradients that travel together: one flat buffer, a slice and a used-flag for each parameter."""
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+        first = parameters[0]
+        elements = sum(p.numel() for p in parameters)
+        self.parameters = list(parameters)
+        self.scale = scale
+        self.flat = torch.zeros(elements + len(parameters), dtype=first.dtype, device=first.device)
+        self.flags = self.flat[elements:]
+        self.views: list[Tensor] = []
+        offset = 0
+        for parameter in parameters:
+            piece = self.flat[offset : offset + parameter.numel()]
+            # The slice has the parameter's own strides where they are dense (channels-last stays channels-last).
+            dense = torch.ops.aten.is_non_overlapping_and_dense(parameter)
+            view = piece.as_strided(parameter.size(), parameter.stride()) if dense else piece.view(parameter.size())
+            self.views.append(view)
+            offset += parameter.numel()
+        self.filled = [False] * len(parameters)
+        self.waiting = len(parameters)
+        self.work: dist.Work | None = None
+
+    def fill(self, index: int) -> None:
+        """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
+        parameter, view = self.parameters[index], self.views[index]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.data_ptr() == view.data_ptr():
+            view.mul_(self.scale)
+        else:
+            torch.mul(gradient, self.scale, out=view)
+            parameter.grad = view
+        self.filled[index] = True
+        self.waiting -= 1
+
+    def fill_missing(self) -> None:
+        """Zero the slices of parameters that got no gradient on this rank and set the flags of all."""
+        for index, filled in enumerate(self.filled):
+            if not filled:
+                self.views[index].zero_()
+        self.flags.copy_(torch.tensor([self.scale if f else 0.0 for f in self.filled], dtype=self.flags.dtype))
+
+    def finish(self) -> None:
+        """Wait for the collective; give gradients to parameters that other ranks used and this one did not."""
+        assert self.work is not None
+        self.work.wait()
+        self.work = None
+        if self.waiting:
+            used = self.flags.tolist()
+            for index, filled in enumerate(self.filled):
+                if not filled and used[index] > 0:
+                    self.parameters[index].grad = self.views[index]
+        self.filled = [False] * len(self.parameters)
+        self.waiting = len(self.parameters)
+
+
+class Engine:
+    """Hooks on a model's parameters, buckets in plan order, and one process group.
+
+    `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
+    None the engine starts with one bucket a tensor in reverse order of registration, learns the order in which
+    gradients really become ready from the first backward pass on rank 0, and continues in that order.
+    Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        optimizer: Optimizer | None,
+        buckets: Sequence[Sequence[str]] | None,
+        *,
+        group: dist.ProcessGroup | None = None,
+        overlap: bool = True,
+        wait: Wait = "backward",
+        communicate: bool = True,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        self.group = group if group is not None else (dist.group.WORLD if dist.is_initialized() else None)
+        self.world_size = dist.get_world_size(self.group) if dist.is_initialized() else 1
+        self.overlap = overlap
+        self.wait: Wait = wait
+        self.communicate = communicate and dist.is_initialized()
+        self.parameters = trainable(model)
+        self._learn_order = buckets is None
+        self._seen: list[str] = []
+        self.note = note
+        plan = [[name] for name in reversed(self.parameters)] if buckets is None else buckets
+        check_cover(plan, self.parameters)
+        self._build(plan)
+        self._next = 0
+        self._armed = False
+        self._enabled = True
+        self._handles: list[RemovableHandle] = []
+        for name, parameter in self.parameters.items():
+            setattr(parameter, _ATTACHED, self)
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))
+        if optimizer is not None and wait == "step":
+            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.synchronize()))
+
+    def _build(self, plan: Sequence[Sequence[str]]) -> None:
+        scale = 1.0 / self.world_size
+        self.buckets = [Bucket([self.parameters[name] for name in names], scale) for names in plan]
+        self.place = {
+            name: (bucket, index)
+            for bucket, names in zip(self.buckets, plan, strict=True)
+            for index, name in enumerate(names)
+        }
+
+    def _hook(self, name: str) -> Callable[[Tensor], None]:
+        place = self.place  # rebuilt in place when the order is learnt
+
+        def ready(parameter: Tensor) -> None:
+            if self._enabled:
+                if not self._armed:
+                    self._start(parameter)
+                bucket, index = place[name]
+                self.mark_ready(bucket, index)
+                if self._learn_order:
+                    self._seen.append(name)
+
+        return ready
+
+    def _start(self, parameter: Tensor) -> None:
+        """The first gradient of a backward pass: arrange to be called when the pass ends."""
+        if parameter.grad is not None and parameter.grad.requires_grad:
+            raise UsageError("backward(create_graph=True) is not supported by xbench's schedules")
+        self._armed = True
+        Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def mark_ready(self, bucket: Bucket, index: int) -> None:
+        """One gradient has been accumulated; launch what is full, in order."""
+        if bucket.filled[index]:
+            raise UsageError(
+                "a gradient was accumulated twice before its bucket was waited for",
+                hint="run all backward passes of a step but the last under handle.no_sync()",
+            )
+        bucket.fill(index)
+        if not bucket.waiting and self.overlap:
+            self.launch_in_order()
+
+    def launch_in_order(self) -> None:
+        """Launch every full bucket up to the first that is not."""
+        while self._next < len(self.buckets) and not self.buckets[self._next].waiting:
+            self._launch(self.buckets[self._next])
+            self._next += 1
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.waiting:
+            bucket.fill_missing()
+        else:
+            bucket.flags.fill_(bucket.scale)
+        if self.communicate:
+            bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+
+    def _backward_ended(self) -> None:
+        self._armed = False
+        if self.overlap and self._next == len(self.buckets):
+            pass  # the common case: everything is under way
+        else:
+            for bucket in self.buckets[self._next :]:
+                self._launch(bucket)
+            self._next = len(self.buckets)
+        if self.wait == "backward":
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """Return when every gradient of this step is averaged. Does nothing when no backward pass has run."""
+        if self._next == 0:
+            return
+        if self.note is not None:
+            self.note("waiting for gradients")
+        for bucket in self.buckets:
+            if bucket.work is not None:
+                bucket.finish()
+            else:
+                bucket.filled = [False] * len(bucket.parameters)
+                bucket.waiting = len(bucket.parameters)
+        self._next = 0
+        if self._learn_order:
+            self._adopt_order()
+
+    def _adopt_order(self) -> None:
+        """Rebuild one bucket a tensor in the order seen by rank 0, which every rank must share."""
+        missing = [name for name in reversed(self.parameters) if name not in set(self._seen)]
+        order: list[Any] = [self._seen + missing]
+        if self.communicate:
+            source = dist.get_process_group_ranks(self.group)[0] if self.group is not None else 0
+            dist.broadcast_object_list(order, src=source, group=self.group)
+        place = self.place
+        self._build([[name] for name in order[0]])
+        place.update(self.place)
+        self.place = place
+        self._learn_order = False
+        self._seen = []
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients locally inside this context: nothing is sent."""
+        before, self._enabled = self._enabled, False
+        try:
+            yield
+        finally:
+            self._enabled = before
+
+    def detach(self) -> None:
+        """Remove every hook; gradients that are under way are waited for. Safe to call twice.
+
+        Gradients stop being slices of buckets, so the buckets' memory is freed.
+        """
+        if self._handles:
+            if self._next:
+                self.synchronize()
+            for handle in self._handles:
+                handle.remove()
+            self._handles.clear()
+            for parameter in self.parameters.values():
+                if getattr(parameter, _ATTACHED, None) is self:
+                    delattr(parameter, _ATTACHED)
+                if parameter.grad is not None and parameter.grad._is_view():
+                    parameter.grad = parameter.grad.clone()
+            self.buckets = []
+
+
+def trainable(model: Module) -> dict[str, Parameter]:
+    """Name → parameter of everything that gets a gradient, each shared tensor once, in order of registration.
+
+    Raises UsageError for a model that the engine cannot serve.
+    """
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not found:
+        raise UsageError("the model has no trainable parameter, so there is no gradient to send")
+    for name, parameter in found.items():
+        if parameter.is_complex():
+            raise UsageError(f"parameter {name!r} is complex, which xbench's schedules do not support")
+        if getattr(parameter, _ATTACHED, None) is not None:
+            raise UsageError("another xbench schedule is attached to this model", hint="detach it first")
+    for module_name, module in model.named_modules():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            raise UsageError(f"module {module_name!r} makes sparse gradients, which xbench's schedules do not support")
+    devices = {p.device for p in found.values()}
+    if len(devices) > 1:
+        raise UsageError(f"the model is spread over several devices ({', '.join(map(str, devices))})")
+    return found
+
+
+def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Parameter]) -> None:
+    """Each trainable parameter in exactly one bucket, one dtype a bucket. Raises SpecError naming the first that is not."""
+    seen: set[str] = set()
+    for names in buckets:
+        if not names:
+            raise SpecError("the plan has an empty bucket")
+        for name in names:
+            if name not in parameters:
+                close = nearest(name, parameters)
+                raise SpecError(
+                    f"the plan names {name!r}, which is no trainable parameter of this model",
+                    hint=f"did you mean {close!r}?" if close else "was the plan made for another model?",
+                )
+            if name in seen:
+                raise SpecError(f"the plan has parameter {name!r} twice")
+            seen.add(name)
+        dtypes = {parameters[name].dtype for name in names}
+        if len(dtypes) > 1:
+            raise SpecError(f"the bucket that starts with {names[0]!r} mixes dtypes", hint="never two dtypes in a bucket")
+    for name in parameters:
+        if name not in seen:
+            raise SpecError(f"the plan leaves out parameter {name!r}", hint="was the plan made for another model?")
