@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.planning import merge
+from xbench.planning.cost import Curve, FloatArray, Transfer
+from xbench.planning.gradients import Gradient
+from xbench.planning.simulate import Buckets, transfers
+
+
+def gradients_of(ready: list[float], nbytes: list[int], dtypes: list[str] | None = None) -> list[Gradient]:
+    kinds = dtypes or ["float32"] * len(ready)
+    return [
+        Gradient(f"w{place}", size, at, kind)
+        for place, (at, size, kind) in enumerate(zip(sorted(ready), nbytes, kinds, strict=True))
+    ]
+
+
+def last_end(gradients: list[Gradient], buckets: Buckets, curve: Transfer) -> float:
+    return transfers(gradients, buckets, curve)[-1].end_s
+
+
+def partitions(count: int) -> Iterator[Buckets]:
+    """All contiguous in-order partitions of range(count)."""
+    for cuts in itertools.product([False, True], repeat=count - 1):
+        buckets: Buckets = [[0]]
+        for index, cut in enumerate(cuts, start=1):
+            if cut:
+                buckets.append([])
+            buckets[-1].append(index)
+        yield buckets
+
+
+@st.composite
+def nets(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",), largest: int = 40) -> list[Gradient]:
+    count = draw(st.integers(1, 9))
+    ready = draw(st.lists(st.floats(0, 20), min_size=count, max_size=count))
+    nbytes = draw(st.lists(st.integers(0, largest), min_size=count, max_size=count))
+    kinds = draw(st.lists(st.sampled_from(dtypes), min_size=count, max_size=count))
+    return gradients_of(ready, nbytes, kinds)
+
+
+LINES = st.builds(Curve.line, st.floats(0, 5), st.floats(0, 2))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Transfer:
+    """An arbitrary positive T, neither monotone nor smooth: a random number for every size up to 9 · 40."""
+    table = np.random.default_rng(draw(st.integers(0, 2**32))).uniform(0.01, 10.0, 9 * 40 + 1)
+
+    def transfer(nbytes: FloatArray, /) -> FloatArray:
+        return table[nbytes.astype(np.int64)]
+
+    return transfer
+
+
+@settings(max_examples=150)
+@given(nets(), st.one_of(LINES, tables()))
+def test_optimal_is_the_best_of_all_contiguous_partitions(gradients: list[Gradient], curve: Transfer) -> None:
+    best = min(last_end(gradients, buckets, curve) for buckets in partitions(len(gradients)))
+    assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(best, rel=1e-9)
+
+
+@given(nets(dtypes=("float32", "bfloat16")), tables())
+def test_contiguous_optimum_with_two_dtypes(gradients: list[Gradient], curve: Transfer) -> None:
+    allowed = [
+        buckets
+        for buckets in partitions(len(gradients))
+        if all(len({gradients[index].dtype for index in bucket}) == 1 for bucket in buckets)
+    ]
+    best = min(last_end(gradients, buckets, curve) for buckets in allowed)
+    found = merge.optimal_contiguous(gradients, curve)
+    assert found in allowed
+    assert last_end(gradients, found, curve) == pytest.approx(best, rel=1e-9)
+    lifted = merge.optimal_contiguous(gradients, curve, across_dtypes=True)
+    assert last_end(gradients, lifted, curve) == pytest.approx(
+        min(last_end(gradients, buckets, curve) for buckets in partitions(len(gradients))), rel=1e-9
+    )
+
+
+@given(
+    nets(dtypes=("float32", "bfloat16")), st.one_of(LINES, tables()), st.floats(0, 5), st.floats(0, 2),
+    st.integers(1, 60), st.integers(1, 200),
+)  # fmt: skip
+def test_optimal_is_never_worse_than_any_other_schedule(
+    gradients: list[Gradient], curve: Transfer, alpha: float, beta: float, first: int, cap: int
+) -> None:
+    best = last_end(gradients, merge.optimal(gradients, curve), curve)
+    others = [
+        merge.wfbp(gradients),
+        merge.single(gradients),
+        merge.mgwfbp(gradients, alpha, beta),
+        merge.ddp(gradients),
+    ]
+    if len({gradient.dtype for gradient in gradients}) == 1:
+        others.append(merge.ddp(gradients, first, cap))
+    for buckets in others:
+        assert best <= last_end(gradients, buckets, curve) * (1 + 1e-9)
+
+
+@given(nets(dtypes=("float32", "bfloat16")), LINES, st.integers(1, 60), st.integers(1, 200))
+def test_every_schedule_moves_every_gradient_once_and_mixes_no_dtypes(
+    gradients: list[Gradient], curve: Curve, first: int, cap: int
+) -> None:
+    for buckets in (
+        merge.single(gradients),
+        merge.wfbp(gradients),
+        merge.mgwfbp(gradients, 1.0, 0.1),
+        merge.optimal(gradients, curve),
+        merge.ddp(gradients, first, cap),
+    ):
+        assert sorted(itertools.chain(*buckets)) == list(range(len(gradients)))
+        assert all(bucket == sorted(bucket) for bucket in buckets)
+        assert all(len({gradients[index].dtype for index in bucket}) == 1 for bucket in buckets)
+
+
+def test_the_papers_greedy_is_not_optimal() -> None:
+    gradients = gradients_of([0.0, 0.9, 1.8], [10**9, 1, 1])
+    curve = Curve.line(1.0, 1e-8)
+    greedy = merge.mgwfbp(gradients, 1.0, 1e-8)
+    assert greedy == [[0, 1, 2]]
+    assert last_end(gradients, greedy, curve) == pytest.approx(12.8, abs=1e-6)
+    exact = merge.optimal(gradients, curve)
+    assert exact == [[0], [1, 2]]
+    assert last_end(gradients, exact, curve) == pytest.approx(12.0, abs=1e-6)
+
+
+def test_greedy_follows_the_paper_step_by_step() -> None:
+    # α = 1, β = 1. w0: start 0, next at 2: apart; link free at 5. w1: start 5, w2 at 3 < 5 + 1: merged.
+    # w2: start 5, w3 at 6 is not < 6: apart, 1 + 3 + 2 more: free at 11. w3: start 11, w4 at 11.5: merged.
+    gradients = gradients_of([0.0, 2.0, 3.0, 6.0, 11.5], [4, 3, 2, 1, 1])
+    assert merge.mgwfbp(gradients, 1.0, 1.0) == [[0], [1, 2], [3, 4]]
+
+
+def papers_algorithm(ready: list[float], nbytes: list[int], a: float, b: float) -> Buckets:
+    """Algorithm 1 as printed: all start times anew after each merge, merged layers taking no time."""
+    count = len(ready)
+    carried = list(map(float, nbytes))
+    takes = [a + b * size for size in carried]
+    merged = [False] * count
+
+    def starts() -> list[float]:
+        found = [ready[0]]
+        for layer in range(1, count):
+            found.append(max(found[layer - 1] + takes[layer - 1], ready[layer]))
+        return found
+
+    for layer in range(count - 1):
+        if ready[layer + 1] - starts()[layer] < a:
+            carried[layer + 1] += carried[layer]
+            carried[layer] = 0.0
+            takes[layer] = 0.0
+            takes[layer + 1] = a + b * carried[layer + 1]
+            merged[layer] = True
+    buckets: Buckets = [[]]
+    for layer in range(count):
+        buckets[-1].append(layer)
+        if not merged[layer] and layer < count - 1:
+            buckets.append([])
+    return buckets
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=12),
+    st.integers(0, 20),
+    st.integers(0, 4),
+)
+def test_greedy_equals_the_printed_algorithm(layers: list[tuple[int, int]], a: int, b: int) -> None:
+    ready = sorted(float(at) for at, _ in layers)
+    nbytes = [size for _, size in layers]
+    assert merge.mgwfbp(gradients_of(ready, nbytes), a, b) == papers_algorithm(ready, nbytes, a, b)
+
+
+def test_greedy_merges_no_two_dtypes() -> None:
+    gradients = gradients_of([0.0, 0.1, 0.2], [1, 1, 1], ["float32", "bfloat16", "bfloat16"])
+    assert merge.mgwfbp(gradients, 1.0, 1.0) == [[0], [1, 2]]
+
+
+def test_fewer_buckets_are_taken_when_ends_are_equal() -> None:
+    gradients = gradients_of([0.0, 0.0, 0.0, 0.0], [1, 1, 1, 1])
+    assert merge.optimal(gradients, Curve.line(0.0, 1.0)) == [[0, 1, 2, 3]]
+    assert merge.optimal(gradients_of([0.0, 0.1], [3, 3]), Curve.line(0.1, 0.1)) == [[0, 1]]
+
+
+def test_alternating_dtypes_do_not_break_the_optimum_apart() -> None:
+    count = 40
+    gradients = gradients_of([0.0] * count, [10] * count, ["float32", "bfloat16"] * (count // 2))
+    curve = Curve.line(1.0, 1e-3)
+    assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(2.4)
+    assert last_end(gradients, merge.optimal_contiguous(gradients, curve), curve) == pytest.approx(40.4)
+
+
+def test_optimal_holds_beyond_one_block_of_rows() -> None:
+    random = np.random.default_rng(5)
+    count = 150
+    ready = sorted(random.uniform(0, 1, count).tolist())
+    nbytes = random.integers(1, 10**6, count).tolist()
+    gradients = gradients_of(ready, nbytes)
+    curve = Curve.line(0.01, 1e-8)
+    end = [0.0] * (count + 1)
+    for j in range(count):
+        end[j + 1] = min(max(end[i], ready[j]) + curve(float(sum(nbytes[i : j + 1]))) for i in range(j + 1))
+    assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(end[-1], rel=1e-12)
+
+
+def test_orders_that_are_none_are_refused() -> None:
+    wrong = [Gradient("a", 1, 1.0), Gradient("b", 1, 0.0)]
+    with pytest.raises(ValueError, match="not in ready order"):
+        merge.mgwfbp(wrong, 1.0, 1.0)
+    with pytest.raises(ValueError, match="not in ready order"):
+        merge.optimal(wrong, Curve.line(1.0, 1.0))
+    with pytest.raises(ValueError, match="at least one limit"):
+        merge.ddp_assignment(wrong, [])
+
+
+def test_single_and_wfbp() -> None:
+    gradients = gradients_of([0.0, 1.0, 2.0], [1, 1, 1], ["bfloat16", "float32", "bfloat16"])
+    assert merge.single(gradients) == [[0, 2], [1]]
+    assert merge.wfbp(gradients) == [[0], [1], [2]]
+
+
+def test_ddp_closes_a_bucket_when_its_cap_is_reached() -> None:
+    mib = 1024 * 1024
+    gradients = gradients_of([0.0] * 6, [mib - 1, 1, 24 * mib, 2 * mib, 30 * mib, 5])
+    assert merge.ddp(gradients) == [[0, 1], [2, 3], [4], [5]]
+    assert merge.ddp(gradients, 1, 1) == [[0], [1], [2], [3], [4], [5]]
+
+
+@settings(deadline=None)
+@given(
+    nets(dtypes=("float32", "float16"), largest=12),
+    st.lists(st.integers(1, 80), min_size=1, max_size=4),
+)
+def test_ddp_assignment_is_torchs(gradients: list[Gradient], limits: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    assign = pytest.importorskip("torch.distributed")._compute_bucket_assignment_by_size
+    width = {"float32": 4, "float16": 2}
+    tensors = [torch.empty(g.nbytes, dtype=getattr(torch, g.dtype)) for g in gradients]
+    ours = merge.ddp_assignment(
+        [Gradient(g.name, g.nbytes * width[g.dtype], g.ready_s, g.dtype) for g in gradients], limits
+    )
+    theirs = assign(tensors, limits, [False] * len(tensors), list(range(len(tensors))))[0]
+    # Buckets still open at the end come in the order of torch's hash map: compare those as a set.
+    is_open = len(theirs) - len({g.dtype for g in gradients})
+    closed = max(0, is_open)
+    assert ours[:closed] == theirs[:closed]
+    assert sorted(ours) == sorted(theirs)

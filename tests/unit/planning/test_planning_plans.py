@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.errors import SpecError
+from xbench.planning.cost import Curve
+from xbench.planning.gradients import Gradient
+from xbench.planning.merge import ddp_assignment
+from xbench.planning.plans import NEED_COST, PLANNED_MODES, bucket_caps_mib, make_plan, make_plans
+from xbench.planning.simulate import Buckets
+from xbench.records import CostModel, Plan
+
+PARTS = {"forward_s": 1.0, "backward_s": 2.0, "optimizer_s": 0.1}
+GRADIENTS = [Gradient("c", 10**9, 0.0), Gradient("b", 1, 0.9), Gradient("a", 1, 1.8)]
+
+
+def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
+    return CostModel(
+        backend="gloo",
+        world_size=2,
+        alpha_s=alpha_s,
+        beta_s_per_byte=beta_s_per_byte,
+        alpha_ci95=(alpha_s, alpha_s),
+        beta_ci95=(beta_s_per_byte, beta_s_per_byte),
+        max_relative_residual=0.0,
+        points=[],
+    )
+
+
+COST = line(1.0, 1e-8)
+
+
+def plan_of(buckets: list[list[str]], nbytes: list[int]) -> Plan:
+    return Plan(mode="optimal", buckets=buckets, bucket_bytes=nbytes, predicted_step_s=1.0, predicted_exposed_s=0.0)
+
+
+def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
+    plans = make_plans(GRADIENTS, COST, **PARTS)
+    assert list(plans) == list(PLANNED_MODES)
+    assert {mode: plan.buckets for mode, plan in plans.items()} == {
+        "compute": [],
+        "ddp": [["c"], ["b", "a"]],
+        "ddp-tuned": [["c"], ["b", "a"]],
+        "single": [["c", "b", "a"]],
+        "wfbp": [["c"], ["b"], ["a"]],
+        "mgwfbp": [["c", "b", "a"]],
+        "optimal": [["c"], ["b", "a"]],
+    }
+    assert {mode: round(plan.predicted_step_s, 6) for mode, plan in plans.items()} == {
+        "compute": 3.1,
+        "ddp": 13.1,
+        "ddp-tuned": 13.1,
+        "single": 14.1,
+        "wfbp": 14.1,
+        "mgwfbp": 13.9,
+        "optimal": 13.1,
+    }
+    for mode, plan in plans.items():
+        assert plan.mode == mode
+        assert plan.bucket_bytes == [sum(10**9 if name == "c" else 1 for name in bucket) for bucket in plan.buckets]
+        assert plan.predicted_exposed_s == pytest.approx(plan.predicted_step_s - 3.1)
+        assert plan.timeline is not None
+        assert len(plan.timeline.communication) == len(plan.buckets)
+
+
+def test_the_greedys_note_says_its_gap() -> None:
+    assert make_plan("mgwfbp", GRADIENTS, COST, **PARTS).note == (
+        "the paper's greedy: predicted step 6.1 % above the exact optimum's"
+    )
+
+
+def test_without_a_cost_model() -> None:
+    plans = make_plans(GRADIENTS, None, **PARTS)
+    assert list(plans) == ["compute", "ddp", "single", "wfbp"]
+    assert all(plan.predicted_step_s == pytest.approx(3.1) for plan in plans.values())
+    assert plans["compute"].note is None
+    assert plans["wfbp"].note == "no cost model: communication is taken as free"
+    for mode in sorted(NEED_COST):
+        with pytest.raises(ValueError, match=f"a cost model is needed to plan '{mode}'"):
+            make_plan(mode, GRADIENTS, None, **PARTS)
+    with pytest.raises(ValueError, match="a cost model is needed"):
+        make_plans(GRADIENTS, None, **PARTS, modes=["wfbp", "optimal"])
+
+
+def test_wrong_modes_and_gradients_are_refused() -> None:
+    with pytest.raises(SpecError, match="unknown mode 'optimum'") as caught:
+        make_plan("optimum", GRADIENTS, COST, **PARTS)
+    assert caught.value.hint is not None
+    assert "'optimal'" in caught.value.hint
+    assert make_plan("compute", [], None, **PARTS).buckets == []
+    for mode in PLANNED_MODES[1:]:
+        with pytest.raises(ValueError, match="no gradients"):
+            make_plan(mode, [], COST, **PARTS)
+        with pytest.raises(ValueError, match="not in ready order"):
+            make_plan(mode, GRADIENTS[::-1], COST, **PARTS)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2), st.integers(0, 10**7)), min_size=1, max_size=30),
+    st.floats(0, 0.5),
+    st.floats(0, 1e-6),
+)
+def test_the_optimum_is_predicted_to_be_the_fastest(layers: list[tuple[float, int]], alpha: float, beta: float) -> None:
+    gradients = [Gradient(f"w{place}", nbytes, at) for place, (at, nbytes) in enumerate(sorted(layers))]
+    plans = make_plans(gradients, line(alpha, beta), **PARTS)
+    fastest = plans["optimal"].predicted_step_s
+    assert all(fastest <= plan.predicted_step_s * (1 + 1e-9) for mode, plan in plans.items() if mode != "compute")
+    assert plans["compute"].predicted_step_s == pytest.approx(3.1)
+
+
+@st.composite
+def bucketed(draw: st.DrawFn) -> tuple[list[Gradient], Buckets]:
+    nbytes = draw(st.lists(st.integers(1, 10**9), min_size=1, max_size=12))
+    cuts = draw(st.lists(st.booleans(), min_size=len(nbytes) - 1, max_size=len(nbytes) - 1))
+    gradients = [Gradient(f"w{place}", size, float(place)) for place, size in enumerate(nbytes)]
+    buckets: Buckets = [[0]]
+    for index, cut in enumerate(cuts, start=1):
+        if cut:
+            buckets.append([])
+        buckets[-1].append(index)
+    return gradients, buckets
+
+
+def named(gradients: list[Gradient], buckets: Buckets) -> Plan:
+    return plan_of(
+        [[gradients[index].name for index in bucket] for bucket in buckets],
+        [sum(gradients[index].nbytes for index in bucket) for bucket in buckets],
+    )
+
+
+@given(bucketed())
+def test_caps_reproduce_exactly_the_plans_buckets(net: tuple[list[Gradient], Buckets]) -> None:
+    gradients, buckets = net
+    caps = bucket_caps_mib(named(gradients, buckets))
+    in_bytes = [int(cap * 1024 * 1024) for cap in caps]  # as DistributedDataParallel converts them
+    for bucket, cap in zip(buckets, in_bytes, strict=True):
+        nbytes = [gradients[index].nbytes for index in bucket]
+        assert sum(nbytes[:-1]) < cap <= sum(nbytes)
+    assert ddp_assignment(gradients, in_bytes) == buckets
+
+
+@given(bucketed(), st.randoms(use_true_random=False))
+def test_caps_do_not_mind_the_order_within_a_bucket(net: tuple[list[Gradient], Buckets], random: object) -> None:
+    gradients, buckets = net
+    shuffled: list[Gradient] = []
+    for bucket in buckets:
+        members = [gradients[index] for index in bucket]
+        random.shuffle(members)  # type: ignore[attr-defined]
+        shuffled += members
+    in_bytes = [int(cap * 1024 * 1024) for cap in bucket_caps_mib(named(gradients, buckets))]
+    assert ddp_assignment(shuffled, in_bytes) == buckets
+
+
+@settings(deadline=None)
+@given(bucketed())
+def test_caps_reproduce_the_buckets_in_torch_itself(net: tuple[list[Gradient], Buckets]) -> None:
+    torch = pytest.importorskip("torch")
+    assign = pytest.importorskip("torch.distributed")._compute_bucket_assignment_by_size
+    gradients, buckets = net
+    tensors = [torch.empty(gradient.nbytes, dtype=torch.uint8, device="meta") for gradient in gradients]
+    in_bytes = [int(cap * 1024 * 1024) for cap in bucket_caps_mib(named(gradients, buckets))]
+    assert assign(tensors, in_bytes, [False] * len(tensors), list(range(len(tensors))))[0] == buckets
+
+
+def test_caps_of_empty_buckets_and_plans() -> None:
+    assert bucket_caps_mib(plan_of([], [])) == []
+    assert bucket_caps_mib(plan_of([["a"], ["b"], ["c"]], [1024 * 1024, 0, 512 * 1024])) == [1.0, 0.5]
+
+
+def test_caps_of_two_dtypes_are_those_of_the_heavier() -> None:
+    plan = plan_of([["a"], ["b"], ["c"]], [2**20, 3 * 2**20, 2**20])
+    kinds = {"a": "bfloat16", "b": "float32", "c": "bfloat16"}
+    assert bucket_caps_mib(plan, kinds) == [3.0]
+    assert bucket_caps_mib(plan, {**kinds, "b": "bfloat16"}) == [1.0, 3.0, 1.0]
+    with pytest.raises(KeyError):
+        bucket_caps_mib(plan, {"a": "float32"})
+
+
+def test_tuned_ddp_is_predicted_with_the_buckets_that_ddp_will_make() -> None:
+    gradients = [
+        Gradient(f"w{place}", 1000 * (1 + place % 3), 0.05 * place, "bfloat16" if place % 4 == 1 else "float32")
+        for place in range(20)
+    ]
+    cost = line(0.02, 1e-5)
+    plan = make_plan("ddp-tuned", gradients, cost, **PARTS)
+    kinds = {gradient.name: gradient.dtype for gradient in gradients}
+    in_bytes = [int(cap * 1024 * 1024) for cap in bucket_caps_mib(plan, kinds)]
+    remade = ddp_assignment(gradients, in_bytes)
+    assert [[gradients[index].name for index in bucket] for bucket in remade] == plan.buckets
+    assert sorted(itertools.chain(*plan.buckets)) == sorted(kinds)
+    assert make_plan("optimal", gradients, cost, **PARTS).predicted_step_s <= plan.predicted_step_s
+
+
+def test_predictions_use_the_curve_where_the_line_does_not_hold() -> None:
+    from xbench.planning.cost import fit
+    from xbench.records import CostPoint
+
+    points = [
+        CostPoint(nbytes=2**k, transfer_s=1e-3 if k < 18 else 1e-1, ci95=(0.0, 0.0), wait_s=0.0, repetitions=3)
+        for k in range(10, 26)
+    ]
+    cost = fit(points, backend="gloo", world_size=2)
+    assert cost.segments
+    plan = make_plan("single", GRADIENTS[1:], cost, **PARTS)
+    assert plan.predicted_exposed_s == pytest.approx(Curve.of(cost)(2.0))
+    assert plan.predicted_exposed_s == pytest.approx(1e-3)
