@@ -84,11 +84,12 @@ def make_plan(
 def make_plans(
     gradients: Sequence[Gradient],
     cost: CostModel | None,
+    modes: Sequence[str] | None = None,
+    /,
     *,
     forward_s: float,
     backward_s: float,
     optimizer_s: float,
-    modes: Sequence[str] | None = None,
 ) -> dict[str, Plan]:
     """A plan by mode, in the order of `modes`; None: every mode that can be planned with what is known.
 

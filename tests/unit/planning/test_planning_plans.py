@@ -83,7 +83,7 @@ def test_without_a_cost_model() -> None:
         with pytest.raises(ValueError, match=f"a cost model is needed to plan '{mode}'"):
             make_plan(mode, GRADIENTS, None, **PARTS)
     with pytest.raises(ValueError, match="a cost model is needed"):
-        make_plans(GRADIENTS, None, **PARTS, modes=["wfbp", "optimal"])
+        make_plans(GRADIENTS, None, ["wfbp", "optimal"], **PARTS)
 
 
 def test_wrong_modes_and_gradients_are_refused() -> None:
