@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -80,7 +81,9 @@ class FabricRecord(Part):
     ranks_per_host: int
     world_size: int
     rate_bps: float | None = Field(default=None, description="asked for, one link, one direction")
-    measured_bps: float | None = Field(default=None, description="one TCP stream between two hosts, through the shaping")
+    measured_bps: float | None = Field(
+        default=None, description="one TCP stream between two hosts, through the shaping"
+    )
     allreduce_bps: float | None = Field(default=None, description="bus bandwidth of the largest measured all-reduce")
     cores_per_rank: list[list[int]] = []
     notes: list[str] = []
@@ -338,14 +341,15 @@ def save(record: Profile | Comparison, path: Path) -> Path:
 
 def load(path: Path) -> Profile | Comparison:
     """Read a record, or a run's directory that holds one. Raises RecordError with one sentence."""
-    if path.is_dir():
-        path = path / "record.json"
     try:
+        if path.is_dir():
+            path = path / "record.json"
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise RecordError(f"there is no result file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{str(path)!r} cannot be read: {_first_line(error)}") from None
+        raise RecordError(f"there is no result file {_short(path)}") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RecordError(f"{_short(path)} cannot be read: {_one_line(reason)}") from None
     return loads(text, str(path))
 
 
@@ -359,10 +363,10 @@ def loads(text: str, name: str = "record") -> Profile | Comparison:
         raise RecordError(f"{name!r} is not an xbench result")
     version = data["schema_version"]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RecordError(f"{name!r} has no valid schema_version: {version!r}")
+        raise RecordError(f"{name!r} has no valid schema_version: {reprlib.repr(version)}")
     if version > SCHEMA_VERSION:
         raise RecordError(
-            f"{name!r} has schema version {version}, and this xbench reads up to {SCHEMA_VERSION}",
+            f"{name!r} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
             hint="install a newer xbench",
         )
     try:
@@ -380,9 +384,15 @@ def _explain(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return f"{where or 'record'}: {first['msg']}"
+        return f"{_one_line(where) or 'record'}: {_one_line(first['msg'])}"
     return "nested too deeply"
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _one_line(text: str) -> str:
+    """Foreign text for an error message: one line of at most 160 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else f"{line[:159]}…"
+
+
+def _short(path: Path) -> str:
+    return repr(_one_line(str(path)))

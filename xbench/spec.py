@@ -14,9 +14,9 @@ from xbench.errors import SpecError, nearest
 
 
 class Spec(BaseModel):
-    """Base of all specs: frozen, unknown fields refused."""
+    """Base of all specs: frozen, unknown fields refused, NaN and infinity refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 DType = Literal["fp32", "bf16"]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import sample_records as made
+
+from xbench.records import ModeResult
+from xbench.report.answer import answer, ranking, trusted
+
+DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
+
+
+def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
+    return made.mode_result("optimal", 0.657 * value, (value, low, high), verdict)
+
+
+def test_the_fastest_mode_is_named_with_its_gain_and_its_rivals() -> None:
+    assert answer(made.comparison())[:2] == [
+        "optimal is fastest: 10.8 % less time per sample than ddp (95 % CI 10.0 % to 11.6 %).",
+        "This run cannot tell mgwfbp from optimal: the intervals overlap.",
+    ]
+
+
+def test_the_control_never_wins() -> None:
+    record = made.comparison()
+    assert "compute" in record.modes
+    assert [result.mode for result in ranking(record)] == ["optimal", "mgwfbp", "wfbp", "ddp", "single"]
+
+
+def test_a_wrong_network_never_wins() -> None:
+    record = made.troubled()
+    assert not trusted(record.modes["mgwfbp"])
+    assert [result.mode for result in ranking(record)] == ["optimal", "ddp"]
+
+
+def test_parity_alone_is_enough_to_distrust() -> None:
+    wrong = made.troubled().modes["mgwfbp"].model_copy(update={"status": "ok"})
+    assert not trusted(wrong)
+
+
+def test_what_is_inconclusive_is_called_so() -> None:
+    said = answer(made.comparison([DDP, _optimal(0.97, 0.9, 1.04, "inconclusive")]))
+    assert said[0] == (
+        "Inconclusive: optimal looks fastest, but this run cannot tell it from ddp "
+        "(ratio 0.970, 95 % CI 0.900 to 1.040)."
+    )
+    assert "--rigorous" in said[1]
+
+
+def test_equivalent_modes_have_no_winner() -> None:
+    said = answer(made.comparison([DDP, _optimal(0.995, 0.99, 1.0, "equivalent")]))
+    assert said[0] == (
+        "No mode is faster than ddp by an amount that matters; optimal is equivalent "
+        "(ratio 0.995, 95 % CI 0.990 to 1.000)."
+    )
+
+
+def test_the_reference_may_be_fastest() -> None:
+    said = answer(made.comparison([DDP, _optimal(1.2, 1.1, 1.3, "slower")]))
+    assert said[0] == "ddp, the reference, is fastest of 2: no other mode had a shorter time per sample."
+
+
+def test_nothing_to_compare() -> None:
+    assert answer(made.comparison([DDP]))[0].startswith("Only ddp was measured")
+    assert answer(made.comparison([])) == ["No mode was measured, so there is no answer."]
+
+
+def test_a_failed_reference_leaves_no_ratio() -> None:
+    failed = ModeResult(mode="ddp", status="failed", label="real", error="rank 0 died")
+    lone = [made.mode_result(name, step_s, None, "faster") for name, step_s in (("optimal", 0.5), ("wfbp", 0.6))]
+    said = answer(made.comparison([failed, *lone]))
+    assert said[0] == "optimal had the shortest time per sample, but without ddp there is no ratio to judge it."
+
+
+def test_each_kind_of_number_is_named() -> None:
+    assert answer(made.comparison())[-1] == (
+        "Times are real (real compute, real collectives over real links); predictions and bounds are simulated."
+    )
+    assert answer(made.paired())[-1] == (
+        "Times are emulated for concurrent and real for crossover:mgwfbp and sequential; "
+        "predictions and bounds are simulated."
+    )

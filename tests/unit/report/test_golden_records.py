@@ -1,0 +1,73 @@
+"""The record's file format, one golden file a schema version: what an older xbench wrote must load for ever.
+
+Only the newest version's files may be rewritten (`XBENCH_UPDATE_GOLDEN=1`), and only while it is unreleased.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sample_records as made
+
+from xbench.records import SCHEMA_VERSION, Comparison, Profile, dump, load, loads
+from xbench.report import FORMATS
+from xbench.report import json as json_report
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+MADE: dict[str, Callable[[], Profile | Comparison]] = {"comparison": made.comparison, "profile": made.profile}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_the_newest_version_loads_to_exactly_what_was_written(kind: str) -> None:
+    path = GOLDEN / f"{kind}-v{SCHEMA_VERSION}.json"
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        path.write_text(dump(MADE[kind]()), encoding="utf-8")
+    assert load(path) == MADE[kind]()
+    assert dump(load(path)) == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-v*.json")), ids=lambda path: path.name)
+def test_every_version_ever_written_loads(path: Path) -> None:
+    assert load(path).schema_version == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile])
+def test_records_survive_the_round_trip(make: Callable[[], Profile | Comparison]) -> None:
+    assert loads(json_report.render(make())) == make()
+
+
+@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile])
+@pytest.mark.parametrize("name", FORMATS.names())
+def test_every_format_renders_every_record(name: str, make: Callable[[], Profile | Comparison]) -> None:
+    assert "resnet18" in FORMATS.load(name)(make())
+
+
+def test_the_names_that_others_rely_on() -> None:
+    profile = made.profile().model_dump()
+    assert profile["kind"] == "profile"
+    assert {"workload", "environment", "fabric", "layers", "step", "cost_model", "plans"} <= profile.keys()
+    assert {"name", "parameters", "grad_bytes", "forward_s", "backward_s", "ready_s"} <= profile["layers"][0].keys()
+    assert {"forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s", "overhead_ratio"} <= (
+        profile["step"].keys()
+    )
+    assert {"alpha_s", "beta_s_per_byte", "alpha_ci95", "beta_ci95", "max_relative_residual", "points"} <= (
+        profile["cost_model"].keys()
+    )
+    assert {"buckets", "predicted_step_s"} <= profile["plans"]["optimal"].keys()
+
+    comparison = made.comparison().model_dump()
+    assert comparison["kind"] == "comparison"
+    assert {"reference", "modes", "bounds", "fabric", "samples", "complete"} <= comparison.keys()
+    mode = comparison["modes"]["optimal"]
+    assert mode["status"] in ("ok", "failed")
+    assert mode["label"] in ("real", "emulated", "simulated")
+    assert {"median", "ci95"} == mode["step_s"].keys()
+    assert {"seconds_per_sample", "exposed_s", "predicted_step_s", "prediction_error"} <= mode.keys()
+    assert {"ok", "max_relative_difference", "bitwise_across_ranks"} <= mode["parity"].keys()
+    assert {"value", "ci95", "verdict"} == mode["ratio"].keys()
+    assert {"compute_s", "communication_s", "overlap_bound_s", "backward_overlap_bound_s"} == comparison[
+        "bounds"
+    ].keys()

@@ -1,0 +1,210 @@
+"""Loading and saving: whatever the file holds, the answer is a valid record or one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.errors import RecordError
+from xbench.records import Comparison, Profile, dump, json_schema, load, loads, save
+from xbench.report.terminal import render
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+TEXTS = {kind: (GOLDEN / f"{kind}-v1.json").read_text(encoding="utf-8") for kind in ("comparison", "profile")}
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(st.characters(), max_size=8)
+    | st.sampled_from(["profile", "comparison", "ok", "inf", "\ud800", "1" * 5000, "2\n3"]),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(max_size=6), children, max_size=4),
+    max_leaves=12,
+)
+
+
+def _record_or_sentence(text: str) -> Profile | Comparison | None:
+    """Load; an error must be one short sentence, and a record must survive its own round trip."""
+    refusal = None
+    try:
+        record = loads(text, "some.json")
+    except RecordError as error:
+        refusal = str(error)
+    if refusal is not None:
+        assert "\n" not in refusal
+        assert len(refusal) < 500
+        return None
+    assert loads(dump(record)) == record
+    return record
+
+
+def _paths(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where every value of a JSON document is."""
+    found = [path] if path else []
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, child in children:
+        found += _paths(child, (*path, key))
+    return found
+
+
+DOCUMENTS = {kind: json.loads(text) for kind, text in TEXTS.items()}
+PATHS = {kind: _paths(document) for kind, document in DOCUMENTS.items()}
+# The raw samples are most of the values and all alike: keep one sample, so that every other field gets its turn.
+PLACES = {kind: [p for p in paths if p[0] != "samples" or p[1:2] in ((), (0,))] for kind, paths in PATHS.items()}
+
+
+@given(st.sampled_from(sorted(TEXTS)), st.floats(0, 1, exclude_max=True))
+def test_a_truncated_file_is_refused(kind: str, share: float) -> None:
+    whole = TEXTS[kind].rstrip()
+    with pytest.raises(RecordError, match="not whole JSON"):
+        loads(whole[: int(share * len(whole))])
+
+
+@pytest.mark.parametrize("kind", sorted(TEXTS))
+def test_a_file_cut_in_the_middle_of_a_character_is_refused(kind: str, tmp_path: Path) -> None:
+    data = TEXTS[kind].encode()
+    where = data.index("×".encode()) + 1
+    (tmp_path / "record.json").write_bytes(data[:where])
+    with pytest.raises(RecordError, match="cannot be read"):
+        load(tmp_path)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_value_in_any_place(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(TEXTS)))
+    document = json.loads(TEXTS[kind])
+    path = data.draw(st.sampled_from(PLACES[kind]))
+    holder = document
+    for key in path[:-1]:
+        holder = holder[key]
+    action = data.draw(st.sampled_from(["replace", "remove", "rename"]))
+    if action == "replace" or isinstance(holder, list):
+        holder[path[-1]] = data.draw(anything)
+    else:
+        value = holder.pop(path[-1])
+        if action == "rename":
+            holder[data.draw(st.text(max_size=200))] = value
+    record = _record_or_sentence(json.dumps(document))
+    if record is not None:
+        assert render(record, width=data.draw(st.sampled_from([60, 100])), all_layers=True)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.sampled_from(sorted(TEXTS)))
+def test_random_bytes_in_random_places(seed: int, kind: str) -> None:
+    chance = random.Random(seed)
+    text = list(TEXTS[kind])
+    for _ in range(chance.randint(1, 4)):
+        text[chance.randrange(len(text))] = chr(chance.randrange(0x20, 0x7F))
+    _record_or_sentence("".join(text))
+
+
+@given(anything)
+def test_foreign_json_is_refused(value: object) -> None:
+    assert _record_or_sentence(json.dumps(value)) is None
+
+
+@given(anything, st.sampled_from(sorted(TEXTS)))
+def test_only_a_known_version_is_read(version: object, kind: str) -> None:
+    record = _record_or_sentence(json.dumps(json.loads(TEXTS[kind]) | {"schema_version": version}))
+    assert record is None or (version == 1 and not isinstance(version, bool))
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (2, "has schema version 2, and this xbench reads up to 1"),
+        (10**300, "has schema version"),
+        (True, "no valid schema_version"),
+        (0, "no valid schema_version"),
+        (1.0, "no valid schema_version"),
+        ("1", "no valid schema_version"),
+        (None, "no valid schema_version"),
+        ([[1] * 1000], "no valid schema_version"),
+    ],
+)
+def test_versions_are_named(version: object, message: str) -> None:
+    with pytest.raises(RecordError, match=message) as caught:
+        loads(json.dumps(DOCUMENTS["profile"] | {"schema_version": version}))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[" * 900 + "]" * 900,
+        "9" * 5000,
+        "\ufeff{}",
+        '{"schema_version": 1, "kind": ' + "[" * 900 + "]" * 900 + "}",
+        '{"schema_version": 1, "kind": {"profile": 1}}',
+        '{"schema_version": 1, "kind": "profile", "created": NaN}',
+        '{"benchmarks": [], "version": "1.0"}',
+    ],
+    ids=lambda text: text[:30],
+)
+def test_other_files_are_refused_in_one_sentence(text: str) -> None:
+    assert _record_or_sentence(text) is None
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+@pytest.mark.parametrize("path", [("step", "step_s"), ("spec", "timeout_s"), ("cost_model", "alpha_ci95", 0)])
+def test_numbers_that_are_none_are_refused(number: str, path: tuple[Any, ...]) -> None:
+    document = json.loads(TEXTS["profile"])
+    holder = document
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = "@"
+    with pytest.raises(RecordError, match="not a valid xbench result"):
+        loads(json.dumps(document).replace('"@"', number))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "missing.json", "missing/record.json"])
+def test_paths_that_cannot_be_read(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordError):
+        load(tmp_path / name)
+
+
+def test_a_directory_without_a_record(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="there is no result file"):
+        load(tmp_path)
+
+
+def test_save_replaces_the_whole_file_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = loads(TEXTS["profile"])
+    path = save(record, tmp_path / "run" / "record.json")
+    assert load(tmp_path / "run") == record
+    assert path.stat().st_mode & 0o777 == 0o644
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(loads(TEXTS["comparison"]), path)
+    assert load(path) == record
+    assert [entry.name for entry in path.parent.iterdir()] == ["record.json"]
+
+
+def test_records_are_immutable() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        loads(TEXTS["profile"]).complete = False  # type: ignore[misc]
+
+
+def test_the_schema_is_json_and_names_both_kinds() -> None:
+    schema = json.loads(json.dumps(json_schema()))
+    assert schema["discriminator"]["mapping"].keys() == {"profile", "comparison"}
+    assert {"Profile", "Comparison", "ModeResult", "CostModel"} <= schema["$defs"].keys()
