@@ -1,0 +1,173 @@
+import itertools
+import types
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from profiler_fakes import FakeClock
+
+from xbench.profilers import collectives
+from xbench.profilers.collectives import ClockOffsets, common_time, measure_all_reduce, plan_repetitions, sizes
+from xbench.profilers.summary import cost_points
+
+
+@given(st.integers(1, 4 * 1024**3))
+def test_sizes_span_the_gradient_log_spaced(total_bytes):
+    found = sizes(total_bytes)
+    assert found[0] == 1024
+    assert found[-1] >= total_bytes
+    assert found[-1] - max(total_bytes, 64 * 1024) < 4
+    assert 2 <= len(found) <= 24
+    assert all(size % 4 == 0 for size in found)
+    steps = [after / before for before, after in itertools.pairwise(found)]
+    assert min(steps) > 1
+    assert max(steps) / min(steps) < 1.02
+
+
+def test_sizes_are_two_an_octave_while_there_is_room():
+    assert sizes(4096) == sizes(65536)
+    assert sizes(65536)[::2] == [1024, 2048, 4096, 8192, 16384, 32768, 65536]
+    assert len(sizes(45_000_000)) == 24
+
+
+def test_no_gradient_has_no_sizes():
+    with pytest.raises(ValueError, match="nothing to reduce"):
+        sizes(0)
+
+
+@given(
+    st.lists(st.floats(1e-6, 10), min_size=1, max_size=24),
+    st.integers(1, 40),
+    st.floats(0.01, 60),
+)
+def test_repetitions_keep_the_budget_or_their_floor(durations_s, most, budget_s):
+    counts = plan_repetitions(durations_s, most=most, seconds_budget=budget_s)
+    floor = min(counts)
+    assert min(2, most) <= floor
+    assert max(counts) <= most
+    once_s = sum(durations_s)
+    if 6 * once_s <= 2 * budget_s:
+        assert floor >= min(5, most)
+    total_s = once_s + sum(count * duration for count, duration in zip(counts, durations_s, strict=True))
+    assert total_s <= max(budget_s, (1 + min(5, floor)) * once_s) * (1 + 1e-9)
+
+
+def test_small_sizes_are_repeated_more():
+    # 0.5 + 0.25 + 0.25 s once: six times is 6 s, and 4 s are left, two for each.
+    assert plan_repetitions([0.5, 0.25], most=30, seconds_budget=0.75 * 6 + 4) == [5 + 4, 5 + 8]
+    assert plan_repetitions([1e-4, 1.0], most=30, seconds_budget=5.0) == [5, 5]
+    assert plan_repetitions([1e-4, 100.0], most=30, seconds_budget=5.0) == [2, 2]
+    assert plan_repetitions([0.0, 0.0], most=7, seconds_budget=1.0) == [7, 7]
+
+
+def test_common_time_takes_the_offset_out_and_interpolates_drift():
+    before = ClockOffsets(at_s=100.0, offset_s=[0.0, 8.0], error_s=[0.0, 0.1])
+    after = ClockOffsets(at_s=104.0, offset_s=[0.0, 10.0], error_s=[0.0, 0.1])
+    assert common_time(102.0, 0, before, after) == 2.0
+    assert common_time(108.0, 1, before, after) == 0.0
+    assert common_time(110.0, 1, before, before) == 2.0
+    # The peer's clock says 8 + 102 while its offset grows: half-way, so 9 is taken off.
+    assert common_time(110.0, 1, before, after) == 1.0
+    assert common_time(200.0, 1, before, after) == 200.0 - 10.0 - 100.0
+
+
+class FakeGroup:
+    """Two ranks, of which this is the first; all-reduces take alpha + beta · bytes of a fake clock."""
+
+    def __init__(self, clock, alpha_s, beta_s_per_byte, world=2):
+        self.clock, self.alpha_s, self.beta_s_per_byte, self.world = clock, alpha_s, beta_s_per_byte, world
+        self.reduced = []
+
+    def get_rank(self, group):
+        return 0
+
+    def get_world_size(self, group):
+        return self.world
+
+    def all_gather(self, into, tensor, group):
+        for part in into:
+            part.copy_(tensor)
+
+    def broadcast(self, tensor, group, group_src):
+        assert group_src == 0
+
+    def all_reduce(self, tensor, group, async_op=False):
+        assert tensor.dtype == torch.float32
+        nbytes = tensor.numel() * 4
+        if not async_op:
+            assert nbytes == 4, "only the alignment is synchronous"
+            return None
+        self.reduced.append(nbytes)
+        return types.SimpleNamespace(wait=lambda: self.clock.advance(self.alpha_s + self.beta_s_per_byte * nbytes))
+
+
+def measure(monkeypatch, sizes_bytes, **options):
+    clock = FakeClock()
+    group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20)
+    monkeypatch.setattr(collectives, "dist", group)
+    return measure_all_reduce(sizes_bytes, "cpu", None, clock=clock, **options), group, clock
+
+
+def test_measurement_gives_back_the_cost_of_each_size(monkeypatch):
+    sizes_bytes = [1024, 4096, 65536]
+    raw, group, clock = measure(monkeypatch, sizes_bytes, repetitions=6, seconds_budget=100.0)
+    assert [point["nbytes"] for point in raw] == sizes_bytes
+    assert [len(point["start_s"]) for point in raw] == [7, 7, 7]
+    for found, size in zip(cost_points([raw]), sizes_bytes, strict=True):
+        assert found.transfer_s == pytest.approx(2**-10 + size * 2**-20, abs=3e-9)
+        assert (found.wait_s, found.repetitions) == (0.0, 6)
+    assert clock.resets == 1
+    # One to set up, a pilot in ascending order, then all mixed.
+    assert group.reduced[:4] == [1024, *sizes_bytes]
+    mixed = group.reduced[4:]
+    assert sorted(mixed) == sorted(sizes_bytes * 6)
+    assert mixed != sorted(mixed)
+
+
+def test_the_order_is_the_same_for_the_same_seed(monkeypatch):
+    options = {"repetitions": 5, "seconds_budget": 100.0}
+    orders = [measure(monkeypatch, [1024, 2048, 4096], seed=seed, **options)[1].reduced for seed in (3, 3, 4)]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+
+
+def test_the_budget_limits_repetitions(monkeypatch):
+    # 1 MiB takes 1.001 s, and is counted twice: for itself and, as the fastest, for the alignment.
+    raw, _, _ = measure(monkeypatch, [2**20], repetitions=30, seconds_budget=20.0)
+    assert len(raw[0]["start_s"]) == 1 + 8
+
+
+def test_progress_is_told_before_every_repetition(monkeypatch):
+    notes = []
+    measure(monkeypatch, [1024, 2048], repetitions=5, seconds_budget=100.0, note=notes.append)
+    assert len(notes) == 12
+    assert notes[0] == "all-reduce of 1024 bytes, first repetition"
+    assert notes[-1].startswith("all-reduce 10 of 10: ")
+
+
+@pytest.mark.parametrize("sizes_bytes", [[], [0], [1024, 1026]])
+def test_impossible_sizes_are_refused(monkeypatch, sizes_bytes):
+    with pytest.raises(ValueError, match="multiples of 4"):
+        measure(monkeypatch, sizes_bytes)
+
+
+def test_a_group_of_one_and_no_repetitions_are_refused(monkeypatch):
+    with pytest.raises(ValueError, match="0 repetitions"):
+        measure(monkeypatch, [1024], repetitions=0)
+    monkeypatch.setattr(collectives, "dist", FakeGroup(FakeClock(), 0.0, 0.0, world=1))
+    with pytest.raises(ValueError, match="at least two ranks"):
+        measure_all_reduce([1024], "cpu", None, clock=FakeClock())
+
+
+def test_ranks_of_one_kernel_have_the_same_clock():
+    assert collectives._kernel_identity() == collectives._kernel_identity()
+    assert 0 <= collectives._kernel_identity() < 2**62
+
+
+def test_without_a_kernel_identity_nobody_is_trusted(monkeypatch):
+    def refuse(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(collectives.Path, "read_text", refuse)
+    assert collectives._kernel_identity() != collectives._kernel_identity()

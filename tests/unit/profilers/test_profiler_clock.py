@@ -1,0 +1,65 @@
+import pytest
+import torch
+
+from xbench.errors import SpecError
+from xbench.profilers.clock import CudaClock, HostClock, clock_for
+
+
+def test_host_clock_converts_nanoseconds():
+    clock = HostClock()
+    assert clock.elapsed_s(1_000_000_000, 3_500_000_000) == 2.5
+
+
+def test_host_clock_does_not_run_backwards():
+    clock = HostClock()
+    first, second = clock.mark(), clock.mark()
+    clock.flush()
+    assert clock.elapsed_s(first, second) >= 0
+    clock.reset()
+
+
+def test_clock_for_each_device():
+    assert isinstance(clock_for("cpu"), HostClock)
+    assert isinstance(clock_for(torch.device("cuda", 0)), CudaClock)
+
+
+def test_a_device_without_a_clock_is_refused():
+    with pytest.raises(SpecError, match="'meta' has no clock"):
+        clock_for("meta")
+
+
+class FakeEvent:
+    made = 0
+
+    def __init__(self, enable_timing=False):
+        assert enable_timing
+        type(self).made += 1
+        self.synchronized = 0
+
+    def record(self, stream):
+        self.stream = stream
+
+    def synchronize(self):
+        self.synchronized += 1
+
+    def elapsed_time(self, other):
+        return 250.0
+
+
+def test_cuda_clock_waits_once_and_uses_events_again(monkeypatch):
+    FakeEvent.made = 0
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    clock = CudaClock(torch.device("cuda", 1))
+    clock.flush()  # nothing to wait for yet
+    first, middle, last = clock.mark(), clock.mark(), clock.mark()
+    assert first.stream == "stream of cuda:1"
+    clock.flush()
+    assert (first.synchronized, middle.synchronized, last.synchronized) == (0, 0, 1)
+    assert clock.elapsed_s(first, last) == 0.25
+    clock.reset()
+    again = {id(clock.mark()) for _ in range(3)}
+    assert again == {id(first), id(middle), id(last)}
+    assert FakeEvent.made == 3
+    clock.mark()
+    assert FakeEvent.made == 4

@@ -1,0 +1,276 @@
+"""The cost of an all-reduce on the links that are there, for sizes from 1 KiB to the model's whole gradient.
+
+What can go wrong in such a measurement, and what is done about it:
+
+- *A rank comes late and the others' wait is taken for transfer.* Before each repetition an all-reduce of one element
+  aligns the ranks; each then stamps its start and its end, and `summary.cost_points` tells wait from transfer.
+- *Ranks have different clocks.* Ranks under one kernel share its monotonic clock, so their offset is exactly 0. For
+  others it is estimated as NTP does, from the exchange with the shortest round trip: the peer's clock is read somewhere
+  inside it, so the error is at most half of it. Offsets are taken before and after, and drift between is interpolated.
+- *The machine changes speed meanwhile.* Sizes are repeated in an order shuffled over the whole measurement, the same
+  on all ranks, so drift is spread over the curve and does not bend it.
+- *Large sizes take for ever.* The first repetition of each size, set apart as warm-up, tells what another costs, and
+  rank 0 spreads the time budget: a few repetitions of the large sizes, more of the small, equally many on all ranks.
+
+The all-reduce is called as the schedules call it: `dist.all_reduce(…, async_op=True).wait()` on their group. On a GPU
+it runs on a stream of its own between two events, and the host waits only after the pilot and at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.profilers.clock import Clock, Mark
+
+SMALLEST_BYTES = 1024
+MOST_SIZES = 24
+SIZES_PER_OCTAVE = 2
+ELEMENT_BYTES = 4
+LEAST_SPAN_BYTES = 64 * 1024
+"""The largest size is at least this, however small the model: a line needs a span to be fitted over."""
+
+WANTED_REPETITIONS = 5
+FEWEST_REPETITIONS = 2
+PINGS = 24
+ANCHORS = 8
+
+
+def sizes(total_bytes: int) -> list[int]:
+    """Log-spaced sizes [B] from 1 KiB to the first multiple of 4 not below `total_bytes` (and not below 64 KiB).
+
+    About two an octave, at most 24, ascending, all multiples of 4 (one fp32). Raises ValueError below one byte.
+    """
+    if total_bytes < 1:
+        raise ValueError(f"a gradient of {total_bytes} bytes has nothing to reduce")
+    largest = _whole_elements(max(total_bytes, LEAST_SPAN_BYTES))
+    octaves = math.log2(largest / SMALLEST_BYTES)
+    count = min(MOST_SIZES, math.ceil(SIZES_PER_OCTAVE * octaves) + 1)
+    between = (SMALLEST_BYTES * 2 ** (octaves * step / (count - 1)) for step in range(count - 1))
+    return [*(_whole_elements(round(size)) for size in between), largest]
+
+
+def _whole_elements(nbytes: int) -> int:
+    return -(-nbytes // ELEMENT_BYTES) * ELEMENT_BYTES
+
+
+def plan_repetitions(durations_s: Sequence[float], *, most: int, seconds_budget: float) -> list[int]:
+    """How often to repeat each size after one repetition of each took `durations_s`.
+
+    At least five each, unless that would take more than twice the budget: then fewer, but never under two. What the
+    budget has left over is shared equally by the sizes, up to `most` repetitions each. The whole, the first
+    repetitions included, so takes no longer than the budget, or than those few repetitions do.
+    """
+    once_s = sum(durations_s)
+    floor = WANTED_REPETITIONS
+    while floor > FEWEST_REPETITIONS and (1 + floor) * once_s > 2 * seconds_budget:
+        floor -= 1
+    floor = min(floor, most)
+    share_s = max(0.0, seconds_budget - (1 + floor) * once_s) / max(1, len(durations_s))
+    return [min(most, floor + int(share_s / duration)) if duration > 0 else most for duration in durations_s]
+
+
+@dataclass(frozen=True)
+class ClockOffsets:
+    """Each rank's `time.perf_counter()` minus rank 0's, when rank 0's showed `at_s`; each within ± `error_s` [s]."""
+
+    at_s: float
+    offset_s: list[float]
+    error_s: list[float]
+
+
+def clock_offsets(group: dist.ProcessGroup | None, device: torch.device, *, trust_kernel: bool = True) -> ClockOffsets:
+    """Estimate the ranks' host-clock offsets; every rank of `group` calls it and gets the same answer.
+
+    With `trust_kernel`, ranks that share rank 0's kernel share its clock and are not asked. The others exchange 24
+    messages with rank 0; the exchange with the shortest round trip counts.
+    """
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    kernel = torch.tensor([_kernel_identity() if trust_kernel else rank], dtype=torch.int64, device=device)
+    kernels = [torch.empty_like(kernel) for _ in range(world)]
+    dist.all_gather(kernels, kernel, group=group)
+    answer = torch.zeros(2 * world + 1, dtype=torch.float64, device=device)
+    for peer in range(1, world):
+        if kernels[peer].item() == kernels[0].item():
+            continue
+        if rank == 0:
+            answer[peer], answer[world + peer] = _ask(peer, group, device)
+        elif rank == peer:
+            _answer(group, device)
+    answer[2 * world] = time.perf_counter()
+    dist.broadcast(answer, group=group, group_src=0)
+    values = answer.tolist()
+    return ClockOffsets(at_s=values[2 * world], offset_s=values[:world], error_s=values[world : 2 * world])
+
+
+def _ask(peer: int, group: dist.ProcessGroup | None, device: torch.device) -> tuple[float, float]:
+    """Rank 0's side: (offset, its error bound) [s] of `peer`'s clock, from the shortest round trip."""
+    stamp = torch.zeros(1, dtype=torch.int64, device=device)
+    best_ns: tuple[int, float] | None = None
+    for _ in range(PINGS):
+        sent = time.perf_counter_ns()
+        dist.send(stamp, group=group, group_dst=peer)
+        dist.recv(stamp, group=group, group_src=peer)
+        theirs = int(stamp.item())
+        back = time.perf_counter_ns()
+        if best_ns is None or back - sent < best_ns[0]:
+            best_ns = (back - sent, theirs - (sent + back) / 2)
+    assert best_ns is not None
+    return best_ns[1] * 1e-9, best_ns[0] / 2 * 1e-9
+
+
+def _answer(group: dist.ProcessGroup | None, device: torch.device) -> None:
+    """The peer's side: answer each message with the time at which it came."""
+    stamp = torch.zeros(1, dtype=torch.int64, device=device)
+    for _ in range(PINGS):
+        dist.recv(stamp, group=group, group_src=0)
+        stamp.item()  # on a GPU, wait until it is really here
+        stamp.fill_(time.perf_counter_ns())
+        dist.send(stamp, group=group, group_dst=0)
+
+
+def _kernel_identity() -> int:
+    """The same number for processes that read the same monotonic clock: one boot of one kernel, one time namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        text = boot + os.readlink("/proc/self/ns/time")
+    except OSError:
+        return secrets.randbits(62)  # equal to nobody's: the offset will be measured
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
+def common_time(host_s: float, rank: int, before: ClockOffsets, after: ClockOffsets) -> float:
+    """Seconds since `before` was taken, on rank 0's clock, at which `rank`'s own clock showed `host_s`.
+
+    The offset is interpolated between the two estimates, and held outside them.
+    """
+    offset_s = before.offset_s[rank]
+    span_s = after.at_s - before.at_s
+    if span_s > 0:
+        progress = min(max((host_s - offset_s - before.at_s) / span_s, 0.0), 1.0)
+        offset_s += progress * (after.offset_s[rank] - before.offset_s[rank])
+    return host_s - offset_s - before.at_s
+
+
+def measure_all_reduce(
+    sizes_bytes: Sequence[int],
+    device: torch.device | str,
+    group: dist.ProcessGroup | None,
+    *,
+    repetitions: int = 30,
+    seconds_budget: float = 5.0,
+    clock: Clock,
+    seed: int = 0,
+    note: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Time all-reduces of fp32 zeros of each size [B] over `group`; every rank calls it with the same arguments.
+
+    Returns this rank's raw stamps, one dict a size, in the order of `sizes_bytes`: `nbytes`, `warmup` (repetitions at
+    the start that do not count: 1), and `start_s`, `end_s` with one entry a repetition, in seconds on the time line
+    that all ranks share. Up to `repetitions` counted repetitions a size, fewer where `seconds_budget` [s] asks for it
+    (see `plan_repetitions`), equally many on every rank. `note`, if given, hears before each repetition what comes.
+    Raises ValueError for a group of one, a size that is not a positive multiple of 4, or fewer than one repetition.
+    """
+    device = torch.device(device)
+    if dist.get_world_size(group) < 2:
+        raise ValueError("an all-reduce needs at least two ranks")
+    if not sizes_bytes or any(size < ELEMENT_BYTES or size % ELEMENT_BYTES for size in sizes_bytes):
+        raise ValueError(f"all-reduce sizes must be positive multiples of {ELEMENT_BYTES} bytes: {list(sizes_bytes)}")
+    if repetitions < 1:
+        raise ValueError(f"{repetitions} repetitions measure nothing")
+
+    before = clock_offsets(group, device)
+    with _communication_stream(device):
+        buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device)
+        token = torch.zeros(1, device=device)
+        anchor, anchor_host_s = _anchor(clock)
+        marks: list[list[tuple[Mark, Mark]]] = [[] for _ in sizes_bytes]
+
+        def repeat(index: int) -> None:
+            part = buffer[: sizes_bytes[index] // ELEMENT_BYTES]
+            dist.all_reduce(token, group=group)
+            start = clock.mark()
+            work = dist.all_reduce(part, group=group, async_op=True)
+            assert work is not None
+            work.wait()
+            marks[index].append((start, clock.mark()))
+
+        repeat(0)  # connections, buffers and kernels come to be here, and not in the pilot
+        marks[0].clear()
+        for index, size in enumerate(sizes_bytes):
+            if note is not None:
+                note(f"all-reduce of {size} bytes, first repetition")
+            repeat(index)
+        clock.flush()
+        pilot_s = [clock.elapsed_s(*marks[index][0]) for index in range(len(sizes_bytes))]
+        align_s = min(pilot_s)
+        counts = _agree(
+            plan_repetitions([s + align_s for s in pilot_s], most=repetitions, seconds_budget=seconds_budget),
+            group,
+            device,
+        )
+        order = [index for index, count in enumerate(counts) for _ in range(count)]
+        random.Random(seed).shuffle(order)
+        for position, index in enumerate(order):
+            if note is not None:
+                note(f"all-reduce {position + 1} of {len(order)}: {sizes_bytes[index]} bytes")
+            repeat(index)
+        clock.flush()
+    after = clock_offsets(group, device)
+
+    rank = dist.get_rank(group)
+
+    def stamp(mark: Mark) -> float:
+        return round(common_time(anchor_host_s + clock.elapsed_s(anchor, mark), rank, before, after), 9)
+
+    raw = [
+        {
+            "nbytes": size,
+            "warmup": 1,
+            "start_s": [stamp(start) for start, _ in marks[index]],
+            "end_s": [stamp(end) for _, end in marks[index]],
+        }
+        for index, size in enumerate(sizes_bytes)
+    ]
+    clock.reset()
+    return raw
+
+
+def _anchor(clock: Clock) -> tuple[Mark, float]:
+    """A mark and the host's `perf_counter` [s] at it: the best of several, so that a preemption does not shift all."""
+    tries: list[tuple[float, float, Mark]] = []
+    for _ in range(ANCHORS):
+        early_s = time.perf_counter()
+        mark = clock.mark()
+        clock.flush()
+        late_s = time.perf_counter()
+        tries.append((late_s - early_s, (early_s + late_s) / 2, mark))
+    _, host_s, mark = min(tries, key=lambda entry: entry[0])
+    return mark, host_s
+
+
+def _communication_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """On a GPU, a stream beside the one that computes; on a CPU the calling thread as it is."""
+    if device.type == "cuda":
+        return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+    return contextlib.nullcontext()
+
+
+def _agree(counts: list[int], group: dist.ProcessGroup | None, device: torch.device) -> list[int]:
+    """Rank 0's counts, on every rank."""
+    shared = torch.tensor(counts, dtype=torch.int64, device=device)
+    dist.broadcast(shared, group=group, group_src=0)
+    agreed: list[int] = shared.tolist()
+    return agreed

@@ -1,0 +1,333 @@
+"""One training step, layer by layer: what its forward and backward cost and when each gradient is complete.
+
+A **layer** is a module that directly owns at least one trainable parameter. A parameter that several modules share
+belongs to the one that registered it first (the order of `model.named_parameters()`, whose names we use); a module
+all of whose trainable parameters belong to others counts as one more call of the owner of its first.
+
+Marks divide the step, so that nothing is counted twice and nothing is lost:
+
+- **forward_s** of a layer lasts from the start of its forward to the start of the next layer's, summed over its calls.
+  Activations, pooling and the loss thus belong to the layer before them, and what precedes the first layer to the
+  first: Σ forward_s is the forward pass. A layer whose weight is read without calling it (the output projection inside
+  `nn.MultiheadAttention`) has 0 here, and its time stands with the layer that was called.
+- **ready_s** of a tensor lasts from the start of backward until its gradient has been accumulated. Autograd has one
+  accumulation node a parameter and runs it once a backward pass, after every use has contributed, so a tied parameter
+  is ready when its last use is done.
+- **backward_s** of a layer lasts from the previous layer's last gradient to its own last, in gradient-ready order:
+  Σ backward_s is the time to the last gradient. It follows from ready_s, so `summary` computes it.
+
+Layers without a gradient in a step (frozen, unused) take no part in that step: their forward time goes to the layer
+before them. Forward calls during backward (activation checkpointing) belong to backward.
+
+The price of a hook must not show in what it measures: each appends two objects to one list and does nothing else.
+What it costs nevertheless is measured by `profile_step`, which alternates instrumented and bare steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from xbench.errors import WorkloadError
+from xbench.profilers.clock import Clock, Mark
+
+ROOT_NAME = "(model)"
+"""Name of the layer that the model itself is, where it owns parameters directly."""
+
+
+class StepWorkload(Protocol):
+    """What `profile_step` needs of a workload."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        ...
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Its optimizer."""
+        ...
+
+    def forward_loss(self) -> Tensor:
+        """Run forward on the workload's batch and return the loss, a scalar with a graph behind it."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProfiledTensor:
+    """One trainable parameter."""
+
+    name: str
+    elements: int
+    nbytes: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ProfiledLayer:
+    """One module with trainable parameters of its own; `tensors` are indices into `LayerProfiler.tensors`."""
+
+    name: str
+    kind: str
+    tensors: tuple[int, ...]
+
+
+class StepMarks(NamedTuple):
+    """The marks of one instrumented step, and which entries of the hooks' trace belong to it."""
+
+    begin: Mark
+    forward: Mark
+    backward: Mark
+    update: Mark
+    end: Mark
+    trace_begin: int
+    trace_backward: int
+    trace_end: int
+
+
+class LayerTimes(NamedTuple):
+    """One step: seconds of forward a layer, and of ready a tensor (None: it got no gradient)."""
+
+    forward_s: list[float]
+    ready_s: list[float | None]
+
+
+class LayerProfiler:
+    """Hooks on a model that mark the start of every layer's forward and the completion of every gradient.
+
+    Use as a context manager: the hooks are there inside it and gone after. It may be entered again.
+    Raises WorkloadError for a model without trainable parameters.
+    """
+
+    def __init__(self, model: nn.Module, clock: Clock) -> None:
+        self.layers: list[ProfiledLayer] = []
+        self.tensors: list[ProfiledTensor] = []
+        self.frozen: list[str] = []
+        self._clock = clock
+        self._called: list[tuple[nn.Module, int]] = []
+        self._parameters: list[nn.Parameter] = []
+        self._handles: list[RemovableHandle] = []
+        # Code and mark, alternating: a layer's index for its forward, layers + tensor's index for a gradient.
+        self._trace: list[Any] = []
+        self._find_layers(model)
+        if not self.layers:
+            raise WorkloadError(
+                "the model has no trainable parameter", hint="set requires_grad on what it should train"
+            )
+
+    def _find_layers(self, model: nn.Module) -> None:
+        owner: dict[int, int | None] = {}  # id(parameter) → layer; None: frozen
+        for prefix, module in model.named_modules():
+            own: list[int] = []
+            borrowed: list[int] = []
+            for name, parameter in module.named_parameters(recurse=False):
+                full_name = f"{prefix}.{name}" if prefix else name
+                if id(parameter) in owner:
+                    first = owner[id(parameter)]
+                    if first is not None:
+                        borrowed.append(first)
+                elif not parameter.requires_grad:
+                    owner[id(parameter)] = None
+                    self.frozen.append(full_name)
+                else:
+                    owner[id(parameter)] = len(self.layers)
+                    own.append(len(self.tensors))
+                    nbytes = parameter.numel() * parameter.element_size()
+                    dtype = str(parameter.dtype).removeprefix("torch.")
+                    self.tensors.append(ProfiledTensor(full_name, parameter.numel(), nbytes, dtype))
+                    self._parameters.append(parameter)
+            if own:
+                self._called.append((module, len(self.layers)))
+                self.layers.append(ProfiledLayer(prefix or ROOT_NAME, type(module).__name__, tuple(own)))
+            elif borrowed:
+                self._called.append((module, borrowed[0]))
+
+    def __enter__(self) -> Self:
+        append, mark = self._trace.append, self._clock.mark
+        for module, layer in self._called:
+            # In front of other pre-hooks: their time is this layer's.
+            self._handles.append(module.register_forward_pre_hook(_forward_hook(layer, append, mark), prepend=True))
+        for code, parameter in enumerate(self._parameters, start=len(self.layers)):
+            handle = parameter.register_post_accumulate_grad_hook(_ready_hook(code, append, mark))  # type: ignore[no-untyped-call]
+            self._handles.append(handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def run_step(self, workload: StepWorkload) -> StepMarks:
+        """One instrumented training step: zero_grad, forward and loss, backward, optimizer."""
+        trace, mark = self._trace, self._clock.mark
+        trace_begin = len(trace)
+        begin = mark()
+        workload.optimizer.zero_grad(set_to_none=True)
+        forward = mark()
+        loss = workload.forward_loss()
+        backward = mark()
+        trace_backward = len(trace)
+        loss.backward()  # type: ignore[no-untyped-call]
+        update = mark()
+        workload.optimizer.step()
+        end = mark()
+        return StepMarks(begin, forward, backward, update, end, trace_begin, trace_backward, len(trace))
+
+    def layer_times(self, step: StepMarks) -> LayerTimes:
+        """What the hooks saw in `step`. Only after the clock's `flush()`."""
+        elapsed_s = self._clock.elapsed_s
+        codes = self._trace[step.trace_begin : step.trace_end : 2]
+        marks = self._trace[step.trace_begin + 1 : step.trace_end : 2]
+        forward_entries = (step.trace_backward - step.trace_begin) // 2
+        layers = len(self.layers)
+
+        ready_s: list[float | None] = [None] * len(self.tensors)
+        for code, mark in zip(codes[forward_entries:], marks[forward_entries:], strict=True):
+            if code >= layers:
+                ready_s[code - layers] = elapsed_s(step.backward, mark)
+        live = [any(ready_s[tensor] is not None for tensor in layer.tensors) for layer in self.layers]
+
+        forward_s = [0.0] * layers
+        current: int | None = None
+        since = step.forward
+        for code, mark in zip(codes[:forward_entries], marks[:forward_entries], strict=True):
+            if not live[code]:
+                continue
+            if current is not None:
+                forward_s[current] += elapsed_s(since, mark)
+                since = mark
+            current = code
+        if current is not None:
+            forward_s[current] += elapsed_s(since, step.backward)
+        return LayerTimes(forward_s, ready_s)
+
+
+def _forward_hook(layer: int, append: Callable[[Any], None], mark: Callable[[], Mark]) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: Any) -> None:
+        append(layer)
+        append(mark())
+
+    return hook
+
+
+def _ready_hook(code: int, append: Callable[[Any], None], mark: Callable[[], Mark]) -> Callable[[Tensor], None]:
+    def hook(parameter: Tensor) -> None:
+        append(code)
+        append(mark())
+
+    return hook
+
+
+def _run_bare_step(workload: StepWorkload, clock: Clock) -> tuple[Mark, Mark]:
+    """The same step as `LayerProfiler.run_step`, with nothing inside it but the step."""
+    begin = clock.mark()
+    workload.optimizer.zero_grad(set_to_none=True)
+    loss = workload.forward_loss()
+    loss.backward()  # type: ignore[no-untyped-call]
+    workload.optimizer.step()
+    return begin, clock.mark()
+
+
+@dataclass
+class StepProfile:
+    """Raw times [s] of one rank, step by step, warm-up included. Series have one entry a step, in order of time.
+
+    `step_s = forward_s + backward_s + optimizer_s`; optimizer_s holds `zero_grad` too. Entry i of
+    `uninstrumented_step_s` is the bare step next to instrumented step i: before it when i is odd, else after it.
+    """
+
+    layers: list[ProfiledLayer]
+    tensors: list[ProfiledTensor]
+    frozen: list[str]
+    warmup: int
+    forward_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+    optimizer_s: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    uninstrumented_step_s: list[float] = field(default_factory=list)
+    layer_times: list[LayerTimes] = field(default_factory=list)
+
+    def raw(self) -> dict[str, Any]:
+        """Everything as JSON-able data, which `summary.summarise` reads; times rounded to nanoseconds."""
+        return {
+            "warmup": self.warmup,
+            "frozen": list(self.frozen),
+            "steps": {
+                name: [round(value, 9) for value in getattr(self, name)]
+                for name in ("forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
+            },
+            "layers": [
+                {
+                    "name": layer.name,
+                    "kind": layer.kind,
+                    "forward_s": [round(times.forward_s[index], 9) for times in self.layer_times],
+                    "tensors": [self._raw_tensor(tensor) for tensor in layer.tensors],
+                }
+                for index, layer in enumerate(self.layers)
+            ],
+        }
+
+    def _raw_tensor(self, index: int) -> dict[str, Any]:
+        tensor = self.tensors[index]
+        ready_s = [times.ready_s[index] for times in self.layer_times]
+        return {
+            "name": tensor.name,
+            "elements": tensor.elements,
+            "bytes": tensor.nbytes,
+            "dtype": tensor.dtype,
+            "ready_s": [None if value is None else round(value, 9) for value in ready_s],
+        }
+
+
+def profile_step(
+    workload: StepWorkload,
+    clock: Clock,
+    *,
+    steps: int,
+    warmup: int = 2,
+    note: Callable[[str], None] | None = None,
+) -> StepProfile:
+    """Time `warmup + steps` instrumented steps and as many bare ones, in the order A B B A A B B A ….
+
+    Each instrumented step so has a bare neighbour, and a machine that slows down or speeds up slants neighbouring
+    pairs in alternating directions, so that it cancels in their median. Hooks come and go between the steps; the clock
+    is read only after the last. `note`, if given, hears before each pair what comes ("profile step 3 of 18").
+
+    The model is really trained: save and restore its state around this call where that matters. Raises ValueError for
+    fewer than one step, WorkloadError for a model without trainable parameters.
+    """
+    if steps < 1 or warmup < 0:
+        raise ValueError(f"{steps} steps after {warmup} of warm-up cannot be profiled")
+    profiler = LayerProfiler(workload.model, clock)
+    instrumented: list[StepMarks] = []
+    bare: list[tuple[Mark, Mark]] = []
+    for pair in range(warmup + steps):
+        if note is not None:
+            note(f"profile step {pair + 1} of {warmup + steps}")
+        if pair % 2:
+            bare.append(_run_bare_step(workload, clock))
+        with profiler:
+            instrumented.append(profiler.run_step(workload))
+        if not pair % 2:
+            bare.append(_run_bare_step(workload, clock))
+    clock.flush()
+
+    profile = StepProfile(profiler.layers, profiler.tensors, profiler.frozen, warmup)
+    for step in instrumented:
+        profile.forward_s.append(clock.elapsed_s(step.forward, step.backward))
+        profile.backward_s.append(clock.elapsed_s(step.backward, step.update))
+        zero_grad_s = clock.elapsed_s(step.begin, step.forward)
+        profile.optimizer_s.append(zero_grad_s + clock.elapsed_s(step.update, step.end))
+        profile.step_s.append(clock.elapsed_s(step.begin, step.end))
+        profile.layer_times.append(profiler.layer_times(step))
+    profile.uninstrumented_step_s.extend(clock.elapsed_s(begin, end) for begin, end in bare)
+    clock.reset()
+    return profile

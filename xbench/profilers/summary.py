@@ -1,0 +1,204 @@
+"""From raw times of all ranks to what the record shows. Pure functions over JSON data, for the parent: no torch.
+
+Ranks do the same work at the same time, and the step waits for the last of them. So each number is the median over the
+steps of a rank, and then the largest over ranks. Warm-up is what `stats.summary.detect_warmup` finds at the start, and
+at least what the ranks were told to set apart; it stays in the raw series.
+
+An all-reduce is seen from every rank on one time line (see `profilers.collectives`). It cannot begin before the last
+rank has come and is over when the last rank has the result:
+
+    wait_s     = latest start − earliest start      of the ranks: what late peers cost the first to come
+    transfer_s = latest end − latest start          what the collective itself costs
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from xbench.errors import RunError
+from xbench.records import CostPoint, Layer, StepTimes, Tensor
+from xbench.stats.summary import detect_warmup, median_estimate
+
+FEWEST_STEPS = 3
+"""So many steps count however long the warm-up seems to be: a median of fewer says nothing."""
+
+
+def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
+    """Layers in gradient-ready order and the step's times, from one `StepProfile.raw()` a rank.
+
+    A layer's backward_s is its ready_s minus that of the layer before it, of the values shown: their sum is the time
+    to the last gradient, exactly. Parameters that got no gradient in any counted step are left out (`left_out` names
+    them). The overhead of the instrumentation is the median over pairs of neighbouring steps of instrumented over bare,
+    minus one, each pair averaged over ranks. Raises RunError when the ranks profiled different models, ValueError
+    without ranks.
+    """
+    _check_same_model(raws)
+    first = _warmup_pairs(raws)
+    slowest = max(raws, key=lambda raw: statistics.median(raw["steps"]["step_s"][first:]))
+    bare_slowest = max(raws, key=lambda raw: statistics.median(raw["steps"]["uninstrumented_step_s"][first:]))
+    step = median_estimate(slowest["steps"]["step_s"][first:])
+    bare = median_estimate(bare_slowest["steps"]["uninstrumented_step_s"][first:])
+    overhead = median_estimate(_overheads(raws)[first:])
+    times = StepTimes(
+        forward_s=_slowest_median(raw["steps"]["forward_s"][first:] for raw in raws),
+        backward_s=_slowest_median(raw["steps"]["backward_s"][first:] for raw in raws),
+        optimizer_s=_slowest_median(raw["steps"]["optimizer_s"][first:] for raw in raws),
+        step_s=step.median,
+        step_ci95=step.ci95,
+        uninstrumented_step_s=bare.median,
+        uninstrumented_ci95=bare.ci95,
+        overhead_ratio=overhead.median,
+        overhead_ci95=overhead.ci95,
+        steps=len(slowest["steps"]["step_s"]) - first,
+        warmup_steps=first,
+    )
+    return _layers(raws, first, step.median), times
+
+
+def left_out(raws: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """Names of the parameters that `summarise` leaves out: 'frozen', and 'unused' (trainable, but never a gradient)."""
+    _check_same_model(raws)
+    first = _warmup_pairs(raws)
+    return {
+        "frozen": list(raws[0]["frozen"]),
+        "unused": [
+            tensor["name"]
+            for at, layer in enumerate(raws[0]["layers"])
+            for index, tensor in enumerate(layer["tensors"])
+            if _ready_s(raws, at, index, first) is None
+        ],
+    }
+
+
+def samples(raws: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """The raw per-step series [s] for a record ('rank0.step_s', 'rank0.forward_s', …), warm-up included."""
+    return {
+        f"rank{rank}.{name}": list(values) for rank, raw in enumerate(raws) for name, values in raw["steps"].items()
+    }
+
+
+def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
+    """One point a size, in ascending order, from `measure_all_reduce`'s result of each rank.
+
+    The estimate of the clocks' offsets may be off by more than a short collective takes. But the rank that came last
+    waited for nobody, so the shortest time that any rank spent, on its own clock, is a lower bound of the transfer that
+    no offset touches, and transfer_s is never below it. Raises RunError when ranks measured different sizes or
+    repetitions, ValueError without ranks.
+    """
+    if not raws:
+        raise ValueError("cost points need the measurements of at least one rank")
+    shapes = [[(point["nbytes"], point["warmup"], len(point["start_s"])) for point in raw] for raw in raws]
+    for rank, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise RunError(f"rank {rank} measured other all-reduce sizes or repetitions than rank 0")
+    points: list[CostPoint] = []
+    for same_size in zip(*raws, strict=True):
+        warmup = same_size[0]["warmup"]
+        transfers_s: list[float] = []
+        waits_s: list[float] = []
+        starts_by_repetition = zip(*(point["start_s"][warmup:] for point in same_size), strict=True)
+        ends_by_repetition = zip(*(point["end_s"][warmup:] for point in same_size), strict=True)
+        for starts, ends in zip(starts_by_repetition, ends_by_repetition, strict=True):
+            shortest_s = min(end - start for start, end in zip(starts, ends, strict=True))
+            transfers_s.append(max(max(ends) - max(starts), shortest_s))
+            waits_s.append(max(starts) - min(starts))
+        transfer = median_estimate(transfers_s)
+        points.append(
+            CostPoint(
+                nbytes=same_size[0]["nbytes"],
+                transfer_s=transfer.median,
+                ci95=transfer.ci95,
+                wait_s=statistics.median(waits_s),
+                repetitions=len(transfers_s),
+            )
+        )
+    return sorted(points, key=lambda point: point.nbytes)
+
+
+def _check_same_model(raws: Sequence[dict[str, Any]]) -> None:
+    if not raws:
+        raise ValueError("a summary needs the profile of at least one rank")
+    shapes = [
+        (
+            len(raw["steps"]["step_s"]),
+            [(layer["name"], [(t["name"], t["bytes"]) for t in layer["tensors"]]) for layer in raw["layers"]],
+        )
+        for raw in raws
+    ]
+    for rank, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise RunError(f"rank {rank} profiled another model, or other steps, than rank 0")
+
+
+def _warmup_pairs(raws: Sequence[dict[str, Any]]) -> int:
+    """Pairs of an instrumented and a bare step before the first that counts: the longest warm-up of any rank."""
+    detected = 0
+    for raw in raws:
+        steps = raw["steps"]
+        pairs_s = [a + b for a, b in zip(steps["step_s"], steps["uninstrumented_step_s"], strict=True)]
+        asked = raw["warmup"]
+        found = min(detect_warmup(pairs_s), max(0, len(pairs_s) - FEWEST_STEPS))
+        detected = max(detected, asked, found)
+    return detected
+
+
+def _overheads(raws: Sequence[dict[str, Any]]) -> list[float]:
+    by_rank = [
+        [a / b - 1 for a, b in zip(raw["steps"]["step_s"], raw["steps"]["uninstrumented_step_s"], strict=True)]
+        for raw in raws
+    ]
+    return [statistics.fmean(ranks) for ranks in zip(*by_rank, strict=True)]
+
+
+def _slowest_median(series: Iterable[Sequence[float]]) -> float:
+    return max(statistics.median(values) for values in series)
+
+
+def _ready_s(raws: Sequence[dict[str, Any]], layer: int, tensor: int, first: int) -> float | None:
+    """Median over the counted steps that had this gradient, slowest rank; None when there was none anywhere."""
+    medians: list[float] = []
+    for raw in raws:
+        present = [value for value in raw["layers"][layer]["tensors"][tensor]["ready_s"][first:] if value is not None]
+        if present:
+            medians.append(statistics.median(present))
+    return max(medians, default=None)
+
+
+def _layers(raws: Sequence[dict[str, Any]], first: int, step_s: float) -> list[Layer]:
+    timed: list[tuple[float, dict[str, Any], float, list[Tensor]]] = []
+    for at, layer in enumerate(raws[0]["layers"]):
+        tensors: list[Tensor] = []
+        for index, raw_tensor in enumerate(layer["tensors"]):
+            ready_s = _ready_s(raws, at, index, first)
+            if ready_s is None:
+                continue
+            facts = {key: raw_tensor[key] for key in ("name", "elements", "bytes", "dtype")}
+            tensors.append(Tensor(**facts, ready_s=ready_s))
+        if not tensors:
+            continue
+        tensors.sort(key=lambda tensor: tensor.ready_s)
+        forward_s = _slowest_median(raw["layers"][at]["forward_s"][first:] for raw in raws)
+        timed.append((tensors[-1].ready_s, layer, forward_s, tensors))
+    timed.sort(key=lambda entry: entry[0])
+
+    layers: list[Layer] = []
+    previous_s = 0.0
+    for ready_s, layer, forward_s, tensors in timed:
+        backward_s = ready_s - previous_s
+        previous_s = ready_s
+        layers.append(
+            Layer(
+                name=layer["name"],
+                kind=layer["kind"],
+                parameters=sum(tensor.elements for tensor in tensors),
+                grad_bytes=sum(tensor.bytes for tensor in tensors),
+                forward_s=forward_s,
+                backward_s=backward_s,
+                ready_s=ready_s,
+                share=(forward_s + backward_s) / step_s,
+                tensors=tensors,
+            )
+        )
+    return layers
