@@ -357,6 +357,8 @@ def loads(text: str, name: str = "record") -> Profile | Comparison:
     """Parse a record's JSON text; `name` is what errors call it. Raises RecordError."""
     try:
         data = json.loads(text)
+        if "\\ud" in text.lower():  # half of a surrogate pair is JSON, but no text: it could not be written again
+            json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise RecordError(f"{name!r} is not whole JSON: it was cut off or is another kind of file") from None
     if not isinstance(data, dict) or "schema_version" not in data or "kind" not in data:

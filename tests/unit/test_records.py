@@ -152,6 +152,7 @@ def test_versions_are_named(version: object, message: str) -> None:
         '{"schema_version": 1, "kind": ' + "[" * 900 + "]" * 900 + "}",
         '{"schema_version": 1, "kind": {"profile": 1}}',
         '{"schema_version": 1, "kind": "profile", "created": NaN}',
+        TEXTS["profile"].replace("resnet18", "\\uD800"),
         '{"benchmarks": [], "version": "1.0"}',
     ],
     ids=lambda text: text[:30],

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from xbench import errors
+from xbench.errors import SpecError, XbenchError, nearest, unknown
+
+
+def _tree() -> list[type[XbenchError]]:
+    found = [XbenchError]
+    for error in found:
+        found += error.__subclasses__()
+    return [error for error in found if error.__module__ == errors.__name__]
+
+
+def test_the_documented_tree_is_the_tree() -> None:
+    drawn = dict(re.findall(r"(\w+)\s+exit (\d+)", errors.__doc__ or ""))
+    assert {error.__name__: str(error.exit_code) for error in _tree()} == drawn
+
+
+def test_an_error_carries_a_hint_and_a_detail() -> None:
+    error = XbenchError("it broke", hint="mend it", detail="Traceback ...")
+    assert (str(error), error.hint, error.detail) == ("it broke", "mend it", "Traceback ...")
+    assert (XbenchError("it broke").hint, XbenchError("it broke").detail) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "close"), [("restnet50", "resnet50"), ("optimum", "optimal"), ("zzz", None), ("", None)]
+)
+def test_nearest(name: str, close: str | None) -> None:
+    assert nearest(name, ["resnet50", "resnet18", "optimal"]) == close
+
+
+def test_unknown_suggests_and_lists() -> None:
+    assert str(unknown("mode", "optimum", ["optimal"])) == "unknown mode 'optimum'"
+    assert unknown("mode", "optimum", ["optimal"]).hint == "did you mean 'optimal'?"
+    assert unknown("mode", "optimum", ["optimal"], listing="xbench modes").hint == (
+        "did you mean 'optimal'? (xbench modes lists them all)"
+    )
+    assert unknown("mode", "zzz", ["optimal"], listing="xbench modes").hint == "xbench modes lists them all"
+    assert isinstance(unknown("mode", "zzz", []), SpecError)
+    assert unknown("mode", "zzz", []).hint is None
