@@ -1,0 +1,60 @@
+# make compare   which schedule is fastest for resnet50 on this machine (sets everything up the first time)
+# make test      lint, types, import contracts and all tests (sets everything up the first time)
+# make lint      the first three of those
+# make clean     remove .venv and caches; results stay
+#
+# PYTHON=python3.12 make ... picks the interpreter. The stamps lie inside .venv, so a removed .venv is made again, and a
+# second run installs nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODES ?= wfbp,mgwfbp,crossover
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: compare test lint clean
+
+compare: $(VENV)/.installed
+	@$(BIN)/xbench compare --modes $(MODES)
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# What the system must have: a recent Python with venv; and ip (iproute2), which only shaped links need.
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "xbench needs Python 3.11 or newer, and there is no $(PYTHON): PYTHON=/path/to/python make ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "xbench needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V): PYTHON=python3.12 make ..." >&2; exit 1; }
+	@if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing python3-venv, which Debian keeps apart from Python" >&2; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv; } >/dev/null; \
+	  else \
+	    echo "$(PYTHON) cannot make virtual environments: as root, run apt-get install python3-venv" >&2; exit 1; \
+	  fi; fi
+	@if ! command -v ip >/dev/null && ! [ -x /usr/sbin/ip ] && ! [ -x /sbin/ip ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing iproute2, for links of a chosen rate" >&2; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq iproute2; } >/dev/null \
+	    || echo "iproute2 could not be installed: shaped links will be missing" >&2; \
+	fi
+	@echo "making $(VENV) with $$($(PYTHON) -V)" >&2
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing xbench and torch into $(VENV): about 2 minutes and 5 GB the first time" >&2
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing xbench, torch and the test tools into $(VENV): about 2 minutes and 5 GB the first time" >&2
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find xbench tests -name __pycache__ -type d -prune -exec rm -rf {} +
