@@ -12,7 +12,6 @@ from xbench.commands.options import (
     effort_from,
     effort_options,
     run_options,
-    workload_from,
     workload_options,
     write_json,
 )
@@ -68,10 +67,11 @@ def compare(
     from xbench.fabrics import parse_fabric
     from xbench.runtime.run import RunRequest
     from xbench.schedules import parse_modes
+    from xbench.workloads import parse_workload
 
     request = RunRequest(
         kind="comparison",
-        workloads=[workload_from(name, **values) for name in workloads or ("resnet50",)],
+        workloads=[parse_workload(name, **values) for name in workloads or ("resnet50",)],
         modes=parse_modes(modes),
         reference=reference,
         fabric=parse_fabric(fabric),
@@ -90,9 +90,10 @@ def run_and_render(request: Any, json_to: str | None, *, all_layers: bool = Fals
 
     console = make_console()
     result = execute(request, console)
-    show(result.record, console, all_layers=all_layers)
-    console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
-    write_json(result.record, json_to)
+    if result.speaks:
+        show(result.record, console, all_layers=all_layers)
+        console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
+        write_json(result.record, json_to)
     if result.error is not None:
         raise result.error
     failed = getattr(result.record, "modes", {})

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xbench.commands.compare import run_and_render
-from xbench.commands.options import check_json, run_options, workload_from, workload_options
+from xbench.commands.options import check_json, run_options, workload_options
 
 
 @click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
@@ -45,10 +45,11 @@ def profile(
     from xbench.fabrics import parse_fabric
     from xbench.runtime.run import RunRequest
     from xbench.spec import Effort
+    from xbench.workloads import parse_workload
 
     request = RunRequest(
         kind="profile",
-        workloads=[workload_from(workload, **values)],
+        workloads=[parse_workload(workload, **values)],
         fabric=parse_fabric(fabric),
         effort=Effort(profile_steps=steps, launches=1),
         device=device,  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Running ranks: the parent side (`run`, `launch`, `assemble`) and the rank side (`worker`, `measure`, `parity`)."""

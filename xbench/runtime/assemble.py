@@ -26,13 +26,16 @@ from xbench.records import (
     Label,
     ModeResult,
     Profile,
+    Ratio,
     Sample,
     WorkloadRecord,
 )
 from xbench.runtime.collect import TOGETHER, Collector
 from xbench.runtime.program import twins
 from xbench.spec import ModeSpec, RunSpec
-from xbench.stats import BlockValue, flag_outliers, grouped_estimate, paired_ratio, reference_ratio, weighted_progress
+from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
+from xbench.stats.summary import flag_outliers, grouped_estimate
+from xbench.stats.windows import weighted_progress
 
 
 def now() -> str:
@@ -198,13 +201,16 @@ def _mode_result(
     if error is None and not blocks:
         error = "nothing was measured"
     if error is not None:
-        return ModeResult(mode=mode.text, status="failed", label=label, error=error, parity=gate, plan=plan, pattern=pattern)
+        return ModeResult(
+            mode=mode.text, status="failed", label=label, error=error, parity=gate, plan=plan, pattern=pattern
+        )
     per_sample = grouped_estimate(_by_launch(blocks))
     step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))
+    ratio: Ratio | None = None
     if mode.text == reference:
-        ratio = reference_ratio()
-    else:
-        ratio = paired_ratio(blocks, values[reference]) if values[reference] else None
+        ratio = REFERENCE_RATIO
+    elif values[reference]:
+        ratio = paired_ratio(blocks, values[reference])
     predicted = _predicted_step_s(run, mode, found, pattern)
     return ModeResult(
         mode=mode.text,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from xbench.records import Bounds, CostModel, Layer, Parity, Plan, Sample, StepTimes, WorkloadRecord
@@ -135,8 +136,8 @@ class Collector:
 
 
 def step_times(stamps: Sequence[Sequence[float]]) -> list[float]:
-    """Time of each step [s]: the maximum over ranks; `stamps[rank]` are its step boundaries [s], the first the start."""
-    per_rank = [[after - before for before, after in zip(rank, rank[1:], strict=False)] for rank in stamps]
+    """Time of each step [s]: the maximum over ranks. `stamps[rank]`: its step boundaries [s], the first the start."""
+    per_rank = [[after - before for before, after in pairwise(rank)] for rank in stamps]
     return [max(times) for times in zip(*per_rank, strict=True)]
 
 

@@ -22,10 +22,12 @@ No torch here: both sides import it.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,22 @@ STATE_BYTES = 256
 
 
 class Journal:
-    """A rank's own log. Writes are unbuffered: what was written is on disk when the rank dies."""
+    """A rank's own log. Writes are unbuffered: what was written is on disk when the rank dies.
 
-    def __init__(self, directory: Path, job: int, rank: int) -> None:
+    `listener(rank, event)`, if given, hears each event too.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        job: int,
+        rank: int,
+        *,
+        listener: Callable[[int, dict[str, Any]], None] | None = None,
+    ) -> None:
         stem = f"job{job}-rank{rank}"
+        self._rank = rank
+        self._listener = listener
         self._events = open(directory / f"{stem}.jsonl", "ab", buffering=0)
         self._state = open(directory / f"{stem}.state", "w+b")
         self._state.truncate(STATE_BYTES)
@@ -44,11 +58,13 @@ class Journal:
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one event. Raises OSError when the disk is full."""
-        line = json.dumps({"event": event, "t": time.monotonic(), **fields}) + "\n"
-        data = line.encode()
+        content = {"event": event, "t": time.monotonic(), **fields}
+        data = (json.dumps(content) + "\n").encode()
         written = self._events.write(data)
         if written != len(data):
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._listener is not None:
+            self._listener(self._rank, content)
 
     def note(self, state: str) -> None:
         """Say what this rank is doing now: 'optimal step 12: waiting for gradients'."""

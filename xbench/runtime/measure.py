@@ -1,7 +1,8 @@
-"""A rank's profile phase: layers, collectives, plans. Collective: every rank of the job calls `profile_job` together."""
+"""A rank's profile phase: layers, collectives, plans. Every rank of the job calls `profile_job` together."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -10,10 +11,9 @@ from xbench.planning import bounds, from_layers, make_plans
 from xbench.planning.cost import Curve, fit
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.layers import profile_step
-from xbench.profilers.summary import cost_points, summarise
+from xbench.profilers.summary import cost_points, left_out, samples, summarise
 from xbench.records import CostModel, Layer, StepTimes
 from xbench.runtime.program import JobPlan
-from xbench.schedules.engine import trainable
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
@@ -24,7 +24,9 @@ COLLECTIVES_S = 6.0
 def profile_job(rank: Rank) -> JobPlan:
     """Measure the step and the link, plan every schedule, write it all to the journal of rank 0."""
     effort = rank.run.effort
-    raw = profile_step(rank.workload, rank.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=rank.note)
+    raw = profile_step(
+        rank.workload, rank.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=rank.note
+    )
     raws = gathered(raw.raw())
     layers, step = summarise(raws)
     world_size = dist.get_world_size()
@@ -34,31 +36,43 @@ def profile_job(rank: Rank) -> JobPlan:
             workload=rank.workload.describe().model_dump(),
             layers=[layer.model_dump() for layer in layers],
             step=step.model_dump(),
-            series={f"rank{r}.{name}": values for r, part in enumerate(raws) for name, values in step_series(part).items()},
+            series=samples(raws),
         )
     cost = None
     if world_size > 1:
         rank.note("measuring collectives")
         grad_bytes = sum(layer.grad_bytes for layer in layers)
         measured = measure_all_reduce(
-            sizes(grad_bytes), rank.device, rank.group, repetitions=7, seconds_budget=COLLECTIVES_S, clock=rank.clock
+            sizes(grad_bytes),
+            rank.device,
+            rank.group,
+            seconds_budget=COLLECTIVES_S,
+            clock=rank.clock,
+            note=rank.note,
         )
         points = cost_points(gathered(measured))
         cost = fit(points, backend=dist.get_backend(), world_size=world_size)
     plan, event = plan_job(layers, step, cost)
     if rank.rank == 0:
         rank.journal.write("plans", **event)
-    known = {tensor.name for layer in layers for tensor in layer.tensors}
-    missing = [name for name in trainable(rank.workload.model) if name not in known]
-    return complete(plan, missing)
+    return complete(plan, left_out(raws)["unused"])
 
 
 def plan_job(layers: list[Layer], step: StepTimes, cost: CostModel | None) -> tuple[JobPlan, dict[str, Any]]:
-    """Plans, bounds and what the blocks need to know, from the measurements. Deterministic: every rank gets the same."""
-    gradients = from_layers(layers)
-    times = {"forward_s": step.forward_s, "backward_s": step.backward_s, "optimizer_s": step.optimizer_s}
+    """Plans, bounds and what the blocks need to know, from the measurements. Deterministic: every rank gets the same.
+
+    The parts of the step are instrumented and the step that users run is not, so all parts are scaled to make up the
+    bare step: predictions and bounds are then of the loop that `compare` times.
+    """
+    bare = step.uninstrumented_step_s / (step.forward_s + step.backward_s + step.optimizer_s)
+    gradients = [replace(gradient, ready_s=gradient.ready_s * bare) for gradient in from_layers(layers)]
+    times = {
+        "forward_s": step.forward_s * bare,
+        "backward_s": step.backward_s * bare,
+        "optimizer_s": step.optimizer_s * bare,
+    }
     curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
-    plans = make_plans(gradients, cost, **times) if cost is not None else {}
+    plans = make_plans(gradients, cost, **times)
     lower = bounds(gradients, curve, **times, compute_s=step.uninstrumented_step_s)
     plan = JobPlan(
         buckets={name: None if name in ("ddp", "compute") else p.buckets for name, p in plans.items()},
@@ -92,8 +106,3 @@ def gathered(value: Any) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
-
-
-def step_series(raw: dict[str, Any]) -> dict[str, list[float]]:
-    """The whole-step series of one rank's raw profile."""
-    return {name: values for name, values in raw.items() if name.endswith("_s") and isinstance(values, list)}

@@ -34,7 +34,7 @@ class Snapshot:
     def __init__(self, workload: Workload) -> None:
         self.model = {name: value.detach().clone() for name, value in _state(workload).items()}
         self.random = torch.get_rng_state()
-        self.cuda_random = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+        self.cuda_random = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def restore(self, workload: Workload) -> None:
         """Put it back. The optimizer forgets its momentum: the snapshot was taken before its first step."""

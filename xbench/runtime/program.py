@@ -33,7 +33,7 @@ class JobPlan(Spec):
 def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:
     """What the turn planner needs to know of each job when `carrier` carries its gradients."""
     return [
-        JobTimes(plan.compute_s, plan.exposed_s.get(carrier, 0.0), count, plan.link_s.get(carrier, 0.0))
+        JobTimes(plan.compute_s, plan.exposed_s.get(carrier, 0.0), count, plan.link_s.get(carrier))
         for plan, count in zip(plans, samples, strict=True)
     ]
 

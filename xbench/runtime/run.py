@@ -1,4 +1,4 @@
-"""A whole run: resolve what was asked for, raise the fabric, launch the ranks, keep what they measured, make the record.
+"""A whole run: resolve what was asked for, raise the fabric, launch the ranks, keep what they measure, make the record.
 
     RunRequest → prepare → RunSpec → fabric → launches → Collector → record.json
 
@@ -20,16 +20,16 @@ from rich.console import Console
 
 from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
-from xbench.fabrics import choose, open_fabric
+from xbench.fabrics import choose, open_fabric, rootless
 from xbench.fabrics.fabric import Fabric
 from xbench.records import Comparison, Profile, save
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
+from xbench.runtime.inside import our_rank, run_inside
 from xbench.runtime.launch import HelperCommand, launch
 from xbench.runtime.program import JobPlan, Program, phases
 from xbench.runtime.progress import Progress, stamp
 from xbench.spec import DeviceType, Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
-from xbench.workloads import resolve
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -59,6 +59,8 @@ class Result:
     record: Profile | Comparison
     path: Path
     error: XbenchError | None
+    speaks: bool = True
+    """False on all ranks but the first when torchrun started xbench itself: they show and keep nothing."""
 
 
 def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
@@ -72,7 +74,9 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
     if paired and len(workloads) == 1:
         workloads = workloads * 2
     if request.reference is not None and request.reference not in [mode.text for mode in modes]:
-        raise SpecError(f"the reference {request.reference!r} is not among the modes", hint=", ".join(m.text for m in modes))
+        raise SpecError(
+            f"the reference {request.reference!r} is not among the modes", hint=", ".join(m.text for m in modes)
+        )
     distinct = len(set(workloads)) > 1
     if paired and distinct and not any(m.name == "sequential" for m in modes):
         # Two different jobs at once are compared through what each takes alone, so that must be measured as well.
@@ -90,19 +94,23 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     guess_ranks = request.fabric.ranks if request.fabric.name == "local" else request.fabric.world_size
     found = probe(list(dict.fromkeys(workloads)), request.device, max(2, guess_ranks) * (len(workloads)))
     device: DeviceType = found.device
-    resolved = tuple(resolve(spec, device) for spec in workloads)
     fabric, reason = choose(request.fabric, found.gpus if device == "cuda" else 0)
-    if reason:
+    if request.fabric.name == "auto":
         notes.append(reason)
-    if fabric.name == "cluster":
+    if rootless.reexec_needed(fabric):
+        rootless.reexec(sys.argv)
+    if fabric.name == "cluster" and len(workloads) > 1:
         raise SpecError(
-            "ranks that torchrun started around xbench are not supported yet", hint="run xbench once, outside torchrun"
+            "two jobs need ranks of their own, and torchrun started the ranks of one around xbench",
+            hint="run xbench once, outside torchrun, or name single-job modes and one workload",
         )
     if request.kind == "comparison" and fabric.world_size < 2:
         raise SpecError(f"a comparison needs at least 2 ranks, and {fabric} has 1", hint="--fabric local:ranks=2")
     if device == "cuda" and fabric.world_size > found.gpus:
-        raise SpecError(f"{fabric} needs {fabric.world_size} GPUs, and this machine has {found.gpus}", hint="--device cpu")
-    records = {spec: record for spec, record in zip(dict.fromkeys(workloads), found.workloads, strict=True)}
+        raise SpecError(
+            f"{fabric} needs {fabric.world_size} GPUs, and this machine has {found.gpus}", hint="--device cpu"
+        )
+    records = dict(zip(dict.fromkeys(workloads), found.workloads, strict=True))
     resolved = tuple(records[spec].record.spec for spec in workloads)
     reference = request.reference
     if request.kind == "comparison" and reference is None:
@@ -122,17 +130,23 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
 
 def execute(request: RunRequest, console: Console) -> Result:
     """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record."""
+    speaks = our_rank() == 0
+    if not speaks:
+        console = Console(quiet=True)
     run, found, notes = prepare(request, console)
     progress = Progress(console, launches=run.effort.launches)
     for spec, workload in zip(run.workloads, _records(run, found), strict=True):
-        progress.say(f"{workload.title}: {workload.input}, batch {workload.batch_size} a rank, {spec.dtype}, {run.device}")
+        progress.say(
+            f"{workload.title}: {workload.input}, batch {workload.batch_size} a rank, {spec.dtype}, {run.device}"
+        )
         if len(set(run.workloads)) == 1:
             break
     for note in notes:
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
     folder = request.output / f"{stamp()}-{request.kind}-{name}"
-    folder.mkdir(parents=True, exist_ok=True)
+    if speaks:
+        folder.mkdir(parents=True, exist_ok=True)
     collector = Collector(run, [spec.batch_size or 1 for spec in run.workloads])
     error: XbenchError | None = None
     command = shlex.join(["xbench", *list(request.argv)[1:]])
@@ -144,7 +158,10 @@ def execute(request: RunRequest, console: Console) -> Result:
         try:
             progress.say(f"fabric {run.fabric}")
             fabric.measure_bandwidth()
-            _launches(run, fabric, folder, collector, progress)
+            if run.fabric.name == "cluster":
+                run_inside(run, collector, progress)
+            else:
+                _launches(run, fabric, folder, collector, progress)
         except XbenchError as caught:
             error = caught
         except KeyboardInterrupt:
@@ -155,8 +172,8 @@ def execute(request: RunRequest, console: Console) -> Result:
     assert frame is not None
     make = profile_record if run.kind == "profile" else comparison_record
     record = make(run, frame, collector, complete=error is None, error=str(error) if error is not None else None)
-    path = keep(record, folder / "record.json")
-    return Result(record, path, error)
+    path = folder / "record.json"
+    return Result(record, keep(record, path) if speaks else path, error, speaks)
 
 
 def keep(record: Profile | Comparison, path: Path) -> Path:
@@ -185,7 +202,11 @@ def _launches(run: RunSpec, fabric: Fabric, folder: Path, collector: Collector, 
         directory = folder / f"launch{number}"
         directory.mkdir(exist_ok=True)
         program = Program(
-            run=run, launch=number, phases=phases(run, number, seed=run.workloads[0].seed), jobs=len(run.workloads), plans=plans
+            run=run,
+            launch=number,
+            phases=phases(run, number, seed=run.workloads[0].seed),
+            jobs=len(run.workloads),
+            plans=plans,
         )
         collector.begin_launch(number)
         progress.begin_launch(number, program.phases)
@@ -240,4 +261,3 @@ def _records(run: RunSpec, found: Preflight) -> list[Any]:
 
 def _safe(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)[:40]
-

@@ -43,7 +43,13 @@ from xbench.workloads.build import Workload, build
 class Rank:
     """The state of one rank while it goes through the program."""
 
-    def __init__(self, program: Program, job: int, directory: Path) -> None:
+    def __init__(
+        self,
+        program: Program,
+        job: int,
+        directory: Path,
+        listener: Callable[[int, dict[str, Any]], None] | None = None,
+    ) -> None:
         self.program = program
         self.run = program.run
         self.job = job
@@ -51,7 +57,7 @@ class Rank:
         self.rank = int(os.environ["RANK"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.host = int(os.environ.get("GROUP_RANK", "0"))
-        self.journal = Journal(directory, job, self.rank)
+        self.journal = Journal(directory, job, self.rank, listener=listener)
         self.journal.write("hello", rank=self.rank, job=job, host=self.host, pid=os.getpid())
         self.plans: list[JobPlan] = list(program.plans)
         self.failed: set[str] = set()
@@ -89,7 +95,11 @@ class Rank:
     def go(self) -> None:
         """All phases."""
         for number, phase in enumerate(self.program.phases):
-            name = {"profile": "profile", "parity": f"gate {phase.mode}", "block": f"round {phase.round + 1} {phase.mode}"}
+            name = {
+                "profile": "profile",
+                "parity": f"gate {phase.mode}",
+                "block": f"round {phase.round + 1} {phase.mode}",
+            }
             self.journal.write("phase", name=name[phase.kind], number=number)
             self.note(name[phase.kind])
             if phase.kind == "profile":
@@ -131,11 +141,14 @@ class Rank:
                 part.replace(self._plan_file(job))
             dist.all_reduce(torch.zeros(1, device=self.device))
         self.barrier("profiles read")
+        if self.run.fabric.name == "cluster":
+            self.plans = [plan]  # the ranks need not share a disk, and there is one job
+            self.snapshot.restore(self.workload)
+            return
         known = 1 if twins(self.run) else self.program.jobs
         read = [JobPlan.model_validate_json(self._plan_file(job).read_text()) for job in range(known)]
         self.plans = read * self.program.jobs if twins(self.run) else read
-        parity_start = self.snapshot
-        parity_start.restore(self.workload)
+        self.snapshot.restore(self.workload)
 
     def _plan_file(self, job: int) -> Path:
         return self.directory / f"plan{job}.json"
@@ -161,7 +174,10 @@ class Rank:
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, forward, backward."""
         self.workload.optimizer.zero_grad(set_to_none=True)
-        self.workload.forward_loss(handle.model).backward()
+        self.workload.forward_loss(handle.model).backward()  # type: ignore[no-untyped-call]
+
+    def _apply(self) -> None:
+        self.workload.optimizer.step()
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
         """`steps` ordinary training steps, `mark()` after each."""
@@ -194,7 +210,7 @@ class Rank:
             self.turns,
             steps,
             wait_gradients=wait_gradients,
-            apply=self.workload.optimizer.step,
+            apply=self._apply,
             forward_backward=forward_backward,
             mark=mark,
         )
@@ -224,7 +240,8 @@ class Rank:
             if mode.name == "crossover":
                 pattern = tuple(range(self.program.jobs))
                 result = self._trained(
-                    mode, lambda handle: self.train_in_turns(handle, _block_id("gate", mode), pattern, steps, what, _nothing)
+                    mode,
+                    lambda handle: self.train_in_turns(handle, _block_id("gate", mode), pattern, steps, what, _nothing),
                 )
             else:
                 result = self._trained(mode, lambda handle: self.train(handle, steps, what, _nothing))
@@ -269,7 +286,10 @@ class Rank:
         warmup = self.run.effort.warmup_steps
         what = f"round {phase.round + 1} {mode.text}"
         stamps: list[Any] = []
-        mark = lambda: stamps.append(self.clock.mark())  # noqa: E731
+
+        def mark() -> None:
+            stamps.append(self.clock.mark())
+
         pattern = None
         try:
             handle = self.attach(mode, deferred=mode.name == "crossover")
@@ -331,7 +351,10 @@ def main(argv: list[str]) -> int:
     except BaseException as error:
         with suppress(OSError):
             rank.journal.write(
-                "error", message=f"{type(error).__name__}: {error}", kind=type(error).__name__, traceback=traceback.format_exc()
+                "error",
+                message=f"{type(error).__name__}: {error}",
+                kind=type(error).__name__,
+                traceback=traceback.format_exc(),
             )
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         # Not sys.exit: background threads of a backend whose peer is gone can keep a dying interpreter alive for ever.

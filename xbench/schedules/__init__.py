@@ -13,14 +13,20 @@ from xbench.spec import ModeSpec
 MODES: Registry[object] = Registry("mode", listing="xbench modes", group="xbench.modes")
 MODES.add("compute", "xbench.schedules.compute:Compute", "no communication at all: the control", synchronous=False)
 MODES.add("ddp", "xbench.schedules.ddp:Ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB")
-MODES.add("ddp-tuned", "xbench.schedules.ddp_tuned:DdpTuned", "DDP's own reducer with the exact plan's buckets", planned=True)
+MODES.add(
+    "ddp-tuned", "xbench.schedules.ddp_tuned:DdpTuned", "DDP's own reducer with the exact plan's buckets", planned=True
+)
 MODES.add("single", "xbench.schedules.single:Single", "one collective after the whole backward pass", planned=True)
 MODES.add("wfbp", "xbench.schedules.wfbp:Wfbp", "one collective a tensor, as soon as it is ready", planned=True)
 MODES.add("mgwfbp", "xbench.schedules.mgwfbp:MgWfbp", "the MG-WFBP paper's greedy merging", planned=True)
-MODES.add("optimal", "xbench.schedules.optimal:Optimal", "exact best contiguous buckets for the measured link", planned=True)
+MODES.add(
+    "optimal", "xbench.schedules.optimal:Optimal", "exact best contiguous buckets for the measured link", planned=True
+)
 MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
 MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
-MODES.add("crossover", "", "two jobs in turns: one computes while the other communicates", paired=True, carrier="optimal")  # fmt: skip
+MODES.add(
+    "crossover", "", "two jobs in turns: one computes while the other communicates", paired=True, carrier="optimal"
+)
 
 
 def parse_mode(text: str) -> ModeSpec:

@@ -1,12 +1,12 @@
 """`xbench.attach`: put a schedule under a training loop that already exists.
 
-    plan = xbench.load_result("results/runs/.../record.json")
-    with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            loss = criterion(handle.model(inputs), targets)
-            loss.backward()
-            optimizer.step()
+plan = xbench.load_result("results/runs/.../record.json")
+with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = criterion(handle.model(inputs), targets)
+        loss.backward()
+        optimizer.step()
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def attach(
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
     `schedule` is a single-job mode of `xbench modes`. `plan` holds the buckets: a record of `xbench profile` or
-    `xbench compare` (or its path), one of its plans, or lists of parameter names in launch order; `mgwfbp`, `optimal` and
-    `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"` gradients are averaged when
+    `xbench compare` (or its path), one of its plans, or lists of parameter names in launch order; `mgwfbp`, `optimal`
+    and `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"` gradients are averaged when
     `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and `handle.synchronize()`
     must come before anything else that reads them (clipping, GradScaler). `unused_parameters=True` tells the DDP
     schedules to look for parameters without a gradient; ours always cope with them.
@@ -80,7 +80,8 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
         plans = plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans
         if schedule not in plans:
             raise SpecError(
-                f"the record has no plan for {schedule!r}", hint=f"it has {', '.join(plans) or 'none'}: was it of one rank?"
+                f"the record has no plan for {schedule!r}",
+                hint=f"it has {', '.join(plans) or 'none'}: was it of one rank?",
             )
         plan = plans[schedule]
     return plan.buckets if isinstance(plan, Plan) else plan

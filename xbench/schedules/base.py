@@ -30,7 +30,9 @@ Buckets = Sequence[Sequence[str]]
 class Handle:
     """An attached schedule. Leaving the context detaches it."""
 
-    def __init__(self, model: Module, engine: Engine | None = None, on_detach: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, model: Module, engine: Engine | None = None, on_detach: Callable[[], None] | None = None
+    ) -> None:
         self.model = model
         self.engine = engine
         self._on_detach = on_detach

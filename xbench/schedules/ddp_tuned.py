@@ -1,7 +1,7 @@
 """ddp-tuned: DDP's own reducer, with the exact plan's buckets.
 
-`bucket_cap_mb_list` gives each of DDP's buckets a size of its own. DDP closes a bucket when its size reaches the cap, so
-caps can be chosen that reproduce the plan (`xbench.planning.plans.bucket_caps_mib`). This is what a user who wants to
+`bucket_cap_mb_list` gives each of DDP's buckets a size of its own. DDP closes a bucket when its size reaches the cap,
+so caps can be chosen that reproduce the plan (`xbench.planning.plans.bucket_caps_mib`). This is what a user who wants to
 change one line, and nothing else, can have. Only newer torch takes the argument.
 """
 
@@ -43,7 +43,9 @@ class DdpTuned(Ddp):
         plan = Plan(
             mode="ddp-tuned",
             buckets=[list(names) for names in buckets],
-            bucket_bytes=[sum(parameters[n].numel() * parameters[n].element_size() for n in names) for names in buckets],
+            bucket_bytes=[
+                sum(parameters[n].numel() * parameters[n].element_size() for n in names) for names in buckets
+            ],
             predicted_step_s=0.0,
             predicted_exposed_s=0.0,
         )

@@ -135,7 +135,7 @@ class Engine:
         self._handles: list[RemovableHandle] = []
         for name, parameter in self.parameters.items():
             setattr(parameter, _ATTACHED, self)
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))  # type: ignore[no-untyped-call]
         if optimizer is not None and wait == "step":
             self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.synchronize()))
 
@@ -286,7 +286,7 @@ def trainable(model: Module) -> dict[str, Parameter]:
 
 
 def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Parameter]) -> None:
-    """Each trainable parameter in exactly one bucket, one dtype a bucket. Raises SpecError naming the first that is not."""
+    """Each trainable parameter in exactly one bucket, one dtype a bucket. Raises SpecError for the first that is not."""
     seen: set[str] = set()
     for names in buckets:
         if not names:
@@ -303,7 +303,9 @@ def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Param
             seen.add(name)
         dtypes = {parameters[name].dtype for name in names}
         if len(dtypes) > 1:
-            raise SpecError(f"the bucket that starts with {names[0]!r} mixes dtypes", hint="never two dtypes in a bucket")
+            raise SpecError(
+                f"the bucket that starts with {names[0]!r} mixes dtypes", hint="never two dtypes in a bucket"
+            )
     for name in parameters:
         if name not in seen:
             raise SpecError(f"the plan leaves out parameter {name!r}", hint="was the plan made for another model?")

@@ -1,0 +1,162 @@
+"""From what was collected to a comparison, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xbench.records import Comparison, Environment, FabricRecord, Parity, WorkloadRecord, dump, loads
+from xbench.runtime.assemble import Frame, comparison_record
+from xbench.runtime.collect import Collector
+from xbench.runtime.run import RunRequest, check_request
+from xbench.schedules import parse_modes
+from xbench.errors import SpecError
+from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
+
+LOCAL = FabricSpec(name="local", ranks=2)
+A = WorkloadSpec(name="resnet18", batch_size=4)
+B = WorkloadSpec(name="vgg11", batch_size=2)
+
+
+def frame(workloads: tuple[WorkloadSpec, ...]) -> Frame:
+    environment = Environment(hostname="h", cpu="c", cores=2, memory_bytes=1, python="3.11", torch="2.15", device="cpu",
+                              device_count=0, xbench="0", commit=None)  # fmt: skip
+    fabric = FabricRecord(name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2,
+                          world_size=2)  # fmt: skip
+    records = [
+        WorkloadRecord(
+            spec=s, title=s.title, parameters=1, tensors=1, grad_bytes=4, batch_size=s.batch_size or 1, input=""
+        )
+        for s in workloads
+    ]
+    return Frame("xbench compare", environment, fabric, records)
+
+
+def timed(collector: Collector, mode: str, job: int, step_s: float, *, rounds: int = 6, start: float = 0.0) -> None:
+    for round_ in range(rounds):
+        stamps = [start + round_ * 100 + i * step_s for i in range(30)]
+        for rank in range(2):
+            event: dict[str, Any] = {"event": "block", "mode": mode, "round": round_, "position": round_, "warmup": 1}
+            collector.take(job, rank, event | {"stamps": stamps, "pattern": None})
+
+
+def compare(modes: str, workloads: tuple[WorkloadSpec, ...], steps: dict[str, list[float]]) -> Comparison:
+    run = RunSpec(kind="comparison", workloads=workloads, modes=parse_modes(modes), fabric=LOCAL, effort=Effort())
+    collector = Collector(run, [spec.batch_size or 1 for spec in workloads])
+    for mode, per_job in steps.items():
+        for job, step_s in enumerate(per_job):
+            timed(collector, mode, job, step_s)
+    record = comparison_record(run, frame(workloads), collector, complete=True, error=None)
+    assert loads(dump(record)) == record
+    return record
+
+
+def per_sample(record: Comparison, mode: str) -> float:
+    found = record.modes[mode].seconds_per_sample
+    assert found is not None
+    return found.median
+
+
+def test_one_job_is_its_step_over_the_batch_of_all_ranks() -> None:
+    record = compare("ddp,optimal", (A,), {"ddp": [0.8], "optimal": [0.4]})
+    assert per_sample(record, "ddp") == pytest.approx(0.1)
+    ratio = record.modes["optimal"].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.5)
+    assert ratio.verdict == "faster"
+    assert record.modes["ddp"].ratio is not None
+    assert record.modes["ddp"].ratio.verdict == "reference"
+
+
+def test_twins_at_once_are_plain_time_over_samples() -> None:
+    record = compare("sequential,crossover", (A, A), {"sequential": [0.8, 0.8], "crossover": [1.0, 1.0]})
+    assert per_sample(record, "sequential") == pytest.approx(0.1)
+    assert per_sample(record, "crossover") == pytest.approx(1.0 / 16)
+    step = record.modes["crossover"].step_s
+    assert step is not None
+    assert step.median == pytest.approx(0.5)  # two steps a second
+
+
+def test_different_jobs_at_once_are_compared_through_weighted_progress() -> None:
+    record = compare("sequential,crossover", (A, B), {"sequential": [1.0, 3.0], "crossover": [2.0, 4.0]})
+    # One step of each takes 4 s alone and makes 8 + 4 samples; together they progress at 1/2 + 3/4 of a device.
+    assert per_sample(record, "sequential") == pytest.approx(4.0 / 12)
+    assert per_sample(record, "crossover") == pytest.approx(4.0 / 12 / 1.25)
+    ratio = record.modes["crossover"].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.8)
+
+
+def test_exposed_communication_is_the_step_beyond_the_control() -> None:
+    record = compare("compute,ddp", (A,), {"compute": [0.5], "ddp": [0.8]})
+    assert record.modes["ddp"].exposed_s == pytest.approx(0.3)
+    assert record.modes["compute"].exposed_s == pytest.approx(0.0)
+
+
+def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp,wfbp"), fabric=LOCAL)
+    collector = Collector(run, [4])
+    timed(collector, "ddp", 0, 1.0)
+    timed(collector, "wfbp", 0, 0.1)
+    verdict = Parity(ok=False, max_relative_difference=0.5, tolerance=0.02, bitwise_across_ranks=True, steps=3,
+                     worst_parameter="fc.weight", message="'fc.weight' differs from DDP's by 0.5 of its update")  # fmt: skip
+    collector.take(0, 0, {"event": "parity", "mode": "wfbp", **verdict.model_dump()})
+    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    failed = record.modes["wfbp"]
+    assert failed.status == "failed"
+    assert failed.step_s is None
+    assert failed.ratio is None
+    assert "fc.weight" in (failed.error or "")
+
+
+def test_nothing_measured_is_a_failed_mode_and_an_incomplete_record() -> None:
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp,wfbp"), fabric=LOCAL)
+    record = comparison_record(run, frame((A,)), Collector(run, [4]), complete=False, error="rank 1 was killed")
+    assert not record.complete
+    assert record.error == "rank 1 was killed"
+    assert {mode.status for mode in record.modes.values()} == {"failed"}
+
+
+def test_a_disturbed_block_is_flagged_and_kept() -> None:
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp"), fabric=LOCAL)
+    collector = Collector(run, [4])
+    timed(collector, "ddp", 0, 1.0, rounds=8)
+    stamps = [1000.0 + i * 5.0 for i in range(5)]
+    for rank in range(2):
+        collector.take(0, rank, {"event": "block", "mode": "ddp", "round": 9, "position": 9, "warmup": 1, "stamps": stamps, "pattern": None})  # fmt: skip
+    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    assert [sample.outlier for sample in record.samples] == [False] * 8 + [True]
+    assert record.modes["ddp"].blocks == 9
+
+
+def request(modes: str, *workloads: WorkloadSpec) -> RunRequest:
+    return RunRequest(kind="comparison", workloads=workloads, modes=parse_modes(modes), fabric=LOCAL, effort=Effort())
+
+
+def test_one_workload_and_a_paired_mode_make_twins() -> None:
+    workloads, modes = check_request(request("ddp,crossover", A))
+    assert workloads == (A, A)
+    assert [mode.text for mode in modes] == ["ddp", "crossover"]
+
+
+def test_different_jobs_at_once_bring_their_control_along() -> None:
+    _, modes = check_request(request("crossover", A, B))
+    assert [mode.text for mode in modes] == ["crossover", "sequential"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "workloads", "reference", "message"),
+    [
+        ("ddp", (A, A, A), None, "3 workloads were named, and at most 2 jobs can share the devices"),
+        ("ddp", (), None, "no workload was named"),
+        ("ddp,single", (A,), "optimal", "the reference 'optimal' is not among the modes"),
+    ],
+)
+def test_requests_that_cannot_work(
+    modes: str, workloads: tuple[WorkloadSpec, ...], reference: str | None, message: str
+) -> None:
+    asked = request(modes, *workloads)
+    asked.reference = reference
+    with pytest.raises(SpecError, match=message):
+        check_request(asked)
