@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, sentence, hint = _explain(error)
         _complain(sentence, hint)
         if debug:
-            click.echo(getattr(error, "detail", None) or traceback.format_exc().rstrip(), err=True)
+            click.echo((getattr(error, "detail", None) or traceback.format_exc()).rstrip(), err=True)
         return code
     return outcome if isinstance(outcome, int) else 0
 
@@ -155,7 +155,9 @@ def _usage(error: click.ClickException) -> tuple[str, str | None]:
     path = context.command_path if context else "xbench"
     hint: str | None = f"{path} --help lists what it takes"
     if isinstance(error, click.NoSuchOption):
-        known = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        known = (
+            [name for parameter in context.command.get_params(context) for name in parameter.opts] if context else []
+        )
         close = nearest(error.option_name, known)
         return f"{path} has no option {error.option_name!r}", f"did you mean {close}?" if close else hint
     if isinstance(error, click.MissingParameter):
@@ -163,7 +165,8 @@ def _usage(error: click.ClickException) -> tuple[str, str | None]:
     if isinstance(error, click.BadParameter):
         parameter = error.param
         name = (error.param_hint or (parameter.get_error_hint(context) if parameter and context else None)) or "value"
-        return f"{str(name).strip(chr(39))}: {_uncapital(error.message)}", hint
+        told = _uncapital(error.message).replace("valid integer range", "whole number").replace("<=x<=", " to ")
+        return f"{str(name).strip(chr(39))}: {told}", hint
     return _uncapital(error.format_message()), hint if isinstance(error, click.UsageError) else None
 
 

@@ -118,7 +118,7 @@ def failure_line(result: ModeResult) -> str | None:
         if not parity.bitwise_across_ranks:
             what += "; ranks differ from each other"
         return (
-            f"{result.mode} FAILED the correctness gate against {parity.reference} (tolerance {parity.tolerance:.0e}), "
+            f"{result.mode} FAILED the correctness gate against {parity.reference} (tolerance {parity.tolerance:g}), "
             f"so its time is not shown: {what}"
         )
     if result.status == "failed":

@@ -62,7 +62,7 @@ def test_colour_adds_nothing_to_the_words(name: str) -> None:
 @pytest.mark.parametrize("width", [60, 100])
 def test_a_mode_that_failed_shows_why_and_no_time(width: int) -> None:
     text = " ".join(render(made.troubled(), width=width).split())
-    assert "mgwfbp FAILED the correctness gate against ddp (tolerance 1e-04), so its time is not shown" in text
+    assert "mgwfbp FAILED the correctness gate against ddp (tolerance 0.0001), so its time is not shown" in text
     assert "layer1.0.conv1.weight is 0.31; ranks differ from each other" in text
     assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in text
     assert "25.0 ms" not in text  # 0.4 s over 16 samples

@@ -1,0 +1,157 @@
+"""The house rules, executable: what imports what, what stays fast, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import xbench
+from xbench import cli
+from xbench.schedules import MODES
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "xbench").rglob("*.py"))
+HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
+
+
+def _context() -> click.Context:
+    return click.Context(cli.cli, info_name="xbench")
+
+
+def _command(name: str) -> click.Command:
+    command = cli.cli.get_command(_context(), name)
+    assert command is not None
+    return command
+
+
+def _all_commands() -> list[tuple[str, click.Command]]:
+    """Every command and subcommand, as (path, command)."""
+    found = [(name, _command(name)) for name in cli.COMMANDS]
+    for path, command in found:
+        if isinstance(command, click.Group):
+            found += [(f"{path} {name}", child) for name, child in command.commands.items()]
+    return found
+
+
+def test_imports_run_one_way() -> None:
+    from importlinter.cli import lint_imports
+
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None) == 0
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["comprae"]])
+def test_the_group_alone_imports_nothing_heavy(words: list[str]) -> None:
+    code = (
+        f"import sys; from xbench.cli import main; main({words!r}); "
+        f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_a_command_s_help_imports_no_torch(name: str) -> None:
+    code = (
+        f"import sys; from xbench.cli import main; assert main([{name!r}, '--help']) == 0; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+def test_the_public_package_is_light() -> None:
+    code = "import sys, xbench; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_summary_in_the_table_is_the_command_s_own(name: str) -> None:
+    assert _command(name).get_short_help_str(limit=200) == cli.COMMANDS[name][1]
+
+
+def test_every_command_and_option_has_help() -> None:
+    for path, command in _all_commands():
+        assert command.help, path
+        assert command.get_short_help_str(), path
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                told = parameter.help or isinstance(parameter.type, click.Choice)
+                assert told, f"{path} {parameter.opts[0]}"
+
+
+def test_every_command_takes_debug() -> None:
+    for path, command in _all_commands():
+        assert any("--debug" in parameter.opts for parameter in command.params), path
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_a_page_that_names_its_options(name: str) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# xbench {name}\n")
+    command = _command(name)
+    own = [option for p in command.params if isinstance(p, click.Option) for option in p.opts if option != "--debug"]
+    children = list(command.commands) if isinstance(command, click.Group) else []
+    assert [option for option in [*own, *children] if option not in page] == []
+
+
+def test_options_in_the_pages_exist() -> None:
+    known = {option for _, command in _all_commands() for p in command.params for option in p.opts}
+    known |= {"--help", "--version"}
+    for page in (ROOT / "docs").glob("*.md"):
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
+        assert named <= known, page.name
+
+
+def test_links_between_the_pages_hold() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_mode_is_one_line_here_and_in_the_page() -> None:
+    page = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
+    for entry in MODES:
+        assert entry.summary
+        assert "\n" not in entry.summary
+        assert len(entry.summary) <= 80
+        assert page.count(f"\n| `{entry.name}` |") == 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_short_and_says_what_it_is(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 600
+    assert ast.get_docstring(ast.parse(text)), "a module's docstring is its theory"
+
+
+def test_all_is_honest() -> None:
+    for module_info in pkgutil.walk_packages(xbench.__path__, "xbench."):
+        source = ROOT / Path(*module_info.name.split("."))
+        file = source / "__init__.py" if module_info.ispkg else source.with_suffix(".py")
+        if "__all__" not in file.read_text(encoding="utf-8"):
+            continue
+        module = importlib.import_module(module_info.name)
+        assert len(module.__all__) == len(set(module.__all__)), module_info.name
+        for name in module.__all__:
+            assert getattr(module, name) is not None, f"{module_info.name}.{name}"
+
+
+def test_the_public_api_is_what_it_says() -> None:
+    assert len(xbench.__all__) == len(set(xbench.__all__))
+    for name in xbench.__all__:
+        assert hasattr(xbench, name), name
+
+
+def test_constraints_pin_every_dependency() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    needed = set(re.findall(r'^    "([A-Za-z][\w-]*)(?:>=[^"]*)?",$', pyproject, flags=re.MULTILINE))
+    pinned = set(re.findall(r"^([A-Za-z][\w.-]*)==[\w.]+$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
+    assert len(needed) > 10
+    assert {name.lower().replace("_", "-") for name in needed} <= {name.lower().replace("_", "-") for name in pinned}

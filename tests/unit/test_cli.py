@@ -1,0 +1,329 @@
+"""The command line from outside: exit codes, one sentence on stderr, and nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from xbench import cli
+from xbench.commands.options import (
+    check_json,
+    effort_from,
+    effort_options,
+    run_options,
+    workload_from,
+    workload_options,
+    write_json,
+)
+from xbench.errors import Interrupted, RankError, SpecError
+from xbench.records import load, loads
+from xbench.spec import Effort, WorkloadSpec
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RECORD = GOLDEN / "comparison-v1.json"
+
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run `main` on words; (exit code, stdout, stderr)."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def call(*words: str) -> Outcome:
+        code = cli.main(list(words))
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Make `xbench schema` raise."""
+
+    def set_up(error: BaseException) -> None:
+        def fail() -> None:
+            raise error
+
+        from xbench.commands.schema import schema
+
+        monkeypatch.setattr(schema, "callback", fail)
+
+    return set_up
+
+
+def test_help_lists_every_command(run: Callable[..., Outcome]) -> None:
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    for name, (_, summary) in cli.COMMANDS.items():
+        assert f"\n  {name}" in out
+        assert " ".join(summary.split()[:4]) in out
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(run: Callable[..., Outcome]) -> None:
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: xbench")
+
+
+def test_version(run: Callable[..., Outcome]) -> None:
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.startswith("xbench 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "hint"),
+    [
+        (["comprae"], "unknown command 'comprae'", "did you mean 'compare'? (xbench --help lists them all)"),
+        (["modes", "--hepl"], "xbench modes has no option '--hepl'", "did you mean --help?"),
+        (["--versoin"], "xbench has no option '--versoin'", "did you mean --version?"),
+        (["report"], "missing argument 'RESULT'", "xbench report --help lists what it takes"),
+        (["modes", "x"], "got unexpected extra argument (x)", "xbench modes --help lists what it takes"),
+        (["report", "/none"], "there is no result file '/none'", None),
+        (["report", str(RECORD), "--json", "/none/x.json"], "--json: the folder of '/none/x.json' does not exist",
+         "mkdir -p /none"),
+        (["report", str(RECORD), "--json", "/"], "--json: '/' is a folder", "write /record.json"),
+    ],
+)  # fmt: skip
+def test_usage_errors(run: Callable[..., Outcome], words: list[str], sentence: str, hint: str | None) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert err == f"error: {sentence}\n" + (f"  hint: {hint}\n" if hint else "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (SpecError("the rate 'x' is no rate", hint="write 1gbit"), 2, "the rate 'x' is no rate\n  hint: write 1gbit"),
+        (RankError("rank 1 on host 1 died"), 1, "rank 1 on host 1 died"),
+        (Interrupted("interrupted in round 2"), 130, "interrupted in round 2"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.Abort(), 130, "interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/record.json"), 1,
+         "/x/record.json: No space left on device\n  hint: --debug shows where"),
+        (ModuleNotFoundError("No module named 'torch'", name="torch._C"), 1,
+         "this needs the Python package 'torch', which is not installed\n  hint: pip install torch"),
+        (ZeroDivisionError("division\nby zero"), 1,
+         "this is a bug in xbench: ZeroDivisionError: division by zero\n"
+         "  hint: run the same command with --debug and report the traceback"),
+        (ModuleNotFoundError("No module named 'xbench.nothing'", name="xbench.nothing"), 1,
+         "this is a bug in xbench: ModuleNotFoundError: No module named 'xbench.nothing'\n"
+         "  hint: run the same command with --debug and report the traceback"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1,
+         "this is a bug in xbench: RuntimeError: a pipe between processes broke\n"
+         "  hint: run the same command with --debug and report the traceback"),
+    ],
+)  # fmt: skip
+def test_every_exception_is_one_sentence_and_an_exit_code(
+    run: Callable[..., Outcome],
+    failing: Callable[[BaseException], None],
+    error: BaseException,
+    code: int,
+    sentence: str,
+) -> None:
+    failing(error)
+    got, out, err = run("schema")
+    assert (got, out) == (code, "")
+    assert err.lstrip("\n") == f"error: {sentence}\n"  # click ends the line of a ^C first
+
+
+@pytest.mark.parametrize("words", [["--debug", "schema"], ["schema", "--debug"]])
+def test_debug_shows_the_traceback_from_both_places(
+    run: Callable[..., Outcome], failing: Callable[[BaseException], None], words: list[str]
+) -> None:
+    failing(ZeroDivisionError("here"))
+    code, _, err = run(*words)
+    assert code == 1
+    assert "raise error\nZeroDivisionError: here\n" in err
+
+
+def test_debug_shows_a_rank_s_own_traceback(
+    run: Callable[..., Outcome], failing: Callable[[BaseException], None]
+) -> None:
+    failing(RankError("rank 1 on host 1 died", detail="Traceback of rank 1:\n  boom\n"))
+    assert "boom" not in run("schema")[2]
+    assert run("schema", "--debug")[2] == "error: rank 1 on host 1 died\nTraceback of rank 1:\n  boom\n"
+
+
+def test_debug_works_when_the_words_do_not_parse(run: Callable[..., Outcome]) -> None:
+    code, _, err = run("modes", "--nothing", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (1, 1), (3, 3), ("text", 0)])
+def test_a_command_may_return_its_exit_code(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, returned: object, code: int
+) -> None:
+    from xbench.commands.schema import schema
+
+    monkeypatch.setattr(schema, "callback", lambda: returned)
+    assert run("schema")[0] == code
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from xbench.cli import main; sys.stdin.read(); sys.exit(main(['schema']))"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(b"", timeout=60)
+    assert (process.returncode, err) == (1, b"")
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", None])
+def test_no_escape_codes_off_a_terminal(variable: str | None) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", **({variable: "1"} if variable else {})}
+    command = [sys.executable, "-m", "xbench.cli", "report", str(RECORD)]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert b"\x1b[" not in done.stdout
+    assert done.stderr == b""
+    assert b"optimal is fastest" in done.stdout
+
+
+def test_report_prints_the_table_again(run: Callable[..., Outcome]) -> None:
+    code, out, err = run("report", str(RECORD))
+    assert (code, err) == (0, "")
+    shown = [line.rstrip() for line in out.splitlines()]
+    assert shown == (GOLDEN / "comparison-100.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_report_all_shows_every_layer(run: Callable[..., Outcome]) -> None:
+    record = load(GOLDEN / "profile-v1.json")
+    last = record.layers[-1].name  # type: ignore[union-attr]
+    assert last not in run("report", str(GOLDEN / "profile-v1.json"))[1]
+    assert last in run("report", "--all", str(GOLDEN / "profile-v1.json"))[1]
+
+
+def test_report_gives_stdout_to_json_alone(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, out, err = run("report", str(RECORD), "--json", "-")
+    assert code == 0
+    assert loads(out) == load(RECORD)
+    assert "optimal is fastest" in err
+    assert run("report", str(RECORD), "--json", str(tmp_path / "copy.json"))[0] == 0
+    assert load(tmp_path / "copy.json") == load(RECORD)
+
+
+def test_report_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['torchvision'] = None; from xbench.cli import main; "
+        f"sys.exit(main(['report', {str(RECORD)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "optimal is fastest" in done.stdout
+
+
+def test_modes_lists_every_mode(run: Callable[..., Outcome]) -> None:
+    from xbench.schedules import MODES
+
+    code, out, err = run("modes")
+    assert (code, err) == (0, "")
+    for entry in MODES:
+        assert sum(line.split()[0] == entry.name and entry.summary in line for line in out.splitlines()) == 1
+
+
+def test_schema_is_json_schema(run: Callable[..., Outcome]) -> None:
+    code, out, err = run("schema")
+    assert (code, err) == (0, "")
+    assert "Comparison" in json.loads(out)["$defs"]
+
+
+def test_efforts() -> None:
+    nothing = {"launches": None, "rounds": None, "steps": None}
+    assert effort_from(**nothing) == Effort(launches=2, rounds=6, steps=None)
+    quick = effort_from(**nothing, quick=True)
+    assert (quick.launches, quick.rounds, quick.steps) == (1, 6, 4)
+    rigorous = effort_from(**nothing, rigorous=True)
+    assert (rigorous.launches, rigorous.rounds, rigorous.steps) == (5, 8, None)
+    own = effort_from(launches=3, rounds=None, steps=9, quick=True)
+    assert (own.launches, own.rounds, own.steps) == (3, 6, 9)
+    with pytest.raises(SpecError, match="exclude each other"):
+        effort_from(**nothing, quick=True, rigorous=True)
+
+
+def test_workload_from() -> None:
+    given = {"batch_size": 8, "image_size": None, "seq_len": 64, "dtype": "bf16", "optimizer": "adamw", "seed": 3}
+    assert workload_from("gpt2-small", **given) == WorkloadSpec(
+        name="gpt2-small", batch_size=8, seq_len=64, dtype="bf16", optimizer="adamw", seed=3
+    )
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What the shared options pass to a command; `xbench schema` stands in for one."""
+    got: dict[str, object] = {}
+
+    @click.command(name="schema")
+    @workload_options
+    @effort_options
+    @run_options
+    def command(**values: object) -> None:
+        got.update(values)
+
+    import xbench.commands.schema as module
+
+    monkeypatch.setattr(module, "schema", command)
+    return got
+
+
+def test_shared_options_have_defaults(run: Callable[..., Outcome], options: dict[str, object]) -> None:
+    assert run("schema")[0] == 0
+    assert options == {
+        "batch_size": None, "image_size": None, "seq_len": None, "dtype": "fp32", "optimizer": "sgd", "seed": 0,
+        "launches": None, "rounds": None, "steps": None, "quick": False, "rigorous": False,
+        "fabric": "auto", "device": "auto", "json_to": None, "timeout_s": 120.0, "output": Path("results/runs"),
+    }  # fmt: skip
+
+
+def test_a_timeout_has_a_unit(run: Callable[..., Outcome], options: dict[str, object]) -> None:
+    assert run("schema", "--timeout", "1.5min")[0] == 0
+    assert options["timeout_s"] == 90.0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--batch-size", "0"], "--batch-size: 0 is not in the range 1 to 1000000"),
+        (["--image-size", "-3"], "--image-size: -3 is not in the range 1 to 100000"),
+        (["--seq-len", "many"], "--seq-len: 'many' is not a whole number"),
+        (["--dtype", "fp8"], "--dtype: 'fp8' is not one of 'fp32', 'bf16'"),
+        (["--device", "gpu"], "--device: 'gpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (["--launches", "101"], "--launches: 101 is not in the range 1 to 100"),
+        (["--steps", "1"], "--steps: 1 is not in the range 2 to 10000"),
+        (["--timeout", "0"], "--timeout: 0 is not in the range 1 s to 86400 s"),
+        (["--timeout", "soon"], "--timeout: 'soon' is not a duration: write it like 20us or 1.5s"),
+        (["--batchsize", "3"], "xbench schema has no option '--batchsize'"),
+    ],
+)
+def test_values_that_cannot_work(
+    run: Callable[..., Outcome], options: dict[str, object], words: list[str], sentence: str
+) -> None:
+    code, out, err = run("schema", *words)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == f"error: {sentence}"
+    assert len(err.splitlines()) == 2  # the hint
+    assert options == {}
+
+
+def test_json_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = load(RECORD)
+    check_json(None)
+    check_json("-")
+    check_json(str(tmp_path / "x.json"))
+    write_json(record, None)
+    assert capsys.readouterr().out == ""
+    write_json(record, "-")
+    assert loads(capsys.readouterr().out) == record
