@@ -1,0 +1,21 @@
+"""Workloads: what one training step does. A model, its batch, a loss and an optimizer.
+
+| file | what it holds |
+| --- | --- |
+| `catalog` | the registry: names, families, published sizes |
+| `torchvision_models` | image sizes, parameter counts and defaults of torchvision's classification models |
+| `parse` | text to spec, spec to resolved spec |
+| `probe` | asks a process of its own whether workloads can be built and fit in memory |
+| `build` | resolved spec to a live `Workload`, on a rank |
+| `vision`, `text`, `synthetic`, `custom` | one recipe each |
+| `preflight`, `memory` | what runs in the process that `probe` starts |
+
+Importing this package does not import torch; only `build` and the files below it in the table do.
+"""
+
+from __future__ import annotations
+
+from xbench.workloads.catalog import WORKLOADS, family_of
+from xbench.workloads.parse import parse_workload, resolve
+
+__all__ = ["WORKLOADS", "family_of", "parse_workload", "resolve"]

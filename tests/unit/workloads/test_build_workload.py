@@ -1,0 +1,227 @@
+"""What `build` makes: shapes, sizes, seeds, dtypes, on CPU and meta."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from xbench.errors import WorkloadError
+from xbench.spec import WorkloadSpec
+from xbench.workloads import parse_workload, resolve
+from xbench.workloads.build import build, make_optimizer, place, tensors_in
+from xbench.workloads.catalog import TRANSFORMERS
+from xbench.workloads.text import IGNORED, Block, Transformer
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+SMALL = ["resnet18:batch-size=2,image-size=32", "transformer-tiny", "synthetic:layers=3,bytes=256,compute=2"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def make(text, *, device=CPU, rank=0, **options):
+    return build(resolve(parse_workload(text, **options), "cpu"), device, rank=rank)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("text", SMALL)
+def test_a_step_changes_every_trainable_parameter(text, dtype, optimizer):
+    workload = make(text, dtype=dtype, optimizer=optimizer)
+    before = [parameter.detach().clone() for parameter in workload.trainable]
+    loss = workload.forward_loss()
+    loss.backward()
+    wanted = torch.bfloat16 if dtype == "bf16" else torch.float32
+    assert all(parameter.grad is not None and parameter.grad.dtype == wanted for parameter in workload.trainable)
+    workload.optimizer.step()
+    if dtype == "fp32":  # a weight in bf16 may be too coarse for one step
+        moved = [not torch.equal(old, new) for old, new in zip(before, workload.trainable, strict=True)]
+        assert all(moved)
+    assert workload.model.training
+    assert torch.isfinite(loss)
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_ranks_share_the_model_and_not_the_batch(text):
+    first, again, other = make(text), make(text), make(text, rank=1)
+    for one, two, three in zip(
+        first.model.parameters(), again.model.parameters(), other.model.parameters(), strict=True
+    ):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+    assert torch.equal(first.inputs, again.inputs)
+    assert torch.equal(first.targets, again.targets)
+    assert not torch.equal(first.inputs, other.inputs)
+    assert not torch.equal(first.targets, other.targets)
+    assert not torch.equal(make(text, seed=1).trainable[0], first.trainable[0])
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_random_generators_are_left_alone(text):
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    expected = torch.rand(2).tolist(), np.random.rand(), random.random()
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    make(text)
+    assert (torch.rand(2).tolist(), np.random.rand(), random.random()) == expected
+
+
+def test_describe_counts_trainable_parameters_once():
+    record = make("transformer-tiny", batch_size=3, seq_len=16).describe()
+    assert (record.parameters, record.grad_bytes) == (172_288, 4 * 172_288)
+    assert (record.batch_size, record.input, record.title) == (3, "16 tokens", "transformer-tiny")
+    assert make("transformer-tiny", dtype="bf16").grad_bytes == 2 * 172_288
+    assert make("resnet18", device=META).describe().input == "3×128×128 images"
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("bert-base", 154), ("bert-large", 298), ("gpt2-small", 148)])
+def test_transformers_have_their_published_size(name, tensors):
+    """The counts of the original checkpoints: BERT with its masked-language-model head, GPT-2 with its tied head."""
+    workload = make(name, device=META, seq_len=8)
+    assert workload.parameters_count == TRANSFORMERS[name].parameters
+    assert workload.describe().tensors == tensors
+    assert workload.model.head.weight is workload.model.tokens.weight
+    assert workload.forward_loss().shape == ()
+
+
+def test_published_counts_are_the_published_ones():
+    counts = {name: facts.parameters for name, facts in TRANSFORMERS.items()}
+    assert counts["bert-base"] == 109_514_298
+    assert counts["bert-large"] == 335_174_458
+    assert counts["gpt2-small"] == 124_439_808
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_block_is_torchs_encoder_layer(causal):
+    facts = TRANSFORMERS["transformer-tiny"]._replace(causal=causal)
+    ours = Block(facts).eval()
+    theirs = nn.TransformerEncoderLayer(
+        facts.width, facts.heads, 4 * facts.width, activation="gelu", batch_first=True, norm_first=causal
+    ).eval()
+    pairs = {
+        "self_attn.in_proj_weight": ours.attention.qkv.weight,
+        "self_attn.in_proj_bias": ours.attention.qkv.bias,
+        "self_attn.out_proj.weight": ours.attention.project.weight,
+        "self_attn.out_proj.bias": ours.attention.project.bias,
+        "linear1.weight": ours.expand.weight,
+        "linear1.bias": ours.expand.bias,
+        "linear2.weight": ours.contract.weight,
+        "linear2.bias": ours.contract.bias,
+        "norm1.weight": ours.attention_norm.weight,
+        "norm1.bias": ours.attention_norm.bias,
+        "norm2.weight": ours.mlp_norm.weight,
+        "norm2.bias": ours.mlp_norm.bias,
+    }
+    theirs.load_state_dict({name: tensor.detach() for name, tensor in pairs.items()})
+    x = torch.randn(2, 5, facts.width, generator=torch.Generator().manual_seed(0))
+    mask = nn.Transformer.generate_square_subsequent_mask(5) if causal else None
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), theirs(x, src_mask=mask), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_only_a_causal_model_ignores_later_tokens(causal):
+    model = Transformer(TRANSFORMERS["transformer-tiny"]._replace(causal=causal)).eval()
+    tokens = torch.arange(8).unsqueeze(0)
+    changed = tokens.clone()
+    changed[0, -1] = 999
+    with torch.no_grad():
+        same = torch.allclose(model(tokens)[0, :-1], model(changed)[0, :-1], atol=1e-6)
+    assert same is causal
+
+
+def test_gpt_predicts_the_next_token():
+    workload = make("transformer-tiny", seq_len=16)
+    assert torch.equal(workload.inputs[:, 1:], workload.targets[:, :-1])
+
+
+@pytest.mark.parametrize(("tokens", "masked"), [(1, 1), (20, 3)])
+def test_bert_predicts_exactly_the_masked_tokens(tokens, masked, monkeypatch):
+    monkeypatch.setitem(TRANSFORMERS, "bert-base", TRANSFORMERS["transformer-tiny"]._replace(causal=False))
+    workload = make("bert-base", batch_size=4, seq_len=tokens)
+    chosen = workload.targets != IGNORED
+    assert chosen.sum(dim=1).tolist() == [masked] * 4
+    assert bool((workload.inputs[chosen] == 999).all())
+    assert torch.isfinite(workload.forward_loss())
+
+
+@pytest.mark.parametrize(
+    ("text", "layers", "nbytes"), [("synthetic", 200, 65536), ("synthetic:layers=3,bytes=4", 3, 4)]
+)
+def test_synthetic_layers_have_exactly_the_bytes_asked_for(text, layers, nbytes):
+    workload = make(text, device=META)
+    assert [p.numel() * p.element_size() for p in workload.trainable] == [nbytes] * layers
+
+
+def test_synthetic_gradients_are_along_the_weight_and_depend_on_the_data():
+    slopes = []
+    for rank in (0, 1):
+        workload = make("synthetic:layers=2,bytes=64,width=5,compute=3", rank=rank)
+        workload.forward_loss().backward()
+        weight = workload.trainable[0]
+        slope = weight.grad / (weight.detach() / weight.detach().norm())
+        torch.testing.assert_close(slope, slope[0].expand_as(slope))
+        slopes.append(float(slope[0]))
+    assert slopes[0] != slopes[1]
+
+
+def test_synthetic_compute_adds_work_and_no_gradient():
+    plain, busy = make("synthetic:layers=2,bytes=64"), make("synthetic:layers=2,bytes=64,compute=1")
+    assert plain.grad_bytes == busy.grad_bytes == 128
+    assert not list(busy.model.buffers())
+    assert busy.model.mixing is not None
+    assert not busy.model.mixing.requires_grad
+
+
+def test_a_deep_synthetic_chain_stays_finite():
+    workload = make("synthetic:layers=1000,bytes=4,width=4")
+    loss = workload.forward_loss()
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(parameter.grad).all() for parameter in workload.trainable)
+
+
+def test_meta_allocates_nothing():
+    workload = make("vit_h_14:batch-size=512,image-size=518", device=META)
+    assert {tensor.device.type for tensor in (*workload.model.parameters(), workload.inputs)} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"), [((2, 3), [2, 3]), ([2, 3], [2, 3]), ({"b": 3, "a": 2}, [2, 3]), (2, [2])]
+)
+def test_inputs_reach_the_model_as_documented(inputs, expected):
+    class Echo(nn.Module):
+        def forward(self, a, b=None):
+            return [a] if b is None else [a, b]
+
+    workload = make("synthetic:layers=1")
+    workload.inputs = inputs
+    assert workload.outputs(Echo()) == expected
+
+
+def test_place_converts_floating_tensors_in_any_nest():
+    nest = {"x": (torch.ones(2), [torch.ones(2, dtype=torch.int64)]), "flag": True}
+    placed = place(nest, CPU, torch.bfloat16)
+    assert [tensor.dtype for tensor in tensors_in(placed)] == [torch.bfloat16, torch.int64]
+    assert placed["flag"] is True
+    assert isinstance(placed["x"], tuple)
+
+
+def test_frozen_parameters_stay_out_of_the_optimizer():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    optimizer = make_optimizer(WorkloadSpec(name="x"), model)
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model[1].parameters()]
+
+
+def test_an_unresolved_spec_is_a_programming_error():
+    with pytest.raises(ValueError, match="not resolved"):
+        build(WorkloadSpec(name="resnet18"), CPU)
+
+
+def test_an_image_that_a_constructor_refuses_is_a_workload_error():
+    with pytest.raises(WorkloadError, match="vit_b_16 cannot be built for images of 100 px"):
+        build(WorkloadSpec(name="vit_b_16", batch_size=1, image_size=100), META)

@@ -1,0 +1,185 @@
+"""A user's own factory: what it may return, what its mistakes look like, how its batch differs by rank."""
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from xbench.errors import WorkloadError
+from xbench.spec import WorkloadSpec
+from xbench.workloads import WORKLOADS, parse_workload
+from xbench.workloads.build import build
+from xbench.workloads.custom import vary
+
+CPU = torch.device("cpu")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train.py"
+HEAD = "import torch\nfrom torch import nn\nMODEL, LOSS = nn.Linear(3, 2), nn.functional.cross_entropy\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(text, name="train.py"):
+        (tmp_path / name).write_text(HEAD + text)
+        return f"{tmp_path / name}:make"
+
+    return to_file
+
+
+def make(text, rank=0, **options):
+    return build(parse_workload(text, **options), CPU, rank=rank)
+
+
+def test_the_example_is_short_and_trains():
+    assert len([line for line in EXAMPLE.read_text().splitlines() if line.strip()]) <= 10
+    workload = make(f"{EXAMPLE}:make")
+    first = workload.forward_loss()
+    first.backward()
+    workload.optimizer.step()
+    assert workload.forward_loss() < first
+    assert (workload.batch_size, workload.input_description) == (32, "256 float32")
+    assert workload.describe().title == "train.py:make"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "description"),
+    [
+        ("(torch.randn(4, 3), torch.ones(4))", "3 float32, 1 float32"),
+        ("{'x': torch.randn(4, 3), 'scale': torch.ones(4)}", "3 float32, 1 float32"),
+        ("[torch.randn(4, 3), torch.tensor([2, 2, 2, 2])]", "3 float32, 1 int64"),
+    ],
+)
+def test_inputs_may_be_tuples_lists_and_dicts(write, inputs, description):
+    text = write(
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.linear = nn.Linear(3, 2)\n"
+        "    def forward(self, x, scale):\n        return self.linear(x) * scale.unsqueeze(1)\n"
+        f"def make():\n    return Net(), ({inputs}, torch.tensor([0, 1, 0, 1])), LOSS\n"
+    )
+    workload = make(text)
+    assert torch.isfinite(workload.forward_loss())
+    assert (workload.batch_size, workload.input_description) == (4, description)
+
+
+def test_every_rank_gets_the_same_model_and_its_own_batch(write):
+    text = write(
+        "import random, numpy as np\n"
+        "def make():\n"
+        "    model = nn.Linear(3, 2)\n"
+        "    model.bias.data.fill_(random.random() + np.random.rand())\n"
+        "    return model, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), LOSS\n"
+    )
+    random.seed(), np.random.seed()
+    zero, one, two = (make(text, rank) for rank in range(3))
+    for workload in (one, two):
+        assert torch.equal(workload.model.weight, zero.model.weight)
+        assert torch.equal(workload.model.bias, zero.model.bias)
+        assert torch.equal(workload.targets, zero.targets)
+        difference = (workload.inputs - zero.inputs).abs().mean() / zero.inputs.std()
+        assert 0.01 < difference < 0.5
+    assert not torch.equal(one.inputs, two.inputs)
+    assert torch.equal(make(text, 1).inputs, one.inputs)
+
+
+def test_integer_inputs_are_rolled_against_the_targets():
+    tokens = torch.tensor([[1, 2], [3, 4], [5, 6]])
+    assert vary(tokens, 1).tolist() == [[5, 6], [1, 2], [3, 4]]
+    both = vary({"tokens": tokens, "lengths": torch.tensor([7, 8, 9]), "flag": True, "whole": torch.tensor(3)}, 2)
+    assert both["lengths"].tolist() == [8, 9, 7]
+    assert (both["whole"].item(), both["flag"]) == (3, True)
+
+
+def test_masks_that_hold_no_data_stay_as_they_are():
+    mask = torch.tensor([[0.0, float("-inf")]] * 3)
+    ones = torch.ones(3, 2)
+    tokens = torch.arange(3)
+    rolled, same_ones, same_mask = vary((tokens, ones, mask), 1)
+    assert rolled.tolist() == [2, 0, 1]
+    assert torch.equal(same_ones, ones)
+    assert sorted(same_mask.flatten().tolist()) == sorted(mask.flatten().tolist())
+
+
+def test_bf16_converts_the_factorys_model_and_batch(write):
+    text = write("def make():\n    return MODEL, (torch.randn(4, 3), torch.randn(4, 2)), nn.functional.mse_loss\n")
+    workload = make(text, dtype="bf16")
+    workload.forward_loss().backward()
+    assert workload.model.weight.grad.dtype == workload.targets.dtype == torch.bfloat16
+    assert workload.grad_bytes == 2 * 8
+
+
+def test_a_factory_imports_its_neighbours_and_leaves_the_path_alone(write, tmp_path):
+    (tmp_path / "neighbour_of_train.py").write_text("WIDTH = 3\n")
+    (tmp_path / "late_neighbour_of_train.py").write_text("CLASSES = 2\n")
+    text = write(
+        "from neighbour_of_train import WIDTH\n"
+        "def make():\n"
+        "    from late_neighbour_of_train import CLASSES\n"
+        "    return nn.Linear(WIDTH, CLASSES), (torch.randn(4, WIDTH), torch.tensor([0, 1, 0, 1])), LOSS\n"
+    )
+    before = list(sys.path)
+    assert make(text).parameters_count == 8
+    assert sys.path == before
+
+
+def test_a_changed_file_is_read_again(write):
+    body = "def make():\n    return nn.Linear(3, {}), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), LOSS\n"
+    assert make(write(body.format(2))).parameters_count == 8
+    assert make(write(body.format(22))).parameters_count == 88
+
+
+def test_a_registered_factory_is_used_like_a_file(monkeypatch):
+    monkeypatch.setattr(WORKLOADS, "_entries", dict(WORKLOADS._entries))
+    WORKLOADS.add("mine", "test_custom_factory:registered", "a factory of another package")
+    monkeypatch.setitem(sys.modules, "test_custom_factory", sys.modules[__name__])
+    workload = make("mine")
+    assert (workload.spec, workload.batch_size) == (WorkloadSpec(name="mine"), 4)
+    assert workload.forward_loss().requires_grad
+
+
+def registered():
+    return torch.nn.Linear(3, 2), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), torch.nn.functional.cross_entropy
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def make():\n    raise ValueError('no data\\n here')\n", "train.py:5 raised ValueError: no data here"),
+        ("def make():\n    torch.ones(2) @ torch.ones(3)\n", "train.py:5 raised RuntimeError: "),
+        ("def make():\n    raise SystemExit(3)\n", "train.py:5 raised SystemExit: 3"),
+        ("1 / 0\n", "train.py:4 raised ZeroDivisionError: division by zero"),
+        ("def make(:\n", "train.py:4 raised SyntaxError: "),
+        ("import nothing_of_this_name\n", "train.py:4 raised ModuleNotFoundError: "),
+        ("def make(x):\n    pass\n", "raised TypeError: make() missing 1 required positional argument"),
+        ("def maker():\n    pass\n", "'make' does not exist in train.py"),
+        ("make = 3\n", "'make' is not a function in train.py"),
+        ("def make():\n    pass\n", "returned None and not (model, batch, loss)"),
+        ("def make():\n    return MODEL, LOSS\n", "returned a tuple of 2 and not (model, batch, loss)"),
+        ("def make():\n    return 3, (torch.ones(1), 1), LOSS\n", "returned a int as its model"),
+        ("def make():\n    return MODEL, torch.ones(1), LOSS\n", "returned a Tensor as its batch"),
+        ("def make():\n    return MODEL, (3, 1), LOSS\n", "returned a int as inputs"),
+        ("def make():\n    return MODEL, ({1: torch.ones(1)}, 1), LOSS\n", "keys are not all argument names"),
+        ("def make():\n    return MODEL, ((), 1), LOSS\n", "returned inputs without a tensor"),
+        ("def make():\n    return MODEL, (torch.ones(()), 1), LOSS\n", "shape (), which has no samples"),
+        ("def make():\n    return MODEL, (torch.ones(0, 3), 1), LOSS\n", "shape (0, 3), which has no samples"),
+        ("def make():\n    return MODEL, (torch.ones(1, 3), 1), 3\n", "returned a int as its loss"),
+        ("def make():\n    return nn.ReLU(), (torch.ones(1, 3), 1), LOSS\n", "the model has no parameter to train"),
+        ("def make():\n    return nn.LazyLinear(2), (torch.ones(1, 3), 1), LOSS\n", "lazy parameters"),
+    ],
+)
+def test_a_factorys_mistake_is_one_sentence(write, body, message):
+    with pytest.raises(WorkloadError) as caught:
+        make(write(body))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("train.py:make")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_factory_gets_the_nearest_name_and_a_raised_error_its_traceback(write):
+    with pytest.raises(WorkloadError) as caught:
+        make(write("def maker():\n    pass\n"))
+    assert caught.value.hint == "did you mean 'maker'?"
+    with pytest.raises(WorkloadError) as caught:
+        make(write("def make():\n    raise KeyError('x')\n"))
+    assert "KeyError: 'x'" in caught.value.detail

@@ -1,0 +1,223 @@
+"""What is found before anything is launched: images, memory, factories; and the process that finds it."""
+
+import sys
+import time
+
+import pytest
+import torch
+
+from xbench.errors import SpecError, WorkloadError
+from xbench.runtime.journal import process_state
+from xbench.spec import WorkloadSpec
+from xbench.workloads import memory, parse_workload, preflight, resolve
+from xbench.workloads import probe as probing
+from xbench.workloads.build import build
+from xbench.workloads.memory import PROCESS_BYTES, Footprint, check_fits, footprint
+from xbench.workloads.probe import probe
+
+META = torch.device("meta")
+GIB = 1024**3
+HEAD = "import os, time, torch\nfrom torch import nn\nLOSS = nn.functional.cross_entropy\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(body):
+        (tmp_path / "train.py").write_text(f"{HEAD}def make():\n{body}\n")
+        return parse_workload(f"{tmp_path / 'train.py'}:make")
+
+    return to_file
+
+
+def test_specs_come_back_resolved_and_described():
+    spec = parse_workload("resnet50")
+    (answer,) = preflight.examine([spec], "cpu", 2)
+    assert WorkloadSpec.model_validate(answer["record"]["spec"]) == resolve(spec, "cpu")
+    assert (answer["record"]["parameters"], answer["record"]["tensors"]) == (25_557_032, 161)
+    assert answer["record"]["grad_bytes"] == 4 * 25_557_032
+    assert answer["memory_bytes_estimate"] > 4 * answer["record"]["grad_bytes"]
+
+
+def test_an_image_too_small_for_its_batch_names_the_next_that_works():
+    spec = WorkloadSpec(name="resnet18", batch_size=1, image_size=32)
+    with pytest.raises(WorkloadError) as caught:
+        preflight.examine([spec], "cpu", 1)
+    assert str(caught.value) == (
+        "resnet18 cannot take images of 32 px in batches of 1; the smallest above it that works is 33 px"
+    )
+    assert caught.value.hint == "try --image-size 33"
+    assert "Expected more than 1 value per channel" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "works"), [("inception_v3", 40, 75), ("vit_b_32", 50, 64), ("alexnet", 1, 63)]
+)
+def test_the_search_finds_the_smallest_image_above(name, asked, works):
+    spec = WorkloadSpec(name=name, batch_size=2, image_size=asked)
+    assert preflight.nearest_image_size(spec) == works
+
+
+def test_activations_of_a_chain_are_counted_exactly():
+    """Each layer saves its weight (known), the norm, the cosine's input and output: (8, 64) floats, shared in a row."""
+    shapes = {}
+    for layers in (5, 6):
+        workload = build(WorkloadSpec(name=f"synthetic:layers={layers},bytes=4k", batch_size=8), META)
+        shapes[layers], loss = footprint(workload)
+        assert loss.shape == ()
+    # one more layer: its cosine (8 × 64), its input (the layer before's output), its norm and the scaled norm
+    assert shapes[6].activation_bytes - shapes[5].activation_bytes == 2 * 8 * 64 * 4 + 2 * 4
+    assert shapes[6].fixed_bytes - shapes[5].fixed_bytes == 5 * 4096
+
+
+def test_adamw_keeps_one_more_copy_than_sgd():
+    totals = {
+        optimizer: footprint(build(resolve(parse_workload("transformer-tiny", optimizer=optimizer), "cpu"), META))[0]
+        for optimizer in ("sgd", "adamw")
+    }
+    assert totals["adamw"].fixed_bytes - totals["sgd"].fixed_bytes == 4 * 172_288
+
+
+def fits(monkeypatch, *, free, ranks=1, gpus=0, jobs=1, text="transformer-tiny:batch-size=64", activations=64 * GIB):
+    monkeypatch.setattr(memory, "available_bytes", lambda gpus: free)
+    workload = build(resolve(parse_workload(text), "cpu"), META)
+    check_fits([(workload, Footprint(GIB, activations))] * jobs, ranks, gpus)
+
+
+def test_what_cannot_fit_is_refused_with_the_batch_that_does(monkeypatch):
+    with pytest.raises(WorkloadError) as caught:
+        fits(monkeypatch, free=23 * GIB)
+    assert str(caught.value) == "transformer-tiny with batch 64 needs about 65.0 GiB, 23.0 GiB are free"
+    assert caught.value.hint == "try --batch-size 16"
+
+
+def test_ranks_and_jobs_share_the_memory(monkeypatch):
+    fits(monkeypatch, free=130 * GIB, ranks=2)
+    with pytest.raises(WorkloadError, match=r"needs about 130 GiB for 2 ranks, 129 GiB are free"):
+        fits(monkeypatch, free=129 * GIB, ranks=2)
+    with pytest.raises(WorkloadError, match=r"and its companions need about 130 GiB, 129 GiB are free"):
+        fits(monkeypatch, free=129 * GIB, jobs=2)
+
+
+def test_each_gpu_holds_its_own_rank(monkeypatch):
+    fits(monkeypatch, free=65 * GIB, ranks=4, gpus=4)
+    with pytest.raises(WorkloadError, match=r"needs about 130 GiB for 2 ranks, 65.0 GiB are free on the GPU"):
+        fits(monkeypatch, free=65 * GIB, ranks=4, gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("free", "text", "hint"),
+    [
+        (GIB // 2, "transformer-tiny:batch-size=64", "its weights, gradients and optimizer alone need 1.00 GiB a rank"),
+        (GIB + 1, "transformer-tiny:batch-size=64", "try a smaller --seq-len"),
+        (GIB + 1, "resnet18", "try a smaller --image-size"),
+    ],
+)
+def test_the_hint_says_what_would_help(monkeypatch, free, text, hint):
+    with pytest.raises(WorkloadError) as caught:
+        fits(monkeypatch, free=free, text=text)
+    assert caught.value.hint == hint
+
+
+def test_a_huge_batch_is_refused_for_real():
+    with pytest.raises(WorkloadError, match=r"vit_h_14 with batch 4096 needs about \d+ GiB"):
+        preflight.examine([parse_workload("vit_h_14:batch-size=4096,image-size=518")], "cpu", 1)
+
+
+def test_the_control_groups_limit_counts(tmp_path):
+    assert memory._control_group_bytes(tmp_path) is None
+    (tmp_path / "memory.current").write_text("600\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 100\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory._control_group_bytes(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert memory._control_group_bytes(tmp_path) == 500
+
+
+def test_free_memory_is_that_of_the_tighter_of_machine_and_group(monkeypatch):
+    monkeypatch.setattr(memory, "_control_group_bytes", lambda: 7)
+    assert memory.available_bytes(0) == 7
+    monkeypatch.setattr(memory, "_control_group_bytes", lambda: None)
+    assert memory.available_bytes(0) > PROCESS_BYTES
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    return nn.Linear(3, 2), (torch.ones(4, 5), torch.ones(4)), LOSS", "cannot run a step on its own batch"),
+        ("    return nn.Linear(3, 2), (torch.ones(4, 3), None), lambda o, t: 3.0", "is a float and not a tensor"),
+        ("    return nn.Linear(3, 2), (torch.ones(4, 3), None), lambda o, t: o", "the loss has shape (4, 2)"),
+        (
+            "    return nn.Linear(3, 2), (torch.ones(4, 3), None), lambda o, t: o.detach().sum()",
+            "does not depend on any trainable parameter",
+        ),
+        (
+            "    def loss(o, t):\n        raise KeyError('labels')\n"
+            "    return nn.Linear(3, 2), (torch.ones(4, 3), 0), loss",
+            "(inputs 4×3): train.py:6 raised KeyError: 'labels'",
+        ),
+    ],
+)
+def test_a_factory_whose_step_fails_is_found_before_launching(write, body, message):
+    with pytest.raises(WorkloadError) as caught:
+        preflight.examine([write(body)], "cpu", 1)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_device_is_chosen_or_refused():
+    assert preflight.choose_device("auto", 0) == preflight.choose_device("cpu", 4) == "cpu"
+    assert preflight.choose_device("auto", 1) == preflight.choose_device("cuda", 1) == "cuda"
+    with pytest.raises(SpecError, match="no usable GPU"):
+        preflight.choose_device("cuda", 0)
+
+
+def test_an_unexpected_error_is_an_answer_too(monkeypatch):
+    monkeypatch.setattr(preflight, "examine", lambda *_: 1 / 0)
+    answer = preflight.respond({"workloads": [], "device": "cpu", "ranks_per_host": 1})
+    assert answer["error"]["message"] == "the workloads could not be checked: ZeroDivisionError: division by zero"
+    assert answer["torch"] == torch.__version__
+
+
+def test_probe_asks_another_process(write):
+    noisy = write(
+        "    print('hello'); os.write(1, b'world')\n"
+        "    return nn.Linear(3, 2), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), LOSS"
+    )
+    found = probe([parse_workload("transformer-tiny"), noisy], "cpu", 2)
+    assert found.specs == (resolve(parse_workload("transformer-tiny"), "cpu"), noisy)
+    assert [probed.record.parameters for probed in found.workloads] == [172_288, 8]
+    assert (found.device, found.torch) == ("cpu", torch.__version__)
+
+
+def test_probe_raises_what_the_preflight_found(write):
+    with pytest.raises(WorkloadError, match=r"train.py:5 raised ValueError: out of data") as caught:
+        probe([write("    raise ValueError('out of data')")], "cpu", 1)
+    assert "Traceback" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("print('[]')", "exit status 0"),
+        ("import no", "exit status 1"),
+    ],
+)
+def test_a_check_that_crashes_is_one_sentence(monkeypatch, code, ending):
+    monkeypatch.setattr(probing, "PREFLIGHT", (sys.executable, "-S", "-c", code))
+    with pytest.raises(WorkloadError, match=rf"checking resnet50 ended with {ending} and no answer"):
+        probe([parse_workload("resnet50")], "cpu", 1)
+
+
+def test_a_check_that_hangs_is_given_up_and_killed_with_its_children(monkeypatch, tmp_path):
+    child = "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()} '); time.sleep(600)"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {child!r}, sys.argv[1]])\n{child}"
+    monkeypatch.setattr(probing, "PREFLIGHT", (sys.executable, "-S", "-c", code, str(tmp_path / "pids")))
+    with pytest.raises(WorkloadError, match=r"checking resnet50 took longer than 2.00 s"):
+        probe([parse_workload("resnet50")], "cpu", 1, timeout_s=2)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert pids
+    deadline = time.monotonic() + 10  # the kernel takes a moment to end what was killed
+    while time.monotonic() < deadline and any(process_state(pid) not in (None, "Z") for pid in pids):
+        time.sleep(0.01)
+    assert [process_state(pid) for pid in pids if process_state(pid) not in (None, "Z")] == []

@@ -1,0 +1,54 @@
+"""Every torchvision classification model builds and runs, and the table says the truth about it."""
+
+import pytest
+import torch
+import torchvision.models
+
+from xbench.spec import WorkloadSpec
+from xbench.workloads import parse_workload, resolve
+from xbench.workloads.build import build
+from xbench.workloads.torchvision_models import TORCHVISION_MODELS, installed_models
+
+META = torch.device("meta")
+INSTALLED = torchvision.models.list_models(module=torchvision.models)
+
+
+def test_the_table_lists_what_torchvision_lists():
+    assert sorted(TORCHVISION_MODELS) == sorted(INSTALLED)
+    assert installed_models() == set(INSTALLED)
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_every_model_runs_at_its_default_size(name):
+    workload = build(resolve(parse_workload(name), "cpu"), META)
+    outputs = workload.outputs()
+    assert outputs.shape == (workload.batch_size, 1000)
+    assert workload.loss(outputs, workload.targets).requires_grad
+    if TORCHVISION_MODELS[name].multiple == 1:  # the others' position embeddings grow with the image
+        assert workload.parameters_count == TORCHVISION_MODELS[name].parameters
+
+
+@pytest.mark.parametrize("name", [name for name, facts in TORCHVISION_MODELS.items() if facts.multiple > 1])
+def test_parameters_are_counted_at_the_native_size(name):
+    facts = TORCHVISION_MODELS[name]
+    assert (
+        build(WorkloadSpec(name=name, batch_size=1, image_size=facts.native), META).parameters_count == facts.parameters
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["alexnet", "densenet121", "googlenet", "inception_v3", "squeezenet1_0", "vgg11", "swin_t"]
+)
+def test_the_minimum_image_is_the_minimum(name):
+    minimum = TORCHVISION_MODELS[name].minimum
+    build(WorkloadSpec(name=name, batch_size=2, image_size=minimum), META).forward_loss()
+    smaller = build(WorkloadSpec(name=name, batch_size=2, image_size=minimum - 1), META)
+    with pytest.raises((RuntimeError, ValueError)):
+        smaller.forward_loss()
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_models_with_auxiliary_classifiers_train_without_them(name):
+    workload = build(WorkloadSpec(name=name, batch_size=2, image_size=75), torch.device("cpu"))
+    workload.forward_loss().backward()
+    assert all(parameter.grad is not None for parameter in workload.trainable)

@@ -1,0 +1,119 @@
+"""How much memory a step needs, before it is run, and how much there is.
+
+One rank of one job holds its parameters P and frozen tensors, their gradients G, the optimizer's state S (SGD with
+momentum: one P; AdamW: two), gradients packed into flat buckets (another G), a copy of the initial weights for the
+correctness gate (another P), what autograd saves between forward and backward A, and the process itself. A is
+measured on a forward pass through `saved_tensors_hooks`, each storage once; on the meta device that costs no memory.
+Left out are an operator's own workspace and gradients of activations, so the estimate is rather low: it serves to
+refuse what clearly cannot fit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+from torch import Tensor
+
+from xbench.errors import WorkloadError
+from xbench.units import Bytes, format_bytes
+from xbench.workloads.build import Workload
+
+PROCESS_BYTES = 400 * 1024**2
+"""Resident memory of a rank that has imported torch and done nothing, rounded up; on a GPU: of its CUDA context."""
+
+_STATE_COPIES = {"sgd": 1, "adamw": 2}
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class Footprint(NamedTuple):
+    """One rank's memory for one job: what the batch does not change, and what grows with it."""
+
+    fixed_bytes: Bytes
+    activation_bytes: Bytes
+
+    @property
+    def total_bytes(self) -> Bytes:
+        """Both."""
+        return self.fixed_bytes + self.activation_bytes
+
+
+def footprint(workload: Workload) -> tuple[Footprint, Tensor]:
+    """The estimate and the loss of the forward pass that it took. Raises what the model raises."""
+    weights = {id(tensor): tensor for tensor in (*workload.model.parameters(), *workload.model.buffers())}
+    known = {tensor.untyped_storage()._cdata for tensor in weights.values()}
+    saved: dict[int, Bytes] = {}
+    kept: list[Tensor] = []  # a storage that died could give its address to the next one
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known and storage._cdata not in saved:
+            saved[storage._cdata] = storage.nbytes()
+            kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = workload.forward_loss()
+    all_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    grads = workload.grad_bytes
+    state = _STATE_COPIES[workload.spec.optimizer] * grads
+    fixed = PROCESS_BYTES + 2 * all_bytes + 2 * grads + state
+    return Footprint(fixed, sum(saved.values())), loss
+
+
+def available_bytes(gpus: int) -> Bytes:
+    """Free memory: of the fullest GPU when there are any, else of this machine and its control group."""
+    if gpus:
+        return min(int(torch.cuda.mem_get_info(index)[0]) for index in range(gpus))
+    free = int(psutil.virtual_memory().available)
+    limit = _control_group_bytes()
+    return free if limit is None else min(free, limit)
+
+
+def check_fits(workloads: list[tuple[Workload, Footprint]], ranks: int, gpus: int) -> None:
+    """Refuse jobs that cannot stand in memory side by side, `ranks` processes each. Raises WorkloadError.
+
+    The sentence names the largest job; the hint names the batch that fits, or says that none does.
+    """
+    sharers = -(-ranks // gpus) if gpus else ranks
+    free = available_bytes(gpus)
+    needed = sharers * sum(estimate.total_bytes for _, estimate in workloads)
+    if needed <= free:
+        return
+    workload, largest = max(workloads, key=lambda job: job[1].total_bytes)
+    others = needed - sharers * largest.total_bytes
+    spec = workload.spec
+    sizes = f" with batch {workload.batch_size}" if spec.batch_size else ""
+    beside = " and its companions need" if len(workloads) > 1 else " needs"
+    shared = f" for {sharers} ranks" if sharers > 1 else ""
+    where = " on the GPU" if gpus else ""
+    raise WorkloadError(
+        f"{spec.title}{sizes}{beside} about {format_bytes(needed)}{shared}, {format_bytes(free)} are free{where}",
+        hint=_smaller(workload, largest, (free - others) // sharers),
+    )
+
+
+def _smaller(workload: Workload, estimate: Footprint, share: Bytes) -> str:
+    spec = workload.spec
+    if spec.batch_size is None:
+        return "let its factory make a smaller batch"
+    per_sample = max(1, estimate.activation_bytes // workload.batch_size)
+    fits = (share - estimate.fixed_bytes) // per_sample
+    if fits >= 1:
+        return f"try --batch-size {2 ** (min(fits, workload.batch_size).bit_length() - 1)}"
+    if share <= estimate.fixed_bytes:
+        return f"its weights, gradients and optimizer alone need {format_bytes(estimate.fixed_bytes)} a rank"
+    return f"try a smaller {'--seq-len' if spec.seq_len else '--image-size'}"
+
+
+def _control_group_bytes(root: Path = _CGROUP) -> Bytes | None:
+    """What the control group (v2) still allows, not counting page cache that can be dropped; None without a limit."""
+    try:
+        limit = int((root / "memory.max").read_text())
+        used = int((root / "memory.current").read_text())
+        facts: dict[str, Any] = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+        return max(0, limit - used + int(facts.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,183 @@
+"""From what the user typed to a `WorkloadSpec`, and from there to one with every default filled in. No torch.
+
+A workload is written as a name (`resnet50`), as `synthetic:layers=200,bytes=64k`, or as `path/to/file.py:factory`. A
+name takes its options from the command line, or its own, which win: `resnet50:batch-size=4,image-size=96` (two
+workloads of one comparison may need different ones).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from xbench.errors import SpecError, nearest
+from xbench.spec import DeviceType, WorkloadSpec, known_options, parse_int, parse_options
+from xbench.units import Bytes, format_bytes, parse_bytes
+from xbench.workloads.catalog import SYNTHETIC_BATCH, TRANSFORMERS, Family, family_of, split_factory
+from xbench.workloads.torchvision_models import facts_of
+
+_LIMITS = {"batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1)}
+_CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw")}
+_OPTIONS = (*_LIMITS, *_CHOICES)
+_SIZES: dict[Family, tuple[str, ...]] = {
+    "vision": ("batch_size", "image_size"),
+    "text": ("batch_size", "seq_len"),
+    "synthetic": ("batch_size",),
+    "factory": (),
+}
+_MAX_LAYER_BYTES = 2**30
+
+
+class SyntheticShape(NamedTuple):
+    """The options of `synthetic:`; see `workloads.synthetic` for what they mean."""
+
+    layers: int = 200
+    layer_bytes: Bytes = 64 * 1024
+    width: int = 64
+    compute: int = 0
+
+
+def parse_workload(text: str, **options: Any) -> WorkloadSpec:
+    """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed`.
+
+    An option that is None is left to the device's default. Raises SpecError for an unknown name (with the nearest), an
+    unknown or malformed option, a size out of range or one that the workload does not take, and a factory whose file
+    does not exist. The file is not opened.
+    """
+    text = text.strip()
+    known_options("workload", dict(options), _OPTIONS)
+    name = text
+    own: dict[str, str] = {}
+    if ".py" in text:
+        _check_factory(text)
+    else:
+        plain, inline = parse_options(text)
+        if family_of(plain) == "synthetic":
+            parse_synthetic(text)
+        else:
+            name, own = plain, {key.replace("-", "_"): value for key, value in inline.items()}
+            known_options(plain, own, _OPTIONS)
+    values = {key: value for key, value in {**options, **own}.items() if value is not None}
+    checked = {key: _option(name, key, value) for key, value in values.items()}
+    try:
+        spec = WorkloadSpec.model_validate({"name": name, **checked})
+    except ValidationError as error:
+        raise SpecError(f"workload {text!r}: {error.errors()[0]['msg']}") from None
+    check_sizes(spec)
+    return spec
+
+
+def parse_synthetic(text: str) -> SyntheticShape:
+    """The shape in 'synthetic:layers=200,bytes=64k,width=64,compute=0'; every option may be left out.
+
+    Raises SpecError for unknown keys, values out of range, and bytes that are no multiple of four (fp32 gradients).
+    """
+    _, options = parse_options(text)
+    known_options("synthetic", options, ("layers", "bytes", "width", "compute"))
+    shape = SyntheticShape()
+    if "bytes" in options:
+        size = parse_bytes(options["bytes"])
+        if not 4 <= size <= _MAX_LAYER_BYTES:
+            raise SpecError(
+                f"{text!r}: bytes={options['bytes']} is out of range 4 B to {format_bytes(_MAX_LAYER_BYTES)}"
+            )
+        if size % 4:
+            raise SpecError(
+                f"{text!r}: bytes={options['bytes']} is no multiple of 4, the bytes of one fp32 gradient element",
+                hint=f"try bytes={size // 4 * 4}",
+            )
+        shape = shape._replace(layer_bytes=size)
+    for key, low, high in (("layers", 1, 10_000), ("width", 1, 65_536), ("compute", 0, 100_000)):
+        if key in options:
+            shape = shape._replace(**{key: parse_int(text, key, options[key], low, high)})
+    return shape
+
+
+def check_sizes(spec: WorkloadSpec) -> None:
+    """Refuse sizes that the workload does not take, as far as that is known without torch. Raises SpecError."""
+    family = family_of(spec.name)
+    takes = _SIZES[family]
+    for option in ("batch_size", "image_size", "seq_len"):
+        if getattr(spec, option) is not None and option not in takes:
+            flags = " and ".join("--" + size.replace("_", "-") for size in takes)
+            raise SpecError(
+                f"{spec.title!r} takes no --{option.replace('_', '-')}",
+                hint=f"it takes {flags}" if flags else "its factory chooses the batch",
+            )
+    if family == "vision":
+        _check_image_size(spec)
+    elif family == "text" and spec.seq_len is not None:
+        positions = TRANSFORMERS[spec.name].positions
+        if spec.seq_len > positions:
+            raise SpecError(
+                f"{spec.name} has {positions} positions, and --seq-len {spec.seq_len} is longer",
+                hint=f"try --seq-len {positions}",
+            )
+
+
+def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
+    """The same workload with every None replaced by the default that fits the device.
+
+    On a CPU sizes make a step of about a second on one core; on a GPU they are usual training sizes. A factory's sizes
+    stay None: it chooses its own batch. Raises SpecError as `check_sizes` does.
+    """
+    check_sizes(spec)
+    sizes: dict[str, int]
+    match family_of(spec.name):
+        case "vision":
+            facts = facts_of(spec.name)
+            batch, image = facts.cpu if device == "cpu" else facts.cuda
+            sizes = {"batch_size": batch, "image_size": image}
+        case "text":
+            text = TRANSFORMERS[spec.name]
+            batch, length = text.cpu if device == "cpu" else text.cuda
+            sizes = {"batch_size": batch, "seq_len": length}
+        case "synthetic":
+            sizes = {"batch_size": SYNTHETIC_BATCH}
+        case "factory":
+            sizes = {}
+    return spec.model_copy(update={key: value for key, value in sizes.items() if getattr(spec, key) is None})
+
+
+def _option(name: str, key: str, value: Any) -> Any:
+    flag = key.replace("_", "-")
+    if key in _LIMITS:
+        return parse_int(name, flag, str(value), *_LIMITS[key])
+    if value not in _CHOICES[key]:
+        close = nearest(str(value), _CHOICES[key])
+        raise SpecError(f"{name!r}: {flag}={value} is not {' or '.join(_CHOICES[key])}",
+                        hint=f"did you mean {close!r}?" if close else None)  # fmt: skip
+    return value
+
+
+def _check_image_size(spec: WorkloadSpec) -> None:
+    facts = facts_of(spec.name)
+    size = spec.image_size
+    if size is None or (size >= facts.minimum and size % facts.multiple == 0):
+        return
+    works = max(facts.minimum, -(-size // facts.multiple) * facts.multiple)
+    rule = f", only multiples of {facts.multiple}" if facts.multiple > 1 else ""
+    raise SpecError(
+        f"{spec.name} cannot take images of {size} px{rule}; the smallest above it that works is {works} px",
+        hint=f"try --image-size {works}",
+    )
+
+
+def _check_factory(text: str) -> None:
+    parts = split_factory(text)
+    if parts is None:
+        raise SpecError(
+            f"{text!r} does not name a factory: a file and, after a colon, a function without arguments",
+            hint=f"write {text.partition('.py')[0]}.py:make",
+        )
+    file = Path(parts[0])
+    folder, close = file.parent, None
+    try:
+        if file.is_file():
+            return
+        close = nearest(file.name, [other.name for other in folder.glob("*.py")])
+    except (OSError, ValueError):  # a name that no file can have, or a folder that may not be read
+        pass
+    raise SpecError(f"there is no file {parts[0]!r}", hint=f"did you mean {str(folder / close)!r}?" if close else None)

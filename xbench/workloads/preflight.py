@@ -1,0 +1,188 @@
+"""`python -m xbench.workloads.preflight`: can these workloads be built, run and held in memory here?
+
+It runs in a process of its own, so that the parent never imports torch and a factory that crashes takes nothing with
+it. `workloads.probe` is the other side. One JSON object comes in on stdin:
+
+    {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda", "ranks_per_host": 2}
+
+`ranks_per_host` is the number of processes of one job that share this machine's memory. One object goes out on stdout:
+
+    {"device": "cpu", "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
+     "cuda": null, "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123}, ...],
+     "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ...}}
+
+Whatever a factory prints goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and
+no memory; a factory is really called, and one step of what it returns is really run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xbench.errors import SpecError, WorkloadError, XbenchError
+from xbench.spec import DeviceType, WorkloadSpec
+from xbench.workloads.build import Workload, build, tensors_in
+from xbench.workloads.catalog import family_of
+from xbench.workloads.memory import Footprint, check_fits, footprint
+from xbench.workloads.parse import resolve
+from xbench.workloads.torchvision_models import facts_of
+
+_USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
+_SEARCH_PX = 64
+
+
+def main() -> None:
+    """Answer one request, and end without waiting for threads that a factory may have left."""
+    answer_to = os.dup(1)
+    os.dup2(2, 1)
+    answer = respond(json.loads(sys.stdin.read()))
+    with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
+        json.dump(answer, stream)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def respond(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one request; an error becomes part of it."""
+    answer: dict[str, Any] = {**software(), "device": "cpu", "gpus": 0, "gpu_names": [], "workloads": [], "error": None}
+    try:
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        device = choose_device(request["device"], gpus)
+        answer |= {"device": device, "gpus": gpus, "gpu_names": [torch.cuda.get_device_name(i) for i in range(gpus)]}
+        specs = [WorkloadSpec.model_validate(spec) for spec in request["workloads"]]
+        answer["workloads"] = examine(specs, device, int(request["ranks_per_host"]), gpus)
+    except XbenchError as error:
+        kind = type(error).__name__
+        answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
+    except Exception as error:
+        message = f"the workloads could not be checked: {type(error).__name__}: {_one_line(error)}"
+        answer["error"] = {"type": "XbenchError", "message": message, "hint": None, "detail": traceback.format_exc()}
+    return answer
+
+
+def software() -> dict[str, str | None]:
+    """Versions of torch and what it was built with; None for what is missing."""
+    try:
+        torchvision: str | None = version("torchvision")
+    except PackageNotFoundError:
+        torchvision = None
+    nccl = None
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        nccl = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    return {"torch": torch.__version__, "torchvision": torchvision, "nccl": nccl, "cuda": torch.version.cuda}
+
+
+def choose_device(asked: str, gpus: int) -> DeviceType:
+    """'auto' takes GPUs where there are any. Raises SpecError when cuda is asked for and none is usable."""
+    if asked == "cuda" and not gpus:
+        raise SpecError("--device cuda: torch sees no usable GPU here", hint="try --device cpu")
+    return "cuda" if asked != "cpu" and gpus else "cpu"
+
+
+def examine(specs: Iterable[WorkloadSpec], device: DeviceType, ranks: int, gpus: int = 0) -> list[dict[str, Any]]:
+    """Resolve, build and try every workload, then see whether all of them fit in memory together.
+
+    Raises SpecError and WorkloadError.
+    """
+    tried = [examine_one(resolve(spec, device), device) for spec in specs]
+    check_fits(tried, ranks, gpus if device == "cuda" else 0)
+    return [
+        {"record": workload.describe().model_dump(mode="json"), "memory_bytes_estimate": estimate.total_bytes}
+        for workload, estimate in tried
+    ]
+
+
+def examine_one(spec: WorkloadSpec, device: DeviceType) -> tuple[Workload, Footprint]:
+    """Build a resolved workload and run it forward, a factory's for a whole step. Raises WorkloadError."""
+    factory = family_of(spec.name) == "factory"
+    workload = build(spec, torch.device(device if factory else "meta"))
+    try:
+        estimate, loss = footprint(workload)
+        _check_loss(workload, loss)
+        if factory:
+            loss.backward()  # type: ignore[no-untyped-call]
+            workload.model.zero_grad(set_to_none=True)
+    except WorkloadError:
+        raise
+    except Exception as error:
+        detail = traceback.format_exc()
+        if spec.image_size is not None:
+            raise _refused_image(spec, error, detail) from error
+        raise WorkloadError(
+            f"{spec.title} cannot run a step on its own batch ({_shapes(workload)}): {_place_of(error)}"
+            f"{type(error).__name__}: {_one_line(error)}",
+            detail=detail,
+        ) from error
+    return workload, estimate
+
+
+def _check_loss(workload: Workload, loss: Any) -> None:
+    title = workload.spec.title
+    if not isinstance(loss, Tensor):
+        raise WorkloadError(f"{title}: loss(model(inputs), targets) is a {type(loss).__name__} and not a tensor")
+    if loss.numel() != 1:
+        raise WorkloadError(
+            f"{title}: the loss has shape {tuple(loss.shape)} and must be one number", hint="average it over the batch"
+        )
+    if not loss.requires_grad:
+        raise WorkloadError(f"{title}: the loss does not depend on any trainable parameter")
+
+
+def _refused_image(spec: WorkloadSpec, error: Exception, detail: str) -> WorkloadError:
+    works = nearest_image_size(spec)
+    batch = f" in batches of {spec.batch_size}" if spec.batch_size == 1 else ""
+    found = f"; the smallest above it that works is {works} px" if works else f": {_one_line(error)}"
+    return WorkloadError(
+        f"{spec.name} cannot take images of {spec.image_size} px{batch}{found}",
+        hint=f"try --image-size {works}" if works else None,
+        detail=detail,
+    )
+
+
+def nearest_image_size(spec: WorkloadSpec) -> int | None:
+    """The smallest image size above the spec's that passes a forward pass, or None when a short search finds none."""
+    asked = spec.image_size or 1
+    facts = facts_of(spec.name)
+    step = facts.multiple
+    start = max(facts.minimum, (asked // step + 1) * step)
+    usual = [size for size in (*_USUAL_SIZES, facts.native) if size > asked]
+    sizes: set[int] = {*range(start, start + _SEARCH_PX * step, step), *usual}
+    for size in sorted(sizes):
+        try:
+            build(spec.model_copy(update={"image_size": size}), torch.device("meta")).forward_loss()
+        except Exception:
+            continue
+        return size
+    return None
+
+
+def _place_of(error: Exception) -> str:
+    """'train.py:12 raised ' for the innermost line that is neither torch's nor ours."""
+    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} raised " if frames else ""
+
+
+def _shapes(workload: Workload) -> str:
+    shapes = ["×".join(str(size) for size in tensor.shape) or "one number" for tensor in tensors_in(workload.inputs)]
+    return "inputs " + ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The parent's side of `workloads.preflight`: start it, wait a bounded time, turn its answer into values or errors.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xbench import errors
+from xbench.errors import WorkloadError, XbenchError
+from xbench.records import WorkloadRecord
+from xbench.spec import DeviceType, WorkloadSpec
+from xbench.units import format_seconds
+
+DEFAULT_TIMEOUT_S = 300.0
+# -P: a profile.py or random.py in the user's folder must not hide the standard library's.
+PREFLIGHT = (sys.executable, "-P", "-m", "xbench.workloads.preflight")
+_LOG_CHARACTERS = 20_000
+
+
+class Probed(BaseModel):
+    """One workload as it will run, and one rank's memory for it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    record: WorkloadRecord
+    memory_bytes_estimate: int
+
+
+class Preflight(BaseModel):
+    """What the machine and its torch are, and the workloads with every default filled in."""
+
+    model_config = ConfigDict(frozen=True)
+
+    device: DeviceType
+    gpus: int
+    gpu_names: list[str] = Field(default_factory=list)
+    torch: str
+    torchvision: str | None
+    nccl: str | None
+    cuda: str | None
+    workloads: list[Probed]
+
+    @property
+    def specs(self) -> tuple[WorkloadSpec, ...]:
+        """The resolved specs, in the order asked."""
+        return tuple(probed.record.spec for probed in self.workloads)
+
+
+def probe(
+    specs: Sequence[WorkloadSpec],
+    device: Literal["auto", "cpu", "cuda"],
+    ranks: int,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Preflight:
+    """Check in a process of its own that the workloads can be built, run and held in memory.
+
+    `ranks` is the number of processes of one job on this machine. Takes the seconds that importing torch takes. Raises
+    SpecError and WorkloadError with what the preflight found, or when it crashes or takes longer than `timeout_s`.
+    """
+    request = {
+        "workloads": [spec.model_dump(mode="json") for spec in specs],
+        "device": device,
+        "ranks_per_host": ranks,
+    }
+    titles = ", ".join(dict.fromkeys(spec.title for spec in specs))
+    out, log, status = _ask(json.dumps(request), timeout_s, titles)
+    try:
+        answer: dict[str, Any] = json.loads(out)
+        failure = answer.pop("error")
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise WorkloadError(
+            f"checking {titles} ended with {_ending(status)} and no answer", detail=log or None
+        ) from None
+    if failure is not None:
+        kind = getattr(errors, failure["type"], XbenchError)
+        raise kind(failure["message"], hint=failure["hint"], detail=failure["detail"])
+    return Preflight.model_validate(answer)
+
+
+def _ask(request: str, timeout_s: float, titles: str) -> tuple[str, str, int]:
+    """(stdout, tail of stderr, exit status) of one preflight, which is never left running."""
+    process = subprocess.Popen(
+        PREFLIGHT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        out, log = process.communicate(request, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise WorkloadError(
+            f"checking {titles} took longer than {format_seconds(timeout_s)}",
+            hint="does its factory download, or wait for something?",
+        ) from None
+    finally:
+        # The whole session: a factory may have started processes (data loaders) of its own.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return out, log[-_LOG_CHARACTERS:], process.returncode
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,150 @@
+"""Transformers at their published sizes, written with torch.nn: random weights, synthetic tokens, no downloads.
+
+- BERT (Devlin et al., arXiv 1810.04805): post-norm encoder, learned positions, the masked-language-model head whose
+  output matrix is the token embedding itself. 15 % of a sequence's tokens, at least one, are masked and predicted.
+- GPT-2 (Radford et al. 2019): pre-norm causal decoder, output matrix tied to the token embedding. Every position
+  predicts the next token.
+
+Both are as published in what decides time and traffic: shapes, tensors, tying, dropout 0.1, GELU. The tied matrix gets
+its gradient from both ends of backward, so it is complete only at the very last: schedules must cope with that. BERT
+has no pooler and no next-sentence head, as in today's fine-tuning and pre-training code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from xbench.spec import WorkloadSpec
+from xbench.workloads.build import Inputs, Recipe
+from xbench.workloads.catalog import TRANSFORMERS, TextFacts
+
+DROPOUT = 0.1
+MASKED_SHARE = 0.15
+IGNORED = -100
+INITIAL_STD = 0.02
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; (batch, tokens, width) to the same."""
+
+    def __init__(self, facts: TextFacts) -> None:
+        super().__init__()
+        self.heads, self.causal = facts.heads, facts.causal
+        self.qkv = nn.Linear(facts.width, 3 * facts.width)
+        self.project = nn.Linear(facts.width, facts.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Softmax(QKᵀ/√d)V, heads side by side, projected."""
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        dropout = DROPOUT if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=self.causal)
+        projected: Tensor = self.project(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return projected
+
+
+class Block(nn.Module):
+    """Attention and a four times wider MLP, each with a residual; norm before (GPT-2) or after (BERT)."""
+
+    def __init__(self, facts: TextFacts) -> None:
+        super().__init__()
+        self.pre_norm = facts.causal
+        self.attention = Attention(facts)
+        self.attention_norm = nn.LayerNorm(facts.width)
+        self.expand = nn.Linear(facts.width, 4 * facts.width)
+        self.contract = nn.Linear(4 * facts.width, facts.width)
+        self.mlp_norm = nn.LayerNorm(facts.width)
+        self.dropout = nn.Dropout(DROPOUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width) to the same."""
+        if self.pre_norm:
+            x = x + self.dropout(self.attention(self.attention_norm(x)))
+            mixed: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        else:
+            x = self.attention_norm(x + self.dropout(self.attention(x)))
+            mixed = self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return mixed
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """Expand, GELU, contract."""
+        contracted: Tensor = self.contract(F.gelu(self.expand(x)))
+        return contracted
+
+
+class Transformer(nn.Module):
+    """Token indices (batch, tokens) to logits (batch, tokens, vocabulary)."""
+
+    def __init__(self, facts: TextFacts) -> None:
+        super().__init__()
+        self.causal = facts.causal
+        self.tokens = nn.Embedding(facts.vocabulary, facts.width)
+        self.positions = nn.Embedding(facts.positions, facts.width)
+        self.norm = nn.LayerNorm(facts.width)  # BERT's follows the embedding, GPT-2's the last block
+        self.blocks = nn.ModuleList(Block(facts) for _ in range(facts.layers))
+        self.dropout = nn.Dropout(DROPOUT)
+        self.head = nn.Linear(facts.width, facts.vocabulary, bias=not facts.causal)
+        if not facts.causal:
+            self.segments = nn.Embedding(2, facts.width)
+            self.transform = nn.Linear(facts.width, facts.width)
+            self.transform_norm = nn.LayerNorm(facts.width)
+        self.apply(_initialise)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """See the class."""
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(place)
+        if not self.causal:
+            x = self.norm(x + self.segments(torch.zeros_like(place)))
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x) if self.causal else self.transform_norm(F.gelu(self.transform(x)))
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class TextRecipe(Recipe):
+    """A transformer of `catalog.TRANSFORMERS` on `batch_size` sequences of `seq_len` random tokens."""
+
+    def __init__(self, spec: WorkloadSpec) -> None:
+        super().__init__(spec)
+        if spec.batch_size is None or spec.seq_len is None:
+            raise ValueError("the spec is not resolved")
+        self.batch_size, self.seq_len = spec.batch_size, spec.seq_len
+        self.facts = TRANSFORMERS[spec.name]
+
+    def model(self) -> nn.Module:
+        """The transformer with random weights."""
+        return Transformer(self.facts)
+
+    def batch(self, rank: int) -> tuple[Inputs, Any]:
+        """Tokens (batch, tokens), and the token to predict at each place, or -100 where none is."""
+        tokens = torch.randint(self.facts.vocabulary, (self.batch_size, self.seq_len + 1))
+        if self.facts.causal:
+            return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        tokens = tokens[:, :-1].contiguous()
+        count = max(1, round(MASKED_SHARE * self.seq_len))
+        masked_places = torch.rand(self.batch_size, self.seq_len).argsort(dim=1)[:, :count]
+        masked = torch.zeros(self.batch_size, self.seq_len, dtype=torch.bool).scatter(1, masked_places, True)
+        return tokens.masked_fill(masked, self.facts.vocabulary - 1), tokens.masked_fill(~masked, IGNORED)
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """Mean cross-entropy over the tokens to predict."""
+        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+    def input_description(self) -> str:
+        """'64 tokens'."""
+        return f"{self.seq_len} tokens"
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=INITIAL_STD)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,63 @@
+"""Torchvision's classification networks: random weights, synthetic ImageNet-shaped batches, cross-entropy.
+
+Pixels are standard normal, as normalised photographs roughly are; labels are uniform over 1000 classes. googlenet and
+inception_v3 train without their auxiliary classifiers, whose loss weights are a matter of taste. Vision transformers
+and maxvit fix the image size when they are constructed, so it is passed to the constructor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models import get_model_builder
+
+from xbench.errors import WorkloadError
+from xbench.spec import WorkloadSpec
+from xbench.workloads.build import Inputs, Recipe
+
+CLASSES = 1000
+
+
+class VisionRecipe(Recipe):
+    """A torchvision model by its name, on `batch_size` images of 3 × `image_size` × `image_size`."""
+
+    def __init__(self, spec: WorkloadSpec) -> None:
+        super().__init__(spec)
+        if spec.batch_size is None or spec.image_size is None:
+            raise ValueError("the spec is not resolved")
+        self.batch_size, self.image_size = spec.batch_size, spec.image_size
+
+    def model(self) -> nn.Module:
+        """The network with random weights. Raises WorkloadError when its constructor refuses the image size."""
+        builder = get_model_builder(self.spec.name)
+        module = builder.__module__.rpartition(".")[2]
+        extra: dict[str, Any] = {}
+        if module == "vision_transformer":
+            extra = {"image_size": self.image_size}
+        elif module == "maxvit":
+            extra = {"input_size": (self.image_size, self.image_size)}
+        elif module in ("googlenet", "inception"):
+            extra = {"aux_logits": False, "init_weights": True}
+        try:
+            network: nn.Module = builder(weights=None, **extra)
+        except (ValueError, RuntimeError, AssertionError) as error:
+            raise WorkloadError(
+                f"{self.spec.name} cannot be built for images of {self.image_size} px", detail=str(error)
+            ) from error
+        return network
+
+    def batch(self, rank: int) -> tuple[Inputs, Any]:
+        """Images (batch, 3, size, size) and labels (batch,)."""
+        images = torch.randn(self.batch_size, 3, self.image_size, self.image_size)
+        return images, torch.randint(CLASSES, (self.batch_size,))
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """Mean cross-entropy over the batch."""
+        return F.cross_entropy(outputs, targets)
+
+    def input_description(self) -> str:
+        """'3×128×128 images'."""
+        return f"3×{self.image_size}×{self.image_size} images"
