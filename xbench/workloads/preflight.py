@@ -93,9 +93,12 @@ def choose_device(asked: str, gpus: int) -> DeviceType:
 def examine(specs: Iterable[WorkloadSpec], device: DeviceType, ranks: int, gpus: int = 0) -> list[dict[str, Any]]:
     """Resolve, build and try every workload, then see whether all of them fit in memory together.
 
-    Raises SpecError and WorkloadError.
+    A workload that stands twice is tried once, and counts twice against the memory: it is two jobs. Raises
+    SpecError and WorkloadError.
     """
-    tried = [examine_one(resolve(spec, device), device) for spec in specs]
+    resolved = [resolve(spec, device) for spec in specs]
+    once = {spec: examine_one(spec, device) for spec in dict.fromkeys(resolved)}
+    tried = [once[spec] for spec in resolved]
     check_fits(tried, ranks, gpus if device == "cuda" else 0)
     return [
         {"record": workload.describe().model_dump(mode="json"), "memory_bytes_estimate": estimate.total_bytes}

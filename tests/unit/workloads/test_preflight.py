@@ -98,6 +98,17 @@ def test_ranks_and_jobs_share_the_memory(monkeypatch):
         fits(monkeypatch, free=129 * GIB, jobs=2)
 
 
+def test_the_same_workload_twice_is_tried_once_and_counted_twice(monkeypatch):
+    tried, counted = [], []
+    real = preflight.examine_one
+    monkeypatch.setattr(preflight, "examine_one", lambda *args: tried.append(args) or real(*args))
+    monkeypatch.setattr(preflight, "check_fits", lambda jobs, ranks, gpus: counted.extend(jobs))
+    twin = parse_workload("transformer-tiny")
+    first, second = preflight.examine([twin, twin], "cpu", 1)
+    assert first == second
+    assert (len(tried), len(counted)) == (1, 2)
+
+
 def test_each_gpu_holds_its_own_rank(monkeypatch):
     fits(monkeypatch, free=65 * GIB, ranks=4, gpus=4)
     with pytest.raises(WorkloadError, match=r"needs about 130 GiB for 2 ranks, 65.0 GiB are free on the GPU"):
