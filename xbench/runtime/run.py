@@ -7,6 +7,7 @@ Whatever happens after the first rank has started, a record is written: complete
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import tempfile
@@ -91,8 +92,10 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     """
     workloads, modes = check_request(request)
     notes: list[str] = []
-    guess_ranks = request.fabric.ranks if request.fabric.name == "local" else request.fabric.world_size
-    found = probe(list(dict.fromkeys(workloads)), request.device, max(2, guess_ranks) * (len(workloads)))
+    found = probe(list(workloads), request.device, _ranks_here(request.fabric))
+    if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
+        notes.append("one GPU cannot show communication, so this runs on the CPU; --device cuda --fabric local:ranks=1")
+        found = probe(list(workloads), "cpu", _ranks_here(request.fabric))
     device: DeviceType = found.device
     fabric, reason = choose(request.fabric, found.gpus if device == "cuda" else 0)
     if request.fabric.name == "auto":
@@ -104,14 +107,16 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
             "two jobs need ranks of their own, and torchrun started the ranks of one around xbench",
             hint="run xbench once, outside torchrun, or name single-job modes and one workload",
         )
-    if request.kind == "comparison" and fabric.world_size < 2:
-        raise SpecError(f"a comparison needs at least 2 ranks, and {fabric} has 1", hint="--fabric local:ranks=2")
+    if fabric.world_size < 2:
+        paired = [mode.text for mode in modes if mode.paired]
+        if paired:
+            raise SpecError(f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank")
+        notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
     if device == "cuda" and fabric.world_size > found.gpus:
         raise SpecError(
             f"{fabric} needs {fabric.world_size} GPUs, and this machine has {found.gpus}", hint="--device cpu"
         )
-    records = dict(zip(dict.fromkeys(workloads), found.workloads, strict=True))
-    resolved = tuple(records[spec].record.spec for spec in workloads)
+    resolved = tuple(found.specs)
     reference = request.reference
     if request.kind == "comparison" and reference is None:
         reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
@@ -135,7 +140,8 @@ def execute(request: RunRequest, console: Console) -> Result:
         console = Console(quiet=True)
     run, found, notes = prepare(request, console)
     progress = Progress(console, launches=run.effort.launches)
-    for spec, workload in zip(run.workloads, _records(run, found), strict=True):
+    records = [item.record for item in found.workloads]
+    for spec, workload in zip(run.workloads, records, strict=True):
         progress.say(
             f"{workload.title}: {workload.input}, batch {workload.batch_size} a rank, {spec.dtype}, {run.device}"
         )
@@ -147,7 +153,7 @@ def execute(request: RunRequest, console: Console) -> Result:
     folder = request.output / f"{stamp()}-{request.kind}-{name}"
     if speaks:
         folder.mkdir(parents=True, exist_ok=True)
-    collector = Collector(run, [spec.batch_size or 1 for spec in run.workloads])
+    collector = Collector(run, [item.record.batch_size for item in found.workloads])
     error: XbenchError | None = None
     command = shlex.join(["xbench", *list(request.argv)[1:]])
     warnings = environment.noise_warnings()
@@ -167,7 +173,7 @@ def execute(request: RunRequest, console: Console) -> Result:
         except KeyboardInterrupt:
             error = Interrupted("interrupted")
         described = fabric.describe("nccl" if run.device == "cuda" else "gloo")
-        frame = Frame(command, environment.capture(found.model_dump()), described, _records(run, found))
+        frame = Frame(command, environment.capture(found.model_dump()), described, records)
         frame.warnings += [*warnings, *fabric.warnings]
     assert frame is not None
     make = profile_record if run.kind == "profile" else comparison_record
@@ -253,10 +259,11 @@ def _plans(directory: Path, jobs: int) -> tuple[JobPlan, ...]:
     return tuple(read) if len(read) == jobs else tuple(read[:1] * jobs)
 
 
-def _records(run: RunSpec, found: Preflight) -> list[Any]:
-    """The workload record of each job; the probe saw each distinct workload once."""
-    by_spec = {item.record.spec: item.record for item in found.workloads}
-    return [by_spec[spec] for spec in run.workloads]
+def _ranks_here(fabric: FabricSpec) -> int:
+    """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
+    if fabric.name == "cluster":
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return 2 if fabric.name == "auto" else fabric.world_size
 
 
 def _safe(name: str) -> str:

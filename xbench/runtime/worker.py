@@ -159,6 +159,8 @@ class Rank:
         """Attach a mode's carrier to our model. Raises UsageError where it cannot serve it."""
         schedule: type[Schedule] = MODES.load(mode.carrier)  # type: ignore[assignment]
         plan = self.plans[self.job]
+        if schedule.needs_plan and mode.carrier not in plan.buckets:
+            raise UsageError(f"{mode.carrier} is planned from a measured link, and a world of one has none")
         handle = schedule().attach(
             self.workload.model,
             self.workload.optimizer,

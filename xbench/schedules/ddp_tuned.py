@@ -1,8 +1,8 @@
 """ddp-tuned: DDP's own reducer, with the exact plan's buckets.
 
 `bucket_cap_mb_list` gives each of DDP's buckets a size of its own. DDP closes a bucket when its size reaches the cap,
-so caps can be chosen that reproduce the plan (`xbench.planning.plans.bucket_caps_mib`). This is what a user who wants to
-change one line, and nothing else, can have. Only newer torch takes the argument.
+so caps can be chosen that reproduce the plan (`xbench.planning.plans.bucket_caps_mib`). This is what a user who wants
+to change one line, and nothing else, can have. Only newer torch takes the argument.
 """
 
 from __future__ import annotations
