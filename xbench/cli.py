@@ -167,7 +167,10 @@ def _usage(error: click.ClickException) -> tuple[str, str | None]:
         name = (error.param_hint or (parameter.get_error_hint(context) if parameter and context else None)) or "value"
         told = _uncapital(error.message).replace("valid integer range", "whole number").replace("<=x<=", " to ")
         return f"{str(name).strip(chr(39))}: {told}", hint
-    return _uncapital(error.format_message()), hint if isinstance(error, click.UsageError) else None
+    told, _, close = error.format_message().partition(" Did you mean ")
+    if close:
+        hint = f"did you mean {close}"
+    return _uncapital(told), hint if isinstance(error, click.UsageError) else None
 
 
 def _uncapital(text: str) -> str:

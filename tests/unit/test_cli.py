@@ -86,6 +86,7 @@ def test_version(run: Callable[..., Outcome]) -> None:
     [
         (["comprae"], "unknown command 'comprae'", "did you mean 'compare'? (xbench --help lists them all)"),
         (["modes", "--hepl"], "xbench modes has no option '--hepl'", "did you mean --help?"),
+        (["fabric", "claen"], "no such command 'claen'", "did you mean 'clean'?"),
         (["--versoin"], "xbench has no option '--versoin'", "did you mean --version?"),
         (["report"], "missing argument 'RESULT'", "xbench report --help lists what it takes"),
         (["modes", "x"], "got unexpected extra argument (x)", "xbench modes --help lists what it takes"),
