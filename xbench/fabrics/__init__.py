@@ -1,0 +1,126 @@
+"""What connects the ranks: fabrics by name, how `auto` chooses one, and how one is opened.
+
+Importing this package imports no torch, and no fabric's code before that fabric is used.
+
+    spec = parse_fabric("shaped:hosts=2,rate=1gbit")
+    spec, reason = choose(spec, gpus=0, environ=os.environ)
+    if rootless.reexec_needed(spec):
+        rootless.reexec(sys.argv)
+    with open_fabric(spec, run_id) as fabric:
+        fabric.measure_bandwidth()
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from xbench.errors import SpecError, nearest
+from xbench.fabrics import rootless
+from xbench.fabrics.cluster import ClusterFabric
+from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot
+from xbench.fabrics.interrupts import stop_signals_interrupt
+from xbench.fabrics.user_namespace import MARKER
+from xbench.registry import Registry
+from xbench.spec import DeviceType, FabricSpec, known_options, parse_options
+
+__all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric", "parse_fabric", "rootless"]
+
+FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
+FABRICS.add("auto", "", "the best there is: several GPUs, else torchrun's ranks, else shaped, else local")
+FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2")
+FABRICS.add("shaped", "xbench.fabrics.shaped:ShapedFabric", "links held to a rate: shaped:hosts=2,rate=1gbit,ranks=1")
+FABRICS.add("cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun started around us")
+
+
+def parse_fabric(text: str) -> FabricSpec:
+    """A FabricSpec from 'auto', 'local:ranks=4', 'shaped:hosts=2,rate=1gbit' or 'cluster'.
+
+    Raises SpecError naming the wrong value and the nearest right one.
+    """
+    name, options = parse_options(text)
+    if name not in FABRICS:
+        close = nearest(name, FABRICS.names())
+        hint = f"did you mean {close!r}?" if close else f"one of {', '.join(FABRICS.names())}"
+        raise SpecError(f"unknown fabric {name!r}", hint=hint)
+    if name == "auto":
+        known_options(text, options, ())
+        return FabricSpec(name="auto")
+    return FABRICS.load(name).parse(text, options)
+
+
+def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ) -> tuple[FabricSpec, str]:
+    """The fabric to use and why, as one sentence. Only `auto` changes; the others are checked against this machine.
+
+    `auto` is, in this order: the ranks of a torchrun around us; all GPUs of this machine, where it has several; two
+    hosts at 1 Gbit/s; two local ranks. Raises SpecError for a fabric that cannot work here.
+    """
+    if spec.name == "cluster":
+        return ClusterFabric.resolve(environ), "as asked for"
+    if spec.name == "shaped":
+        why = shaped_obstacle()
+        if why is not None:
+            raise SpecError(f"{str(spec)!r} cannot be raised: {why}", hint=f"{REMEDY}, or use --fabric local:ranks=2")
+        return spec, "as asked for"
+    if spec.name == "local":
+        return spec, "as asked for"
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        spec = ClusterFabric.resolve(environ)
+        return spec, f"auto: torchrun started {spec.world_size} ranks around us"
+    if gpus >= 2:
+        return FabricSpec(name="local", ranks=min(gpus, MAX_RANKS)), f"auto: {gpus} GPUs on this machine"
+    why = shaped_obstacle()
+    if why is None:
+        how = "in a user namespace, without root" if rootless.reexec_needed(FabricSpec(name="shaped"), environ) else ""
+        shaped = FabricSpec(name="shaped", hosts=2, rate="1gbit")
+        return shaped, f"auto: two hosts on this machine, joined by links held to 1 Gbit/s{', ' if how else ''}{how}"
+    return FabricSpec(name="local", ranks=2), (
+        f"auto: two local ranks over loopback, because {why}; with root and iproute2 this would have shown two hosts "
+        f"on links held to 1 Gbit/s, where schedules differ most ({REMEDY})"
+    )
+
+
+REMEDY = "run it as root with iproute2 installed (apt-get install iproute2)"
+
+
+def shaped_obstacle() -> str | None:
+    """Why shaped links work here neither as we are nor in a user namespace, or None."""
+    from xbench.fabrics import shaped
+
+    why = shaped.obstacle()
+    if why is None or links_missing():
+        return why
+    if MARKER in os.environ:
+        return why
+    beside = rootless.obstacle()
+    if beside is None and os.geteuid() != 0:
+        return None
+    return why if os.geteuid() == 0 else f"{why}, and {beside}"
+
+
+def links_missing() -> bool:
+    """Whether iproute2's tools are not installed at all."""
+    from xbench.fabrics import links
+
+    return links.tool("ip") is None or links.tool("tc") is None
+
+
+def new_run_id() -> str:
+    """Six random hexadecimal digits: the id in the names of a run's namespaces."""
+    return secrets.token_hex(3)
+
+
+@contextmanager
+def open_fabric(spec: FabricSpec, run_id: str | None = None, *, device: DeviceType = "cpu") -> Iterator[Fabric]:
+    """The fabric of a spec that `choose` has resolved, up inside the context and gone after it, whatever happens.
+
+    Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Raises FabricError when it cannot be raised,
+    SpecError for `auto`.
+    """
+    if spec.name == "auto":
+        raise SpecError("fabric 'auto' has to be resolved before it is opened")
+    with stop_signals_interrupt(), FABRICS.load(spec.name)(spec, run_id or new_run_id(), device) as fabric:
+        yield fabric

@@ -1,0 +1,86 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.fabrics import open_fabric
+from xbench.fabrics.cores import available_cores, split_cores
+from xbench.spec import FabricSpec
+
+
+@pytest.mark.parametrize(
+    ("cores", "hosts", "ranks", "shares"),
+    [
+        ([0, 1], 2, 1, [[[0]], [[1]]]),
+        ([0, 4, 1, 5], 2, 1, [[[0, 4]], [[1, 5]]]),
+        ([0, 1, 2, 3, 4], 2, 1, [[[0, 1]], [[2, 3]]]),
+        ([0, 1, 2, 3], 2, 2, [[[0], [1]], [[2], [3]]]),
+        ([0, 1], 3, 1, [[[0]], [[1]], [[0]]]),
+        ([7], 2, 2, [[[7], [7]], [[7], [7]]]),
+    ],
+)
+def test_cores_are_split_evenly(cores, hosts, ranks, shares):
+    assert split_cores(cores, hosts, ranks)[0] == shares
+
+
+def test_a_shortage_of_cores_is_told():
+    assert split_cores([0, 1], 2, 1)[1] is None
+    assert "3 ranks share 2 cores" in split_cores([0, 1], 3, 1)[1]
+    assert "2 ranks share 1 core:" in split_cores([0], 1, 2)[1]
+
+
+@pytest.mark.parametrize(("cores", "hosts", "ranks"), [([], 2, 1), ([0], 0, 1), ([0], 1, 0)])
+def test_nothing_to_split_is_a_programming_error(cores, hosts, ranks):
+    with pytest.raises(ValueError, match="cannot split"):
+        split_cores(cores, hosts, ranks)
+
+
+@given(st.sets(st.integers(0, 500), min_size=1, max_size=64), st.integers(1, 8), st.integers(1, 16))
+def test_no_core_is_shared_while_there_are_enough(cores, hosts, ranks):
+    shares, warning = split_cores(sorted(cores), hosts, ranks)
+    flat = [core for host in shares for rank in host for core in rank]
+    assert [len(host) for host in shares] == [ranks] * hosts
+    assert len({len(rank) for host in shares for rank in host}) == 1
+    assert set(flat) <= cores
+    assert (warning is None) == (len(cores) >= hosts * ranks)
+    if warning is None:
+        assert len(flat) == len(set(flat))
+        assert len(cores) - len(flat) < hosts * ranks
+
+
+def test_hyper_threads_of_a_core_stand_side_by_side(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    for core, physical in enumerate([0, 1, 0, 1]):
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text("0\n")
+        (folder / "core_id").write_text(f"{physical}\n")
+    assert available_cores(tmp_path) == [0, 2, 1, 3]
+
+
+def test_a_kernel_without_topology_gives_plain_order(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 1, 2})
+    assert available_cores(tmp_path) == [1, 2, 3]
+
+
+def test_a_local_fabric_pins_its_ranks(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    with open_fabric(FabricSpec(name="local", ranks=2)) as fabric:
+        (host,) = fabric.hosts
+        assert sorted(host.all_cores) == [0, 1, 2, 3]
+        assert [len(rank) for rank in host.cores] == [2, 2]
+        assert host.env["OMP_NUM_THREADS"] == host.env["MKL_NUM_THREADS"] == "2"
+        assert host.env["GLOO_SOCKET_IFNAME"] == "lo"
+        assert host.prefix[-2:] == ("-c", "0,1,2,3")
+        assert fabric.warnings == []
+        record = fabric.describe()
+        assert record.cores_per_rank == [list(rank) for rank in host.cores]
+        assert (record.rate_bps, record.measured_bps, record.world_size) == (None, None, 2)
+        assert len(set(fabric.free_ports(3))) == 3
+
+
+def test_a_local_fabric_of_gpus_pins_nothing():
+    with open_fabric(FabricSpec(name="local", ranks=2), device="cuda") as fabric:
+        (host,) = fabric.hosts
+        assert host.cores == ()
+        assert host.prefix == ()
+        assert "OMP_NUM_THREADS" not in host.env

@@ -1,0 +1,177 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.errors import FabricError
+from xbench.fabrics import leftovers, links
+from xbench.fabrics.interrupts import interrupts_held, stop_signals_interrupt
+from xbench.fabrics.user_namespace import supervise
+
+RATES = st.floats(1e6, 100e9)
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "burst", "queue", "gso"),
+    [
+        (1e6, 4096, 524288, 3072),
+        (100e6, 4096, 524288, 3072),
+        (317e6, 9906, 1585000, 7429),
+        (1e9, 31250, 5000000, 23437),
+        (10e9, 312500, 50000000, 65536),
+        (100e9, 3125000, 67108864, 65536),
+    ],
+)
+def test_the_bucket_follows_the_rate(rate_bps, burst, queue, gso):
+    assert links.bucket(rate_bps) == (burst, queue, gso)
+
+
+@given(RATES)
+def test_no_packet_is_larger_than_the_bucket_or_the_queue(rate_bps):
+    burst, queue, gso = links.bucket(rate_bps)
+    assert 2 * 1514 <= gso < burst < queue
+
+
+def test_shaping_is_one_line_for_tc():
+    line = links.shaping("xbeth0", 1e9)
+    assert line == "qdisc add dev xbeth0 root tbf rate 1000000000bit burst 31250b limit 5000000b"
+
+
+def test_names_fit_what_the_kernel_takes():
+    for host in (0, 7, "sw"):
+        name = links.namespace("3f9a1c", host)
+        assert len(name) <= 15
+        assert links.NAMESPACE.fullmatch(name)
+    for foreign in ("xb", "xb3f9a1c", "xb3f9a1c-", "xbox-1", "xb3f9a1c-0x", "axb3f9a1c-0", "xb3F9A1C-0"):
+        assert links.NAMESPACE.fullmatch(foreign) is None
+
+
+def _switch(*flags):
+    return json.dumps([{"ifname": f"xb3f9a1c-{host}", "flags": each} for host, each in enumerate(flags)])
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        (_switch(["UP", "LOWER_UP"], ["UP", "LOWER_UP"]), None),
+        (_switch(["UP", "LOWER_UP"], ["UP", "NO-CARRIER"]), "the link of host 1 is down"),
+        (_switch(["BROADCAST"], ["UP", "LOWER_UP"]), "the link of host 0 is down"),
+        (_switch(["UP", "LOWER_UP"]), "the link of host 1 is gone"),
+        ("nonsense", "the switch between the hosts (xb3f9a1c-sw) is gone"),
+    ],
+)
+def test_a_fault_names_the_host(monkeypatch, said, fault):
+    monkeypatch.setattr(links, "run", lambda argv, text=None: said)
+    assert links.link_fault("3f9a1c", 2) == fault
+
+
+def test_a_failed_command_says_its_own_words(tmp_path, monkeypatch):
+    program = tmp_path / "ip"
+    program.write_text(
+        "#!/bin/sh\necho 'RTNETLINK answers: Operation not permitted' >&2\necho 'Command failed -:1' >&2\nexit 2\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(FabricError, match=r"'ip netns list' failed: RTNETLINK answers: Operation not permitted$"):
+        links.list_namespaces()
+
+
+def test_a_missing_tool_is_named(monkeypatch):
+    monkeypatch.setattr(links, "tool", lambda name: None)
+    with pytest.raises(FabricError, match="'tc' is not installed") as caught:
+        links.run(["tc", "qdisc"])
+    assert "iproute2" in caught.value.hint
+
+
+class Namespaces:
+    """A machine with namespaces and processes in them, in place of ip(8)."""
+
+    def __init__(self, monkeypatch, names):
+        self.names = list(names)
+        monkeypatch.setattr(links, "list_namespaces", lambda: sorted(self.names))
+        monkeypatch.setattr(links, "namespace_pids", lambda name: [])
+        monkeypatch.setattr(links, "remove_namespace", self.names.remove)
+
+
+def _dead_owner(folder, run_id):
+    done = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    done.wait()
+    (folder / f"{run_id}.json").write_text(json.dumps({"run_id": run_id, "pid": done.pid, "started_ticks": 1}))
+
+
+def test_clean_removes_what_nobody_owns_and_keeps_what_a_live_run_needs(tmp_path, monkeypatch):
+    machine = Namespaces(monkeypatch, ["xbaaaaaa-0", "xbaaaaaa-sw", "xbbbbbbb-0", "xbcccccc-1"])
+    leftovers.claim("aaaaaa", tmp_path)
+    _dead_owner(tmp_path, "bbbbbb")
+    done = leftovers.clean(folder=tmp_path)
+    assert done.removed == ["xbbbbbbb-0", "xbcccccc-1"]
+    assert done.kept == machine.names == ["xbaaaaaa-0", "xbaaaaaa-sw"]
+    assert [path.name for path in tmp_path.iterdir()] == ["aaaaaa.json"]
+
+
+def test_clean_all_removes_live_ones_too(tmp_path, monkeypatch):
+    machine = Namespaces(monkeypatch, ["xbaaaaaa-0"])
+    leftovers.claim("aaaaaa", tmp_path)
+    assert leftovers.clean(True, tmp_path).removed == ["xbaaaaaa-0"]
+    assert machine.names == []
+
+
+def test_a_process_id_given_to_somebody_else_is_not_the_owner(tmp_path):
+    leftovers.claim("aaaaaa", tmp_path)
+    assert leftovers.owner_lives("aaaaaa", tmp_path)
+    (tmp_path / "aaaaaa.json").write_text(json.dumps({"pid": os.getpid(), "started_ticks": 1}))
+    assert not leftovers.owner_lives("aaaaaa", tmp_path)
+    (tmp_path / "aaaaaa.json").write_text("{")
+    assert not leftovers.owner_lives("aaaaaa", tmp_path)
+    assert not leftovers.owner_lives("dddddd", tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_stop_signals_interrupt_like_ctrl_c(number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt, match=number.name), stop_signals_interrupt():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_was_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_clean_up_is_finished_before_an_interrupt_counts():
+    finished = []
+
+    def clean_up():
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            finished.append(True)
+
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        clean_up()
+    assert finished == [True]
+
+
+@pytest.mark.parametrize(("code", "status"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
+def test_the_supervisor_ends_as_its_child_does(code, status):
+    body = (
+        "import os, signal, sys\n"
+        "from xbench.fabrics.user_namespace import _PASSED, supervise\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)\n"
+        "child = os.fork()\n"
+        f"if child == 0: os.execv(sys.executable, [sys.executable, '-S', '-c', {code!r}])\n"
+        "sys.exit(supervise(child))\n"
+    )
+    assert supervise.__doc__
+    assert subprocess.run([sys.executable, "-c", body]).returncode == status

@@ -1,0 +1,75 @@
+"""`xbench fabric`: which fabrics there are, whether shaped links work here, and removing what a killed run left."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+
+@click.group("fabric", short_help="See or remove what shaped fabrics leave behind.")
+def fabric() -> None:
+    """See or remove what shaped fabrics leave behind.
+
+    A shaped fabric is a set of network namespaces named xb<run id>-<host>. A run removes its own whatever happens, save
+    when it is killed with SIGKILL; then `xbench fabric clean` does.
+    """
+
+
+@fabric.command("list")
+def list_fabrics() -> int:
+    """List the fabrics that --fabric takes."""
+    from xbench.fabrics import FABRICS
+
+    width = max(len(entry.name) for entry in FABRICS)
+    for entry in FABRICS:
+        click.echo(f"{entry.name:<{width}}  {entry.summary}")
+    return 0
+
+
+@fabric.command("clean")
+@click.option("--all", "everything", is_flag=True, help="Remove those of runs that are still alive, too.")
+def clean(everything: bool) -> int:
+    """Remove namespaces, and processes in them, whose run is gone."""
+    from xbench.fabrics import leftovers
+
+    done = leftovers.clean(everything)
+    for name in done.removed:
+        click.echo(f"removed {name}", err=True)
+    for name in done.kept:
+        click.echo(f"kept {name}: its run is alive (--all removes it)", err=True)
+    killed = f", {len(done.killed)} processes killed" if done.killed else ""
+    click.echo(f"{len(done.removed)} namespaces removed{killed}", err=True)
+    return 0
+
+
+@fabric.command("check")
+@click.argument("text", metavar="[FABRIC]", default="shaped:hosts=2,rate=1gbit")
+def check(text: str) -> int:
+    """Raise a fabric, measure one TCP stream through it, remove it.
+
+    FABRIC is what --fabric takes.  [default: shaped:hosts=2,rate=1gbit]
+    """
+    from xbench.fabrics import choose, open_fabric, parse_fabric, rootless
+    from xbench.units import format_percent, format_rate, parse_rate
+
+    spec, reason = choose(parse_fabric(text), gpus=0, environ=os.environ)
+    if rootless.reexec_needed(spec):
+        click.echo("as an ordinary user: in a user namespace", err=True)
+        rootless.reexec(sys.argv)
+    with open_fabric(spec) as raised:
+        click.echo(f"{spec}: {reason}", err=True)
+        for host in raised.hosts:
+            cores = "; ".join(",".join(map(str, rank)) for rank in host.cores)
+            click.echo(f"host {host.index}: {host.name}, {host.address} on {host.interface}, cores {cores}", err=True)
+        measured = raised.measure_bandwidth()
+        if measured is not None and spec.rate is not None:
+            asked = parse_rate(spec.rate)
+            share = measured / asked
+            click.echo(
+                f"asked {format_rate(asked)}, measured {format_rate(measured)} ({format_percent(share)})", err=True
+            )
+        for line in [*raised.notes, *raised.warnings]:
+            click.echo(line, err=True)
+    return 0

@@ -1,0 +1,123 @@
+"""What every fabric is: hosts on which ranks can be started, and what the links between them are worth.
+
+A fabric is raised on construction and gone after `close`, whatever happened in between. It starts no ranks itself:
+`runtime.launch` puts a `HostSlot`'s `prefix` before a command and its `env` around it, and the command then runs on
+that host. A new fabric is one file with a subclass of `Fabric`, and one line in `xbench.fabrics.FABRICS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from xbench.records import FabricRecord, Label
+from xbench.spec import DeviceType, FabricSpec
+from xbench.units import parse_rate
+
+MAX_RANKS = 16
+
+
+@dataclass(frozen=True)
+class HostSlot:
+    """One host of a fabric, as a launcher needs it."""
+
+    index: int
+    """0-based; host 0 holds the rendezvous."""
+    name: str
+    """For people and for tools: the namespace's name on a shaped fabric."""
+    prefix: tuple[str, ...]
+    """Put before a command's argv to run it on this host, on this host's cores."""
+    address: str
+    """Where the other hosts reach it."""
+    interface: str
+    """The network device that collectives use."""
+    cores: tuple[tuple[int, ...], ...]
+    """Of each local rank; empty when ranks are not pinned."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment of every rank on this host, over the parent's own."""
+
+    @property
+    def all_cores(self) -> list[int]:
+        """The cores of all ranks on this host, sorted, each once."""
+        return sorted({core for rank in self.cores for core in rank})
+
+
+class Fabric(ABC):
+    """Hosts joined by links, while it is open. Use as a context manager; `close` may be called again."""
+
+    label: ClassVar[Label] = "real"
+
+    def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
+        self.spec = spec
+        self.run_id = run_id
+        self.device = device
+        self.hosts: list[HostSlot] = []
+        self.warnings: list[str] = []
+        self.notes: list[str] = []
+        self.measured_bps: float | None = None
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
+        """A spec from the options that stand in `text`. Raises SpecError naming the wrong value."""
+
+    def measure_bandwidth(self) -> float | None:
+        """Goodput [bit/s] of one TCP stream between two hosts, kept in `measured_bps`; None when nothing is shaped."""
+        return None
+
+    def diagnose(self) -> str | None:
+        """What is wrong with the links now, as one sentence, or None."""
+        return None
+
+    def free_ports(self, count: int) -> list[int]:
+        """Different TCP ports on which host 0 can listen now."""
+        with contextlib.ExitStack() as held:
+            sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+            for one in sockets:
+                one.bind((self.hosts[0].address, 0))
+            return [int(one.getsockname()[1]) for one in sockets]
+
+    def close(self) -> None:
+        """Remove everything that the fabric made."""
+        return None
+
+    def describe(self, backend: str = "gloo") -> FabricRecord:
+        """What the record says about this fabric; measured fields as far as they were measured."""
+        return FabricRecord(
+            name=self.spec.name,
+            spec=str(self.spec),
+            label=self.label,
+            backend=backend,
+            hosts=self.spec.hosts,
+            ranks_per_host=self.spec.ranks,
+            world_size=self.spec.world_size,
+            rate_bps=parse_rate(self.spec.rate) if self.spec.rate else None,
+            measured_bps=self.measured_bps,
+            cores_per_rank=[list(cores) for host in self.hosts for cores in host.cores],
+            notes=[*self.notes, *self.warnings],
+        )
+
+    def __enter__(self) -> Fabric:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def rank_environment(interface: str, cores: tuple[tuple[int, ...], ...]) -> dict[str, str]:
+    """Environment that keeps collectives on `interface` and math threads on the rank's own cores."""
+    env = {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    if cores:
+        threads = str(min(len(rank) for rank in cores))
+        env |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    return env
+
+
+def pinned(cores: tuple[tuple[int, ...], ...], taskset: str | None) -> tuple[str, ...]:
+    """A command prefix that holds a process to the cores of all ranks of a host; empty where nothing is pinned."""
+    if not cores or taskset is None:
+        return ()
+    return (taskset, "-c", ",".join(str(core) for core in sorted({core for rank in cores for core in rank})))

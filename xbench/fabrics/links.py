@@ -1,0 +1,170 @@
+"""Shaped links between network namespaces, as ip(8) and tc(8) commands.
+
+    xb3f9a1c-0 ── xbeth0 ═══ xb3f9a1c-0 ─┐
+    xb3f9a1c-1 ── xbeth0 ═══ xb3f9a1c-1 ─┤ bridge, in the namespace xb3f9a1c-sw
+    (a namespace a host)    (veth pairs) ┘
+
+The bridge has a namespace of its own, so the machine's own network, its firewall and NetworkManager never see any of
+this. Every veth end holds its egress to the rate with a token bucket (tbf): a host's end what it sends, the bridge's
+end what it receives, so each direction of each link is a real bottleneck.
+
+A token bucket lets `burst` bytes pass at once after an idle moment, which a real link does not: a bucket of 1 ms would
+forgive every short collective up to 1 ms. So the bucket holds a quarter of a millisecond of the rate, and no less than
+4 KiB. A packet larger than the bucket would never pass whole, so the kernel's segmentation offload (GSO) on the link
+is held to three quarters of it: fewer, larger packets where the rate is high (10 Gbit/s does not work packet by
+packet), small ones where it is low. The queue before the bucket holds 40 ms of the rate, so that TCP fills the link
+without constant loss, and several hosts that send to one do not drop at once.
+
+TCP's congestion control in the namespaces is CUBIC, or Reno where CUBIC is not to be had: on a machine that defaults to
+BBR its own pacing would hold the flow below the link's rate and drain it every ten seconds to probe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from xbench.errors import FabricError
+
+INTERFACE = "xbeth0"
+CONGESTION_CONTROL = ("cubic", "reno")
+COMMAND_TIMEOUT_S = 30.0
+NAMESPACE = re.compile(r"xb(?P<run>[0-9a-f]{6})-(?P<host>\d+|sw)")
+
+BUCKET_S = 250e-6
+MIN_BUCKET_BYTES = 4096
+QUEUE_S = 40e-3
+MIN_QUEUE_BYTES = 512 * 1024
+MAX_QUEUE_BYTES = 64 * 1024**2
+MAX_GSO_BYTES = 65536
+
+
+def tool(name: str) -> str | None:
+    """Path of a system tool; sbin folders count even where an ordinary user's PATH leaves them out."""
+    return shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
+
+
+def namespace(run_id: str, host: int | str) -> str:
+    """Name of the namespace of a host, or of the switch ('sw')."""
+    return f"xb{run_id}-{host}"
+
+
+def address(host: int) -> str:
+    """IPv4 address of a host on its fabric. Every fabric uses the same ones: no two of them are ever connected."""
+    return f"10.87.0.{host + 1}"
+
+
+def bucket(rate_bps: float) -> tuple[int, int, int]:
+    """(burst, queue limit, largest GSO packet) [B] of a link of `rate_bps` bits per second. See the module."""
+    burst = max(MIN_BUCKET_BYTES, round(rate_bps / 8 * BUCKET_S))
+    queue = min(max(MIN_QUEUE_BYTES, round(rate_bps / 8 * QUEUE_S)), MAX_QUEUE_BYTES)
+    return burst, queue, min(MAX_GSO_BYTES, burst * 3 // 4)
+
+
+def shaping(device: str, rate_bps: float) -> str:
+    """The tc(8) batch line that holds a device's egress to the rate."""
+    burst, queue, _ = bucket(rate_bps)
+    return f"qdisc add dev {device} root tbf rate {round(rate_bps)}bit burst {burst}b limit {queue}b"
+
+
+def run(argv: Sequence[str], text: str | None = None) -> str:
+    """Run a network command and return its stdout. Raises FabricError with the command's own last words."""
+    program = tool(argv[0])
+    if program is None:
+        raise FabricError(f"{argv[0]!r} is not installed", hint="apt-get install iproute2")
+    try:
+        # A process group of its own: Ctrl-C in the terminal must not kill the command that cleans up.
+        done = subprocess.run(
+            [program, *argv[1:]],
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            process_group=0,
+        )
+    except subprocess.TimeoutExpired:
+        raise FabricError(f"{' '.join(argv)!r} did not end within {COMMAND_TIMEOUT_S:.0f} s") from None
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("Command failed")]
+        raise FabricError(
+            f"{' '.join(argv)!r} failed: {said[0].strip() if said else f'exit {done.returncode}'}",
+            detail=f"{text or ''}{done.stderr}",
+        )
+    return done.stdout
+
+
+def raise_links(run_id: str, hosts: int, rate_bps: float) -> None:
+    """Make the namespaces, the bridge and the shaped links of a fabric. Raises FabricError, and may leave some made."""
+    switch = namespace(run_id, "sw")
+    spaces = [namespace(run_id, host) for host in range(hosts)]
+    _, _, gso = bucket(rate_bps)
+    run(["ip", "-batch", "-"], "".join(f"netns add {name}\n" for name in [switch, *spaces]))
+    # addrgenmode none: no IPv6 address, so that Gloo, which takes a device's first address, always finds the IPv4 one.
+    lines = ["link add xbbr0 type bridge", "link set xbbr0 addrgenmode none up"]
+    for space in spaces:
+        lines.append(f"link add {space} type veth peer name {INTERFACE} netns {space}")
+        lines.append(f"link set {space} addrgenmode none gso_max_size {gso} master xbbr0 up")
+    run(["ip", "-n", switch, "-batch", "-"], "\n".join(lines) + "\n")
+    run(["tc", "-n", switch, "-batch", "-"], "".join(shaping(space, rate_bps) + "\n" for space in spaces))
+    for host, space in enumerate(spaces):
+        lines = [
+            "link set lo up",
+            f"link set {INTERFACE} addrgenmode none gso_max_size {gso} up",
+            f"addr add {address(host)}/24 dev {INTERFACE}",
+        ]
+        run(["ip", "-n", space, "-batch", "-"], "\n".join(lines) + "\n")
+        run(["tc", "-n", space, "-batch", "-"], shaping(INTERFACE, rate_bps) + "\n")
+
+
+def set_congestion_control(space: str) -> str:
+    """Choose TCP's congestion control in a namespace; return the one in force ('unknown' where /proc does not say)."""
+    path = "/proc/sys/net/ipv4/tcp_congestion_control"
+    tries = " || ".join(f"echo {name} > {path}" for name in CONGESTION_CONTROL)
+    try:
+        said = run(["ip", "netns", "exec", space, "sh", "-c", f"{{ {tries}; }} 2>/dev/null; cat {path}"])
+    except FabricError:
+        return "unknown"
+    return said.strip() or "unknown"
+
+
+def link_fault(run_id: str, hosts: int) -> str | None:
+    """Which host's link is down or gone, as one sentence, or None. Costs one process."""
+    switch = namespace(run_id, "sw")
+    try:
+        found: list[dict[str, Any]] = json.loads(run(["ip", "-n", switch, "-j", "link", "show", "type", "veth"]))
+    except (FabricError, ValueError):
+        return f"the switch between the hosts ({switch}) is gone"
+    flags = {link.get("ifname"): link.get("flags", []) for link in found}
+    for host in range(hosts):
+        name = namespace(run_id, host)
+        if name not in flags:
+            return f"the link of host {host} is gone"
+        # Carrier (LOWER_UP) needs both ends up, so the switch's end tells about the host's end too.
+        if "UP" not in flags[name] or "LOWER_UP" not in flags[name]:
+            return f"the link of host {host} is down"
+    return None
+
+
+def list_namespaces() -> list[str]:
+    """Names of all namespaces of ours on this machine, whoever's. Raises FabricError."""
+    names = [line.split()[0] for line in run(["ip", "netns", "list"]).splitlines() if line.strip()]
+    return sorted(name for name in names if NAMESPACE.fullmatch(name))
+
+
+def namespace_pids(name: str) -> list[int]:
+    """Processes inside a namespace; none when it is gone."""
+    try:
+        return [int(word) for word in run(["ip", "netns", "pids", name]).split()]
+    except FabricError:
+        return []
+
+
+def remove_namespace(name: str) -> None:
+    """Delete a namespace and with it its links. Raises FabricError."""
+    run(["ip", "netns", "delete", name])

@@ -1,0 +1,43 @@
+"""All ranks on this machine, over its loopback device: no rate is held, nothing needs root.
+
+On a CPU this shows how schedules behave when the link is as fast as memory, which is seldom what one wants to know;
+with several GPUs it is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores; with
+GPUs nothing is pinned and each rank takes the GPU of its LOCAL_RANK.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from xbench.fabrics.cores import available_cores, split_cores
+from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
+from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
+
+
+class LocalFabric(Fabric):
+    """One host, `spec.ranks` ranks."""
+
+    def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
+        super().__init__(spec, run_id, device)
+        cores: tuple[tuple[int, ...], ...] = ()
+        if device == "cpu":
+            shares, warning = split_cores(available_cores(), 1, spec.ranks)
+            cores = tuple(tuple(rank) for rank in shares[0])
+            self.warnings += [warning] if warning else []
+        self.hosts = [
+            HostSlot(
+                index=0,
+                name="localhost",
+                prefix=pinned(cores, shutil.which("taskset")),
+                address="127.0.0.1",
+                interface="lo",
+                cores=cores,
+                env=rank_environment("lo", cores),
+            )
+        ]
+
+    @classmethod
+    def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
+        """`local` (2 ranks) or `local:ranks=4`. Raises SpecError."""
+        known_options(text, options, ("ranks",))
+        return FabricSpec(name="local", ranks=parse_int(text, "ranks", options.get("ranks", "2"), 1, MAX_RANKS))

@@ -1,0 +1,199 @@
+"""Hosts as network namespaces on one machine, joined by links held to a rate: real sockets, a real bottleneck.
+
+How the links are built and why their buckets have the size they have: `xbench.fabrics.links`. This file gives them an
+owner and a lifetime. Whatever happens, the namespaces go: on leaving the context, at the interpreter's exit, and
+after a `kill -9` through `xbench fabric clean`, which knows from `xbench.fabrics.leftovers` whose they were.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+from xbench.errors import FabricError, SpecError
+from xbench.fabrics import leftovers, links
+from xbench.fabrics.cores import available_cores, split_cores
+from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
+from xbench.fabrics.interrupts import interrupts_held
+from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
+from xbench.units import format_rate, parse_rate
+
+MIN_HOSTS, MAX_HOSTS = 2, 8
+MIN_RATE_BPS, MAX_RATE_BPS = 1e6, 100e9
+DEFAULT_RATE = "1gbit"
+STREAM_PORT = 5201
+FIRST_PORT = 20000  # below what the kernel hands out by itself
+STREAM_S = 0.8
+
+
+class ShapedFabric(Fabric):
+    """`spec.hosts` namespaces, every direction of every link held to `spec.rate`. Raises FabricError on construction.
+
+    Raises ValueError for a run id that is not six hexadecimal digits.
+    """
+
+    def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
+        super().__init__(spec, run_id, device)
+        if not re.fullmatch(r"[0-9a-f]{6}", run_id):
+            raise ValueError(f"a run id is six hexadecimal digits, and {run_id!r} is not")
+        self._ports = itertools.count(FIRST_PORT)
+        self._owner: Path | None = leftovers.claim(run_id)
+        atexit.register(self.close)
+        try:
+            links.raise_links(run_id, spec.hosts, parse_rate(spec.rate or DEFAULT_RATE))
+            controls = {links.set_congestion_control(links.namespace(run_id, host)) for host in range(spec.hosts)}
+            self.notes.append(f"TCP congestion control: {', '.join(sorted(controls))}")
+            self.hosts = self._slots()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
+        """`shaped` (2 hosts, 1gbit) or `shaped:hosts=4,rate=317mbit,ranks=2`. Raises SpecError."""
+        known_options(text, options, ("hosts", "rate", "ranks"))
+        hosts = options.get("hosts", str(MIN_HOSTS))
+        if hosts.isdecimal() and not MIN_HOSTS <= int(hosts) <= MAX_HOSTS:
+            near = min(max(int(hosts), MIN_HOSTS), MAX_HOSTS)
+            raise SpecError(
+                f"a shaped fabric needs {MIN_HOSTS} to {MAX_HOSTS} hosts, and {text!r} asks for {hosts}",
+                hint=f"try hosts={near}" if hosts != "1" else "try hosts=2, or --fabric local for one machine",
+            )
+        rate = options.get("rate", DEFAULT_RATE).lower()
+        rate_bps = parse_rate(rate)
+        if not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:
+            near_bps = "1mbit" if rate_bps < MIN_RATE_BPS else "100gbit"
+            raise SpecError(
+                f"{text!r}: rate={rate} is out of range 1mbit to 100gbit, what links can be held to here",
+                hint=f"try rate={near_bps}",
+            )
+        return FabricSpec(
+            name="shaped",
+            hosts=parse_int(text, "hosts", hosts, MIN_HOSTS, MAX_HOSTS),
+            ranks=parse_int(text, "ranks", options.get("ranks", "1"), 1, MAX_RANKS),
+            rate=rate,
+        )
+
+    def _slots(self) -> list[HostSlot]:
+        shares: list[list[list[int]]] = [[] for _ in range(self.spec.hosts)]
+        if self.device == "cpu":
+            shares, warning = split_cores(available_cores(), self.spec.hosts, self.spec.ranks)
+            self.warnings += [warning] if warning else []
+        slots = []
+        for host, share in enumerate(shares):
+            cores = tuple(tuple(rank) for rank in share)
+            name = links.namespace(self.run_id, host)
+            slots.append(
+                HostSlot(
+                    index=host,
+                    name=name,
+                    prefix=(links.tool("ip") or "ip", "netns", "exec", name, *pinned(cores, links.tool("taskset"))),
+                    address=links.address(host),
+                    interface=links.INTERFACE,
+                    cores=cores,
+                    env=rank_environment(links.INTERFACE, cores),
+                )
+            )
+        return slots
+
+    def measure_bandwidth(self) -> float:
+        """Goodput [bit/s] of one TCP stream of about 0.8 s from host 1 to host 0, on the hosts' own cores.
+
+        TCP/IP headers take 4.4 % of an Ethernet frame, so 0.956 of the rate is a full link; well below that, this
+        machine's cores are what limits it, and a warning says so. Raises FabricError when the stream fails.
+        """
+        script = [sys.executable, "-I", "-S", str(Path(__file__).with_name("stream.py"))]
+        place = [self.hosts[0].address, str(STREAM_PORT)]
+        receiver = subprocess.Popen(
+            [*self.hosts[0].prefix, *script, "receive", *place, str(STREAM_S)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+        sender: subprocess.Popen[str] | None = None
+        try:
+            assert receiver.stdout is not None
+            if receiver.stdout.readline().strip() == "ready":
+                sender = subprocess.Popen(
+                    [*self.hosts[1].prefix, *script, "send", *place],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    process_group=0,
+                )
+            said, complaint = receiver.communicate(timeout=STREAM_S + 15)
+            measured = float(said)
+        except (ValueError, subprocess.TimeoutExpired) as error:
+            detail = complaint if isinstance(error, ValueError) else None
+            raise FabricError(
+                self.diagnose() or "no data came through the link between host 0 and host 1", detail=detail
+            ) from None
+        finally:
+            for process in (receiver, sender):
+                if process is not None:
+                    process.kill()
+                    process.wait()
+        self.measured_bps = measured
+        asked = parse_rate(self.spec.rate or DEFAULT_RATE)
+        if measured < 0.9 * asked:
+            self.warnings.append(
+                f"the links carry {format_rate(measured)} of the {format_rate(asked)} asked for: this machine's cores "
+                "limit them, so a lower rate is the more honest experiment"
+            )
+        return measured
+
+    def free_ports(self, count: int) -> list[int]:
+        """Ports never given before: nothing but what we start listens inside host 0."""
+        return list(itertools.islice(self._ports, count))
+
+    def diagnose(self) -> str | None:
+        """Which host's link is down, as one sentence, or None."""
+        return links.link_fault(self.run_id, self.spec.hosts)
+
+    def close(self) -> None:
+        """Kill what still runs in our namespaces and remove them; safe to call again, and not cut short by Ctrl-C."""
+        if self._owner is None:
+            return
+        with interrupts_held():
+            left: list[str] = []
+            for host in [*range(self.spec.hosts), "sw"]:
+                name = links.namespace(self.run_id, host)
+                if os.path.exists(f"/run/netns/{name}"):
+                    try:
+                        leftovers.remove(name)
+                    except FabricError:
+                        left.append(name)
+            if not left:
+                self._owner.unlink(missing_ok=True)
+            self._owner = None
+            atexit.unregister(self.close)
+        if left:
+            raise FabricError(f"{', '.join(left)} could not be removed", hint="xbench fabric clean")
+
+
+@functools.cache
+def obstacle() -> str | None:
+    """Why this process cannot raise shaped links, as half a sentence ('iproute2 is not installed'), or None.
+
+    Where the tools are there it raises a real fabric and removes it, because nothing else tells a container's limits.
+    """
+    for name in ("ip", "tc"):
+        if links.tool(name) is None:
+            return f"iproute2 is not installed ({name} is missing)"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    try:
+        with ShapedFabric(FabricSpec(name="shaped", hosts=MIN_HOSTS, rate=DEFAULT_RATE), secrets.token_hex(3)):
+            return None
+    except (FabricError, OSError) as error:
+        return f"network namespaces cannot be made here ({error})"
