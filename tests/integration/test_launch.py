@@ -1,0 +1,223 @@
+"""The launcher with real ranks on real shaped links: it ends, says the first cause, and leaves nothing."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from xbench.errors import FabricError, RankError, RunError
+from xbench.fabrics import leftovers, links, open_fabric, parse_fabric, shaped
+from xbench.runtime.journal import pid_alive
+from xbench.runtime.launch import HelperCommand, launch
+
+RANKS = Path(__file__).parent / "ranks"
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.netns,
+    pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links: {shaped.obstacle()}"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(RANKS))
+
+
+@pytest.fixture(scope="module")
+def fabric():
+    with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit")) as raised:
+        yield raised
+
+
+class Run:
+    """One launch of `launched_rank` with a plan; keeps its events."""
+
+    def __init__(self, fabric, folder, *, jobs=1, silence_s=60.0, helpers=(), on_event=None, **plan):
+        argument = folder / "plan.json"
+        argument.write_text(json.dumps(plan))
+        self.events = []
+
+        def keep(job, rank, event):
+            self.events.append((job, rank, event))
+            if on_event is not None:
+                on_event(job, rank, event)
+
+        self.outcome = launch(
+            fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s, helpers=helpers
+        )
+        self.error = self.outcome.error
+        self.pids = [event["pid"] for _, _, event in self.events if event["event"] == "hello"]
+
+    def left(self):
+        """Processes that outlived the launch."""
+        return [pid for pid in self.pids if pid_alive(pid)] + children()
+
+
+def children():
+    return [child.pid for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_two_jobs_end_well_each_rank_on_its_own_core(fabric, tmp_path):
+    beside = HelperCommand(1, [sys.executable, "-c", "import time; print('beside', flush=True); time.sleep(600)"])
+    run = Run(fabric, tmp_path, jobs=2, steps=3, helpers=[beside])
+    assert run.error is None, run.error.detail
+    assert run.outcome.warnings == []
+    blocks = {(job, rank): event for job, rank, event in run.events if event["event"] == "block"}
+    assert set(blocks) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    for (_, rank), block in blocks.items():
+        assert block["sum"] == 2000.0  # a thousand ones of either rank
+        assert block["cores"] == list(fabric.hosts[rank].cores[0])
+        assert block["omp"] == str(len(fabric.hosts[rank].cores[0]))
+    assert [event["event"] for job, rank, event in run.events if (job, rank) == (1, 1)] == [
+        "hello",
+        "phase",
+        "block",
+        "end",
+    ]
+    assert Path(tmp_path / f"{beside.name}-host1.log").read_text() == "beside\n"
+    assert run.left() == []
+
+
+def test_a_rank_that_raises_is_named_with_what_it_said(fabric, tmp_path):
+    run = Run(fabric, tmp_path, steps=50, trouble="raise", rank=1, at=2)
+    assert isinstance(run.error, RankError)
+    assert str(run.error) == "rank 1 on host 1 (step 2: computing) raised RuntimeError: out of luck"
+    assert "in misbehave" in run.error.detail
+    assert run.left() == []
+
+
+def test_a_rank_that_is_killed_is_named_with_the_signal(fabric, tmp_path):
+    run = Run(fabric, tmp_path, steps=50, trouble="kill", rank=0, at=3)
+    assert isinstance(run.error, RankError)
+    assert str(run.error) == "rank 0 on host 0 (step 3: computing) was killed (SIGKILL)"
+    assert "--batch-size" in run.error.hint
+    assert run.left() == []
+
+
+def test_a_rank_that_hangs_is_found(fabric, tmp_path):
+    run = Run(fabric, tmp_path, steps=50, trouble="stop", rank=1, at=1, silence_s=3.0)
+    assert isinstance(run.error, RankError)
+    assert str(run.error).startswith("rank 1 on host 1 (step 1: computing) is stopped (as by SIGSTOP)")
+    assert run.left() == []
+
+
+def test_a_rank_that_never_says_hello_is_explained_by_its_log(fabric, tmp_path):
+    run = Run(fabric, tmp_path, steps=1, trouble="before hello", rank=1)
+    assert isinstance(run.error, RankError)
+    assert str(run.error) == "rank 1 on host 1 did not start: ImportError: no module of that name"
+    assert "Traceback" in run.error.detail
+    assert run.left() == []
+
+
+def test_a_link_that_goes_down_is_named(tmp_path):
+    with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit")) as raised:
+
+        def cut(job, rank, event):
+            if event["event"] == "phase" and rank == 1:
+                links.run(["ip", "-n", raised.hosts[1].name, "link", "set", raised.hosts[1].interface, "down"])
+
+        run = Run(raised, tmp_path, steps=1000, pause_s=0.05, silence_s=8.0, on_event=cut)
+        assert isinstance(run.error, FabricError)
+        assert str(run.error).startswith("the link of host 1 is down")
+        assert run.left() == []
+    assert not [name for name in links.list_namespaces() if raised.run_id in name]
+
+
+def test_the_failure_of_an_auxiliary_process_ends_the_run(fabric, tmp_path):
+    beside = HelperCommand(1, [sys.executable, "-c", "raise OSError('no socket')"])
+    run = Run(fabric, tmp_path, steps=100000, pause_s=0.01, helpers=[beside])
+    assert isinstance(run.error, RunError)
+    assert str(run.error) == f"the {beside.name} on host 1 ended with exit code 1: OSError: no socket"
+    assert run.left() == []
+
+
+def test_an_error_in_the_parent_ends_the_ranks(fabric, tmp_path):
+    def full(job, rank, event):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        Run(fabric, tmp_path, steps=100000, pause_s=0.01, on_event=full)
+    assert children() == []
+
+
+PARENT = """
+    import json, sys
+    from pathlib import Path
+    from xbench.errors import Interrupted
+    from xbench.fabrics import open_fabric, parse_fabric
+    from xbench.runtime.launch import launch
+
+    folder = Path(sys.argv[1])
+    (folder / "plan.json").write_text(json.dumps({"steps": 1000000, "pause_s": 0.01}))
+    with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit"), sys.argv[2]) as fabric:
+        def tell(job, rank, event):
+            print(event["event"], event.get("pid", 0), flush=True)
+        try:
+            launch(fabric, 1, "launched_rank", folder / "plan.json", folder, on_event=tell, silence_s=60.0)
+        except Interrupted as error:
+            print("interrupted", error, flush=True)
+            raise SystemExit(error.exit_code)
+"""
+
+
+class Parent:
+    """A parent process of its own, which a test can kill; up to where both ranks run."""
+
+    def __init__(self, folder, run_id):
+        script = folder / "parent.py"
+        script.write_text(textwrap.dedent(PARENT))
+        self.run_id = run_id
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(folder), run_id],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.pids = []
+        while len(self.pids) < 2:
+            name, pid = self.process.stdout.readline().split()
+            if name == "hello":
+                self.pids.append(int(pid))
+        self.all = [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+
+    def namespaces(self):
+        return [name for name in links.list_namespaces() if name.startswith(f"xb{self.run_id}-")]
+
+
+def wait_until_gone(pids):
+    """Whether all of them are gone within ten seconds: the kernel kills them one after the other."""
+    deadline = time.monotonic() + 10
+    while any(pid_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(pid_alive(pid) for pid in pids)
+
+
+def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path):
+    parent = Parent(tmp_path, "c0ffe1")
+    assert len(parent.namespaces()) == 3
+    parent.process.send_signal(signal.SIGINT)
+    said, _ = parent.process.communicate(timeout=30)
+    assert parent.process.returncode == 130
+    assert said.splitlines()[-1] == "interrupted interrupted"
+    assert not any(pid_alive(pid) for pid in parent.all)
+    assert parent.namespaces() == []
+
+
+def test_a_killed_parent_takes_its_ranks_along_and_clean_removes_the_rest(tmp_path):
+    parent = Parent(tmp_path, "c0ffe2")
+    assert not set(leftovers.clean().removed) & set(parent.namespaces())  # a live run is left alone
+    assert len(parent.namespaces()) == 3
+    parent.process.kill()
+    parent.process.wait()
+    assert len(parent.all) >= 4
+    assert wait_until_gone(parent.all)
+    done = subprocess.run([sys.executable, "-m", "xbench.cli", "fabric", "clean"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "removed xbc0ffe2-0" in done.stderr
+    assert parent.namespaces() == []

@@ -1,0 +1,37 @@
+"""Stands between a parent and a command that must not outlive it. Run by path, with the standard library alone.
+
+    launch_guard.py PARENT COMMAND…      PARENT: the process id that must be our parent, or 'any'
+
+Asks the kernel to kill this process when its parent dies (prctl PR_SET_PDEATHSIG, which a later exec keeps), holds it
+to its own cores when the environment names them (XBENCH_CORES: a JSON list of lists by LOCAL_RANK), and becomes
+COMMAND. With a guard before every torchrun agent and before every rank, `kill -9` of xbench takes all of them along.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> None:
+    """Guard and become the command. Raises OSError when the kernel refuses or the command does not exist."""
+    expected, command = argv[0], argv[1:]
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "the kernel does not tie a process to its parent")
+    # The parent may have died before the kernel knew that we care.
+    if os.getppid() != (parent if expected == "any" else int(expected)):
+        sys.exit(1)
+    cores, local_rank = os.environ.get("XBENCH_CORES"), os.environ.get("LOCAL_RANK")
+    if cores and local_rank is not None:
+        os.sched_setaffinity(0, json.loads(cores)[int(local_rank)])
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
