@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from xbench.commands.options import (
     workload_options,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from xbench.runtime.run import RunRequest
 
 DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal"
 
@@ -83,8 +86,8 @@ def compare(
     return run_and_render(request, json_to)
 
 
-def run_and_render(request: Any, json_to: str | None, *, all_layers: bool = False) -> int:
-    """Execute a request, show its record on stderr, write JSON where asked. Returns the exit code; raises XbenchError."""
+def run_and_render(request: RunRequest, json_to: str | None, *, all_layers: bool = False) -> int:
+    """Execute a request, show its record on stderr, write JSON where asked: exit code, or the run's XbenchError."""
     from xbench.report.terminal import make_console, show
     from xbench.runtime.run import execute
 

@@ -155,7 +155,7 @@ def execute(request: RunRequest, console: Console) -> Result:
         folder.mkdir(parents=True, exist_ok=True)
     collector = Collector(run, [item.record.batch_size for item in found.workloads])
     error: XbenchError | None = None
-    command = shlex.join(["xbench", *list(request.argv)[1:]])
+    command = shlex.join(["xbench", *list(request.argv)[1:]]).encode(errors="replace").decode()
     warnings = environment.noise_warnings()
     frame: Frame | None = None
     with ExitStack() as stack:

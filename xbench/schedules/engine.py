@@ -286,7 +286,7 @@ def trainable(model: Module) -> dict[str, Parameter]:
 
 
 def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Parameter]) -> None:
-    """Each trainable parameter in exactly one bucket, one dtype a bucket; else SpecError names the first that is not."""
+    """Each trainable parameter in exactly one bucket, one dtype a bucket; SpecError names the first that is not."""
     seen: set[str] = set()
     for names in buckets:
         if not names:

@@ -47,6 +47,8 @@ def parse_workload(text: str, **options: Any) -> WorkloadSpec:
     does not exist. The file is not opened.
     """
     text = text.strip()
+    if not text.isprintable():
+        raise SpecError(f"the workload name {text!r} has characters that cannot be printed")
     known_options("workload", dict(options), _OPTIONS)
     name = text
     own: dict[str, str] = {}
