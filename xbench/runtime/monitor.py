@@ -151,7 +151,7 @@ class Monitor:
         if self._trouble_s is None and self._trouble():
             self._trouble_s = now
         if self._trouble_s is not None:
-            return Verdict(self._root_cause()) if now - self._trouble_s >= COLLECT_S else None
+            return self._explained(now, self._trouble_s)
         if all(rank.ended for rank in self.ranks):
             return self._finished(now)
         return self._silent(now)
@@ -201,7 +201,23 @@ class Monitor:
     def _owes(self, agent: AgentWatch) -> bool:
         return any(not rank.ended for rank in self._of(agent))
 
-    def _root_cause(self) -> XbenchError:
+    def _explained(self, now: float, since_s: float) -> Verdict | None:
+        """The cause of the trouble, once everybody has had time to tell theirs."""
+        if now - since_s < COLLECT_S:
+            return None
+        error = self._root_cause()
+        if error is not None:
+            return Verdict(error)
+        if not self._trouble():  # an end that was read late
+            self._trouble_s = None
+            return None
+        # Ranks that their agent ended are an effect; the cause is what the agent says when it is done with them.
+        if now - since_s < END_S:
+            return None
+        ended = next(rank for rank in self.ranks if not rank.ended)
+        return Verdict(RankError(f"{ended}{ended.doing} was ended by torchrun, which gave no reason"))
+
+    def _root_cause(self) -> XbenchError | None:
         causes = [cause for agent in self.agents for cause in self._causes(agent)]
         causes += [
             Cause(KILLED if aux.code < 0 else RAISED, aux.ended_s, _auxiliary_error(aux))
@@ -210,6 +226,8 @@ class Monitor:
         ]
         if self._probes.disk_full():
             return RunError("the disk that holds the run's folder is full", hint="free some space, or give --output")
+        if not causes:
+            return None
         cause = min(causes, key=lambda cause: (cause.weight, cause.at_s))
         if cause.weight == LOST_PEERS:
             detail = cause.error.detail
