@@ -4,7 +4,7 @@
 
 Nothing is launched. Each rank goes through the program as it would under our own launcher, keeps its journal in a
 folder of its own machine, and hands it to rank 0 at the end; rank 0 makes the record and speaks, the others do not.
-There is one launch, because the ranks are given. This module imports torch when it is used: here the parent *is* a rank.
+There is one launch, because the ranks are given. This module imports torch when it is used: the parent *is* a rank.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def execute(request: RunRequest, console: Console) -> Result:
             if run.fabric.name == "cluster":
                 run_inside(run, collector, progress)
             else:
-                _launches(run, fabric, folder, collector, progress)
+                _launches(run, fabric, folder, collector, progress, warnings)
         except XbenchError as caught:
             error = caught
         except KeyboardInterrupt:
@@ -200,8 +200,10 @@ def _spare_folders() -> list[str]:
     return [tempfile.gettempdir(), "/dev/shm", str(Path.home())]
 
 
-def _launches(run: RunSpec, fabric: Fabric, folder: Path, collector: Collector, progress: Progress) -> None:
-    """All launches, one after the other. Raises the first launch's error that ends the run."""
+def _launches(
+    run: RunSpec, fabric: Fabric, folder: Path, collector: Collector, progress: Progress, warnings: list[str]
+) -> None:
+    """All launches, one after the other. Raises the error of the first launch that fails."""
     plans: tuple[JobPlan, ...] = ()
     count = run.effort.launches if run.kind == "comparison" else 1
     for number in range(count):
@@ -241,6 +243,7 @@ def _launches(run: RunSpec, fabric: Fabric, folder: Path, collector: Collector, 
                 silence_s=run.timeout_s,
                 helpers=helpers,
             )
+        warnings += outcome.warnings
         if outcome.error is not None:
             raise outcome.error
         if number == 0:

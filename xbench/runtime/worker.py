@@ -60,7 +60,7 @@ class Rank:
         self.journal = Journal(directory, job, self.rank, listener=listener)
         self.journal.write("hello", rank=self.rank, job=job, host=self.host, pid=os.getpid())
         self.plans: list[JobPlan] = list(program.plans)
-        self.failed: set[str] = set()
+        self.refused: dict[str, bool] = {}
         self.reference: dict[str, torch.Tensor] | None = None
         self.turns: TurnClient | None = None
 
@@ -106,7 +106,7 @@ class Rank:
                 self.profile()
             elif phase.kind == "parity":
                 self.gate(phase)
-            elif phase.mode not in self.failed:
+            elif phase.kind == "block":
                 self.block(phase, number)
         self.barrier("end")
         if self.turns is not None:
@@ -231,25 +231,21 @@ class Rank:
     def gate(self, phase: Phase) -> None:
         """k steps of this mode against k steps of DDP, from the same state on the same data."""
         mode = self.program.mode(phase.mode)
-        if not self.takes_part(mode):
+        if self.refuses(mode) or not self.takes_part(mode):
             return
         steps = self.run.effort.parity_steps
         what = f"gate {mode.text}"
         if self.reference is None:
             ddp = ModeSpec(text="ddp", name="ddp", carrier="ddp")
             self.reference = self._trained(ddp, lambda handle: self.train(handle, steps, "gate ddp", _nothing))
-        try:
-            if mode.name == "crossover":
-                pattern = tuple(range(self.program.jobs))
-                result = self._trained(
-                    mode,
-                    lambda handle: self.train_in_turns(handle, _block_id("gate", mode), pattern, steps, what, _nothing),
-                )
-            else:
-                result = self._trained(mode, lambda handle: self.train(handle, steps, what, _nothing))
-        except UsageError as error:
-            self._fails(mode, error)
-            return
+        if mode.name == "crossover":
+            pattern = tuple(range(self.program.jobs))
+            block = _block_id("gate", mode)
+            result = self._trained(
+                mode, lambda handle: self.train_in_turns(handle, block, pattern, steps, what, _nothing)
+            )
+        else:
+            result = self._trained(mode, lambda handle: self.train(handle, steps, what, _nothing))
         start = self.snapshot.parameters(self.workload)
         verdict: Parity = parity.compare(result, self.reference, start, steps=steps, group=self.group)
         self.journal.write("parity", mode=mode.text, **verdict.model_dump())
@@ -261,16 +257,30 @@ class Rank:
 
         return parity.trained(self.workload, self.snapshot, attached)
 
-    def _fails(self, mode: ModeSpec, error: UsageError) -> None:
-        """A mode that refuses this model refuses it on every rank: it is left out and the others go on."""
-        self.failed.add(mode.text)
-        self.journal.write("failed", mode=mode.text, message=str(error))
+    def refuses(self, mode: ModeSpec) -> bool:
+        """Whether a schedule refuses one of the jobs' models: tried once a mode, on every rank alike.
+
+        The mode is then left out for all jobs, which would wait for each other otherwise, and the others go on.
+        """
+        if mode.text not in self.refused:
+            marker = self.directory / f"refused-{_block_id('', mode)}"
+            try:
+                self.attach(mode, deferred=mode.name == "crossover").detach()
+            except UsageError as error:
+                self.journal.write("failed", mode=mode.text, message=str(error))
+                marker.touch()
+                self.refused[mode.text] = True
+            self.barrier(f"everybody has tried {mode.text}")
+            self.refused[mode.text] = marker.exists() or mode.text in self.refused
+        return self.refused[mode.text]
 
     # --- timed blocks ----------------------------------------------------------------------------------------------
 
     def block(self, phase: Phase, number: int) -> None:
         """Time one block of one mode."""
         mode = self.program.mode(phase.mode)
+        if self.refuses(mode):
+            return
         if mode.name in ("concurrent", "crossover"):
             self.barrier(f"block {number}")
             self.timed(phase, mode, number)
@@ -283,8 +293,8 @@ class Rank:
     def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
         """Attach, warm up, time, detach, report."""
         plan = self.plans[self.job]
-        singles = [m.carrier for m in self.run.modes]
-        steps = steps_in_block(self.run, max(plan.step_s.get(m, plan.compute_s) for m in singles))
+        carriers = {m.carrier for m in self.run.modes}
+        steps = steps_in_block(self.run, max(p.step_s.get(c, p.compute_s) for p in self.plans for c in carriers))
         warmup = self.run.effort.warmup_steps
         what = f"round {phase.round + 1} {mode.text}"
         stamps: list[Any] = []
@@ -293,12 +303,7 @@ class Rank:
             stamps.append(self.clock.mark())
 
         pattern = None
-        try:
-            handle = self.attach(mode, deferred=mode.name == "crossover")
-        except UsageError as error:
-            self._fails(mode, error)
-            return
-        with handle:
+        with self.attach(mode, deferred=mode.name == "crossover") as handle:
             origin_s, origin = self._origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
