@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -346,7 +346,7 @@ def _block_id(kind: str, mode: ModeSpec) -> int:
     return 1_000_000 + sum(ord(letter) * (place + 1) for place, letter in enumerate(kind + mode.text))
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> NoReturn:
     """Run one rank; any exception is written to the journal before the process ends with 1."""
     path, *rest = argv
     options = dict(zip(rest[::2], rest[1::2], strict=True))
@@ -368,8 +368,11 @@ def main(argv: list[str]) -> int:
         os._exit(1)
     with suppress(RuntimeError):
         dist.destroy_process_group()
-    return 0
+    # As above: threads of the backend that still run would abort an interpreter that takes its time to end.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -153,7 +153,9 @@ def trainable_of(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def check(kind: type[nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: object) -> None:
+def check(
+    kind: type[nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: object
+) -> None:
     expected, expected_optimizer = make(kind)
     actual, optimizer = make(kind)
     grad_scaler = bool(options.pop("grad_scaler", False))
@@ -168,13 +170,22 @@ def check(kind: type[nn.Module], schedule: str, rank: int, *, steps: int = 3, wa
     train(expected, expected_optimizer, expected, steps=steps, rank=rank, scaler=scaler(),
           after_backward=lambda: average_by_hand(expected), accumulate=nothing if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
     with xbench.attach(
-        actual, optimizer, schedule=schedule, plan=buckets_of(actual, schedule), wait=wait, unused_parameters=True  # type: ignore[arg-type]
+        actual,
+        optimizer,
+        schedule=schedule,
+        plan=buckets_of(actual, schedule),
+        wait=wait,
+        unused_parameters=True,  # type: ignore[arg-type]
     ) as handle:
         train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(), after_backward=handle.synchronize,
               accumulate=handle.no_sync if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
     for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
         tolerance = 1e-6 if a.dtype == torch.float32 else 2e-2
-        assert torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance), (schedule, name, (a - b).abs().max())
+        assert torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance), (
+            schedule,
+            name,
+            (a - b).abs().max(),
+        )
         others = [torch.zeros_like(a.detach().float()) for _ in range(dist.get_world_size())]
         dist.all_gather(others, a.detach().float())
         assert all(torch.equal(other, others[0]) for other in others), (schedule, name, "differs between ranks")
@@ -277,7 +288,9 @@ def detach_leaves_nothing(rank: int, world: int) -> None:
     for schedule in SCHEDULES:
         model, optimizer = make(Net)
         for _ in range(2):
-            with xbench.attach(model, optimizer, schedule=schedule, plan=buckets_of(model, schedule), unused_parameters=True) as h:
+            with xbench.attach(
+                model, optimizer, schedule=schedule, plan=buckets_of(model, schedule), unused_parameters=True
+            ) as h:
                 train(model, optimizer, h.model, steps=2, rank=rank, after_backward=lambda: None)
         optimizer.zero_grad()
         tokens, targets = batch(50, rank)
