@@ -155,8 +155,11 @@ class Rank:
 
     # --- modes -----------------------------------------------------------------------------------------------------
 
-    def attach(self, mode: ModeSpec, *, deferred: bool = False) -> Handle:
-        """Attach a mode's carrier to our model. Raises UsageError where it cannot serve it."""
+    def attach(self, mode: ModeSpec) -> Handle:
+        """Attach a mode's carrier to our model; gradients are waited for in `optimizer.step()`, where a schedule can.
+
+        Raises UsageError where the schedule cannot serve the model.
+        """
         schedule: type[Schedule] = MODES.load(mode.carrier)  # type: ignore[assignment]
         plan = self.plans[self.job]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
@@ -166,7 +169,7 @@ class Rank:
             self.workload.optimizer,
             buckets=plan.buckets.get(mode.carrier),
             group=self.group,
-            wait="step" if deferred else "backward",
+            wait="step",
             unused_parameters=plan.unused_parameters,
         )
         if handle.engine is not None:
@@ -252,7 +255,7 @@ class Rank:
 
     def _trained(self, mode: ModeSpec, train: Callable[[Handle], None]) -> dict[str, torch.Tensor]:
         def attached() -> None:
-            with self.attach(mode, deferred=mode.name == "crossover") as handle:
+            with self.attach(mode) as handle:
                 train(handle)
 
         return parity.trained(self.workload, self.snapshot, attached)
@@ -265,7 +268,7 @@ class Rank:
         if mode.text not in self.refused:
             marker = self.directory / f"refused-{_block_id('', mode)}"
             try:
-                self.attach(mode, deferred=mode.name == "crossover").detach()
+                self.attach(mode).detach()
             except UsageError as error:
                 self.journal.write("failed", mode=mode.text, message=str(error))
                 marker.touch()
@@ -303,7 +306,7 @@ class Rank:
             stamps.append(self.clock.mark())
 
         pattern = None
-        with self.attach(mode, deferred=mode.name == "crossover") as handle:
+        with self.attach(mode) as handle:
             origin_s, origin = self._origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()

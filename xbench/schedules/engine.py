@@ -12,7 +12,9 @@ Invariants
   parameter that no rank used keeps the gradient it had (usually None), as DDP with `find_unused_parameters` does.
 - A bucket's memory is written again only after its collective was waited for.
 - `loss.backward()` returns with averaged gradients, so clipping, GradScaler and skipped steps need nothing special.
-  With `wait="step"` it returns at once, and `synchronize()` (or the optimizer's step, which calls it) waits.
+  With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. The step then updates the
+  parameters of buckets that have arrived while it waits for the others, where the optimizer's update is one a
+  parameter (`PER_PARAMETER`): the same updates in another order, bit for bit the same result.
 - Inside `no_sync()` gradients accumulate locally and nothing is launched.
 
 Refused by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`, a model whose
@@ -37,6 +39,13 @@ from xbench.errors import SpecError, UsageError, nearest
 
 Wait = Literal["backward", "step"]
 _ATTACHED = "_xbench_engine"
+PER_PARAMETER = frozenset(
+    (
+        torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
+        torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.RMSprop,
+    )
+)  # fmt: skip
+"""Optimizers (exactly these, no subclass) whose update of a parameter depends on its own gradient and state alone."""
 
 
 class Bucket:
@@ -81,6 +90,10 @@ class Bucket:
             if not filled:
                 self.views[index].zero_()
         self.flags.copy_(torch.tensor([self.scale if f else 0.0 for f in self.filled], dtype=self.flags.dtype))
+
+    def has_arrived(self) -> bool:
+        """Whether `finish` would return at once."""
+        return self.work is None or self.work.is_completed()
 
     def finish(self) -> None:
         """Wait for the collective; give gradients to parameters that other ranks used and this one did not."""
@@ -132,12 +145,14 @@ class Engine:
         self._next = 0
         self._armed = False
         self._enabled = True
+        self._updated: list[tuple[Parameter, Tensor]] = []
         self._handles: list[RemovableHandle] = []
         for name, parameter in self.parameters.items():
             setattr(parameter, _ATTACHED, self)
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))  # type: ignore[no-untyped-call]
         if optimizer is not None and wait == "step":
-            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.synchronize()))
+            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+            self._handles.append(optimizer.register_step_post_hook(self._after_step))
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
         scale = 1.0 / self.world_size
@@ -220,6 +235,54 @@ class Engine:
         self._next = 0
         if self._learn_order:
             self._adopt_order()
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the optimizer steps: wait for the gradients, updating what has arrived instead of idling.
+
+        Leaves gradients only on parameters that the optimizer's own step is still to update; `_after_step` puts the
+        others back.
+        """
+        early = type(optimizer) in PER_PARAMETER and self.communicate and len(args) < 2 and not kwargs
+        if not early or self._next == 0 or self._learn_order:
+            self.synchronize()
+            return
+        if self.note is not None:
+            self.note("waiting for gradients")
+        update = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks, which the user's step runs
+        arrived: list[Bucket] = []
+        for bucket in self.buckets:
+            if arrived and not bucket.has_arrived():
+                self._update(arrived, optimizer, update)
+                arrived = []
+            bucket.finish()
+            arrived.append(bucket)
+        self._next = 0
+
+    def _update(self, arrived: Sequence[Bucket], optimizer: Optimizer, update: Callable[[Optimizer], Any]) -> None:
+        """Step the optimizer for the parameters of some buckets alone: one without a gradient is left as it is."""
+        mine = {id(parameter) for bucket in arrived for parameter in bucket.parameters}
+        aside = [
+            (parameter, parameter.grad)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None and id(parameter) not in mine
+        ]
+        for parameter, _ in aside:
+            parameter.grad = None
+        update(optimizer)
+        for bucket in arrived:
+            for parameter in bucket.parameters:
+                if parameter.grad is not None:
+                    self._updated.append((parameter, parameter.grad))
+                    parameter.grad = None
+        for parameter, gradient in aside:
+            parameter.grad = gradient
+
+    def _after_step(self, *_: Any) -> None:
+        """Put back the gradients of parameters that were updated early: after a step gradients can be looked at."""
+        for parameter, gradient in self._updated:
+            parameter.grad = gradient
+        self._updated.clear()
 
     def _adopt_order(self) -> None:
         """Rebuild one bucket a tensor in the order seen by rank 0, which every rank must share."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import xbench
-from xbench.schedules.engine import Engine, trainable
+from xbench.schedules.engine import Bucket, Engine, trainable
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")
@@ -66,11 +66,15 @@ class TwoDtypes(nn.Module):
         return self.last(x)
 
 
-def make(kind: type[nn.Module]) -> tuple[nn.Module, torch.optim.Optimizer]:
+def make(
+    kind: type[nn.Module], optimizer_kind: type[torch.optim.Optimizer] | None = None
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(7)
     model = kind()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
-    return model, optimizer
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if optimizer_kind is not None:
+        return model, optimizer_kind(parameters, lr=0.01)  # type: ignore[call-arg]
+    return model, torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -133,6 +137,10 @@ def train(
             optimizer.step()
 
 
+def nothing_more() -> None:
+    """`optimizer.step()` waits by itself."""
+
+
 def average_by_hand(model: nn.Module) -> None:
     """The definition: a parameter that any rank used gets the mean over ranks, an absent gradient counting as zero."""
     for parameter in trainable_of(model):
@@ -156,9 +164,11 @@ def trainable_of(model: nn.Module) -> list[nn.Parameter]:
 def check(
     kind: type[nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: object
 ) -> None:
-    expected, expected_optimizer = make(kind)
-    actual, optimizer = make(kind)
+    optimizer_kind = options.pop("optimizer_kind", None)
+    expected, expected_optimizer = make(kind, optimizer_kind)  # type: ignore[arg-type]
+    actual, optimizer = make(kind, optimizer_kind)  # type: ignore[arg-type]
     grad_scaler = bool(options.pop("grad_scaler", False))
+    early = wait == "step" and not grad_scaler and not options.get("clip")
     accumulating = bool(options.pop("accumulating", False))
 
     def scaler() -> torch.amp.GradScaler | None:
@@ -177,7 +187,7 @@ def check(
         wait=wait,
         unused_parameters=True,  # type: ignore[arg-type]
     ) as handle:
-        train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(), after_backward=handle.synchronize,
+        train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(), after_backward=nothing_more if early else handle.synchronize,
               accumulate=handle.no_sync if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
     for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
         tolerance = 1e-6 if a.dtype == torch.float32 else 2e-2
@@ -203,6 +213,31 @@ def plain(rank: int, world: int) -> None:
 def wait_at_step(rank: int, world: int) -> None:
     for schedule in OURS:
         check(Net, schedule, rank, wait="step")
+        check(Net, schedule, rank, wait="step", clip=True)
+
+
+def early_update(rank: int, world: int) -> None:
+    """Updating what has arrived while the rest travels is the same training, for every optimizer that is served so."""
+    arrived = Bucket.has_arrived
+    for answer in (arrived, lambda bucket: False, lambda bucket: True):  # as it comes, every bucket by itself, all at once
+        Bucket.has_arrived = answer  # type: ignore[method-assign, assignment]
+        for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad):
+            check(Net, "optimal", rank, wait="step", optimizer_kind=kind, steps=4,
+                  sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+    Bucket.has_arrived = arrived  # type: ignore[method-assign]
+
+
+def gradients_after_a_step(rank: int, world: int) -> None:
+    """After optimizer.step() every gradient is there, averaged, as without a schedule."""
+    model, optimizer = make(Net)
+    expected, expected_optimizer = make(Net)
+    train(expected, expected_optimizer, expected, steps=1, rank=rank, after_backward=lambda: average_by_hand(expected))
+    plan = [[name] for name in reversed(trainable(model))]
+    with xbench.attach(model, optimizer, schedule="optimal", plan=plan, wait="step") as handle:
+        train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=lambda: None)
+        for (name, a), (_, b) in zip(model.named_parameters(), expected.named_parameters(), strict=True):
+            assert (a.grad is None) == (b.grad is None), name
+            assert a.grad is None or torch.allclose(a.grad, b.grad, rtol=1e-6, atol=1e-7), name
 
 
 def accumulation(rank: int, world: int) -> None:
@@ -331,7 +366,7 @@ def _one(model: nn.Module, optimizer: torch.optim.Optimizer, call: nn.Module, st
 
 SCENARIOS = {
     f.__name__: f
-    for f in (plain, wait_at_step, accumulation, set_to_none, clipping, grad_scaler, used_on_some_ranks, two_dtypes,
+    for f in (plain, wait_at_step, early_update, gradients_after_a_step, accumulation, set_to_none, clipping, grad_scaler, used_on_some_ranks, two_dtypes,
               hooks_out_of_order, learnt_order, one_collective_a_bucket, detach_leaves_nothing, poisoned_buckets)
 }  # fmt: skip
 
