@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from xbench.fabrics import shaped
+from xbench.fabrics import links, shaped
 from xbench.records import Comparison, Profile, load
 
 pytestmark = pytest.mark.integration
@@ -29,7 +29,12 @@ def command(*arguments: str) -> list[str]:
 
 
 def xbench(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout_s)
+    return ran(command(*arguments), timeout_s)
+
+
+def ran(arguments: list[str], timeout_s: float = 240, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    # An environment of its own: readline, which pytest imports, puts COLUMNS into the one that children get otherwise.
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, env=dict(os.environ))
 
 
 def only_record(folder: Path) -> Profile | Comparison:
@@ -115,7 +120,7 @@ def test_the_report_is_made_again_without_torch(single_jobs: tuple[Comparison, s
     _, _, folder = single_jobs
     (run,) = folder.iterdir()
     blocked = "import sys; sys.modules['torch'] = None; from xbench.cli import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", blocked, "report", str(run)], capture_output=True, text=True)
+    done = ran([sys.executable, "-c", blocked, "report", str(run)])
     assert done.returncode == 0, done.stderr
     assert "ddp-tuned" in done.stdout
 
@@ -153,7 +158,7 @@ def test_a_world_of_one_compares_hooks_with_the_bare_loop(tmp_path: Path) -> Non
 def test_inside_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "xbench"]
     arguments = ["compare", TINY, *SHORT, "--modes", "ddp,optimal", "--output", str(tmp_path)]
-    done = subprocess.run([*torchrun, *arguments], capture_output=True, text=True, timeout=240)
+    done = ran([*torchrun, *arguments])
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
@@ -161,6 +166,8 @@ def test_inside_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:
     assert record.fabric.world_size == 2
     assert record.modes["optimal"].blocks == 4
     assert done.stderr.count("Time per sample") == 1  # one rank speaks
+    assert done.stderr.count("record: ") == 1
+    assert "leaked" not in done.stderr  # what libraries say when an interpreter ends is no result
 
 
 def test_a_users_own_factory(tmp_path: Path) -> None:
@@ -168,11 +175,12 @@ def test_a_users_own_factory(tmp_path: Path) -> None:
     script.write_text(
         "import torch\nfrom torch import nn\n\n\ndef make():\n"
         "    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))\n"
-        "    model.extra = nn.Linear(4, 4)  # never used\n"
+        "    model[0].extra = nn.Linear(4, 4)  # never used\n"
         "    return model, (torch.randn(6, 8), torch.randint(0, 3, (6,))), nn.CrossEntropyLoss()\n"
     )
     modes = "ddp,single,wfbp,mgwfbp,optimal"
-    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", *SHORT, "--modes", modes, "--output", str(tmp_path / "o"))  # fmt: skip
+    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", *SHORT, "--modes", modes,
+                  "--output", str(tmp_path / "o"))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "o")
     assert isinstance(record, Comparison)
@@ -225,7 +233,9 @@ def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
     assert ready == sorted(ready)
     assert sum(layer.parameters for layer in record.layers) == record.workload.parameters
     assert set(record.plans) == {"compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal"}
-    assert record.plans["optimal"].predicted_step_s == min(p.predicted_step_s for n, p in record.plans.items() if n != "compute")  # fmt: skip
+    assert record.plans["optimal"].predicted_step_s == min(
+        plan.predicted_step_s for mode, plan in record.plans.items() if mode != "compute"
+    )
 
 
 # --- runs that end badly ---------------------------------------------------------------------------------------------
@@ -295,6 +305,33 @@ def test_a_killed_rank_is_named_and_the_samples_are_kept(tmp_path: Path, fabric:
     assert "rank 1" in record.error
 
 
+def test_a_stopped_rank_is_named_after_the_timeout(tmp_path: Path, fabric: str) -> None:
+    running = started(tmp_path, "--fabric", fabric, "--timeout", "5s")
+    wait_for_blocks(tmp_path, running)
+    os.kill(blocks_of(tmp_path, 1)[0], signal.SIGSTOP)
+    code, stderr, record = ends(running, tmp_path)
+    assert code == 1
+    assert re.search(r"error: rank 1 on host \d .*stopped", stderr), stderr[-2000:]
+    assert "5 s" in stderr
+    assert record.error is not None
+    assert "rank 1" in record.error
+
+
+@NETNS
+@pytest.mark.netns
+def test_a_link_that_goes_down_is_named(tmp_path: Path, fabric: str) -> None:
+    running = started(tmp_path, "--fabric", fabric, "--timeout", "20s")
+    wait_for_blocks(tmp_path, running)
+    identify = ["ip", "netns", "identify", str(blocks_of(tmp_path, 1)[0])]
+    namespace = subprocess.run(identify, capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run(["ip", "-n", namespace, "link", "set", links.INTERFACE, "down"], check=True)
+    code, stderr, record = ends(running, tmp_path)
+    assert code == 1
+    assert re.search(r"error: the link of host 1 is down, so the ranks", stderr), stderr[-2000:]
+    assert record.error is not None
+    assert "link of host 1" in record.error
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small tmpfs needs root")
 def test_a_full_disk_ends_the_run_and_the_record_goes_where_there_is_room(tmp_path: Path, fabric: str) -> None:
     disk = tmp_path / "disk"
@@ -324,7 +361,7 @@ def test_a_full_disk_ends_the_run_and_the_record_goes_where_there_is_room(tmp_pa
         subprocess.run(["umount", str(disk)], check=True)
 
 
-# --- wrong input: one sentence, exit 2, nothing launched ---------------------------------------------------------------
+# --- wrong input: one sentence, exit 2, nothing launched --------------------------------------------------------------
 
 WRONG = [
     (["compare", "resnet51"], "unknown workload 'resnet51'", "resnet50"),
@@ -346,11 +383,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "sentence", "hint"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else None)  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "hint"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else None
+)
 def test_wrong_input_is_one_sentence_and_exit_code_2(
     arguments: list[str], sentence: str, hint: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = ran(command(*arguments), 60, tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert hint in done.stderr
