@@ -97,6 +97,9 @@ class Tensor(Part):
     bytes: int
     dtype: str
     ready_s: float = Field(description="since the start of backward, median over steps, slowest rank")
+    ready_loaded_s: float | None = Field(
+        default=None, description="the same while gradients travel, which slows a host that computes and sends"
+    )
 
 
 class Layer(Part):
@@ -198,7 +201,7 @@ class Bounds(Part):
     compute_s: float = Field(description="C: the step without communication")
     communication_s: float = Field(description="T of all gradients in one collective")
     overlap_bound_s: float = Field(description="max(C, ΣT): next-forward overlap allowed")
-    backward_overlap_bound_s: float = Field(description="forward + best end over plans + optimizer")
+    backward_overlap_bound_s: float = Field(description="forward + max(best end over plans, backward + optimizer)")
 
 
 class Sample(Part):

@@ -1,7 +1,12 @@
 """How fast a synchronous step can be at best, and how much of the way there a schedule went.
 
 With next-forward overlap allowed, a step takes at least its compute C and at least the link's time ΣT. Without, the
-optimizer waits for the last gradient: forward + the earliest end over plans + optimizer.
+next forward waits for the last gradient and for the last update:
+
+    forward + max(earliest end over plans, backward + optimizer)
+
+An optimizer that starts only when everything has arrived adds its whole time to the earliest end; one that updates what
+has arrived need not, so that time is not part of the bound.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ def bounds(
         compute_s=compute_s,
         communication_s=whole,
         overlap_bound_s=max(compute_s, link_s),
-        backward_overlap_bound_s=forward_s + max(backward_s, best) + optimizer_s,
+        backward_overlap_bound_s=forward_s + max(best, backward_s + optimizer_s),
     )
 
 

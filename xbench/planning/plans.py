@@ -22,6 +22,9 @@ PLANNED_MODES = ("compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "opt
 NEED_COST = frozenset({"ddp-tuned", "mgwfbp", "optimal"})
 """Modes whose buckets depend on the link."""
 
+EARLY_UPDATE = frozenset({"single", "wfbp", "mgwfbp", "optimal"})
+"""Modes on our engine, whose optimizer updates what has arrived while the rest travels."""
+
 _MIB = 1024 * 1024
 
 
@@ -49,8 +52,15 @@ def make_plan(
     curve = Curve.of(cost) if cost is not None else _free
 
     def step_s(buckets: Buckets) -> float:
-        step = simulate(gradients, buckets, curve, forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s)
-        return step.step_s
+        return simulate(
+            gradients,
+            buckets,
+            curve,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            optimizer_s=optimizer_s,
+            early_update=True,
+        ).step_s
 
     buckets = _buckets(mode, gradients, cost, curve)
     step = simulate(
@@ -61,6 +71,7 @@ def make_plan(
         backward_s=backward_s,
         optimizer_s=optimizer_s,
         single_after_backward=mode == "single",
+        early_update=mode in EARLY_UPDATE,
     )
     note: str | None = None
     if cost is None and mode != "compute":

@@ -5,6 +5,12 @@ A bucket's collective starts when its last gradient is ready and the bucket befo
     start[k] = max(ready of k's members, end[k−1])        end[k] = start[k] + T(bytes of k)
     step     = forward + max(backward, end[last]) + optimizer
 
+With `early_update` the optimizer updates a bucket's parameters as soon as backward is over and the bucket has arrived,
+while later buckets still travel (its time shared out by bytes): only the last bucket's update has to follow the link.
+
+    done[0] = backward        done[k] = max(done[k−1], end[k]) + optimizer · bytes of k / bytes of all
+    step    = forward + done[last]
+
 Launching costs nothing here, and compute and communication do not slow each other down. A model of that contention
 changes `transfers` (when a collective runs) and the length of backward in `simulate`, and nothing else.
 """
@@ -27,7 +33,7 @@ Buckets = list[list[int]]
 
 @dataclass(frozen=True)
 class Step:
-    """A simulated step. `exposed_s` is what it takes beyond its compute."""
+    """A simulated step. `exposed_s` is what it takes beyond its compute: how long the optimizer waits for gradients."""
 
     step_s: float
     exposed_s: float
@@ -73,6 +79,7 @@ def simulate(
     backward_s: float,
     optimizer_s: float,
     single_after_backward: bool = False,
+    early_update: bool = False,
 ) -> Step:
     """The step that these buckets make. No buckets: compute alone, and `curve` may be None.
 
@@ -89,19 +96,42 @@ def simulate(
             raise ValueError("a cost model is needed to simulate communication")
         earliest_s = backward_s if single_after_backward else 0.0
         travelling = transfers(gradients, buckets, curve, not_before_s=earliest_s)
-    done_s = max([backward_s, *(collective.end_s for collective in travelling)])
-    optimizer_at_s = forward_s + done_s
-    step_s = optimizer_at_s + optimizer_s
+    updates = _updates(travelling, backward_s, optimizer_s, early=early_update)
+    free_since_s = [backward_s, *(end_s for _, end_s in updates)]
+    exposed_s = sum(start_s - since_s for since_s, (start_s, _) in zip(free_since_s, updates, strict=False))
     timeline = Timeline(
         label="simulated",
         compute=[
             Slice(name="forward", start_s=0.0, end_s=forward_s),
             Slice(name="backward", start_s=forward_s, end_s=forward_s + backward_s),
-            Slice(name="optimizer", start_s=optimizer_at_s, end_s=step_s),
+            *(
+                Slice(name="optimizer", start_s=forward_s + start_s, end_s=forward_s + end_s)
+                for start_s, end_s in updates
+            ),
         ],
         communication=[
             Slice(name=f"bucket {number}", start_s=forward_s + c.start_s, end_s=forward_s + c.end_s, nbytes=c.nbytes)
             for number, c in enumerate(travelling, start=1)
         ],
     )
-    return Step(step_s=step_s, exposed_s=done_s - backward_s, timeline=timeline)
+    return Step(step_s=forward_s + updates[-1][1], exposed_s=exposed_s, timeline=timeline)
+
+
+def _updates(
+    travelling: Sequence[Collective], backward_s: float, optimizer_s: float, *, early: bool
+) -> list[tuple[float, float]]:
+    """When the optimizer works [s since the start of backward]: once at the end, or as buckets arrive."""
+    whole = sum(collective.nbytes for collective in travelling)
+    if not early or whole == 0:
+        start_s = max([backward_s, *(collective.end_s for collective in travelling)])
+        return [(start_s, start_s + optimizer_s)]
+    updates: list[tuple[float, float]] = []
+    free_s = backward_s
+    for collective in travelling:
+        start_s = max(free_s, collective.end_s)
+        free_s = start_s + optimizer_s * (collective.nbytes / whole)
+        if updates and updates[-1][1] == start_s:
+            updates[-1] = (updates[-1][0], free_s)
+        else:
+            updates.append((start_s, free_s))
+    return updates

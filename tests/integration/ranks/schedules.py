@@ -187,7 +187,8 @@ def check(
         wait=wait,
         unused_parameters=True,  # type: ignore[arg-type]
     ) as handle:
-        train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(), after_backward=nothing_more if early else handle.synchronize,
+        train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(),
+              after_backward=nothing_more if early else handle.synchronize,
               accumulate=handle.no_sync if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
     for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
         tolerance = 1e-6 if a.dtype == torch.float32 else 2e-2
@@ -219,7 +220,8 @@ def wait_at_step(rank: int, world: int) -> None:
 def early_update(rank: int, world: int) -> None:
     """Updating what has arrived while the rest travels is the same training, for every optimizer that is served so."""
     arrived = Bucket.has_arrived
-    for answer in (arrived, lambda bucket: False, lambda bucket: True):  # as it comes, every bucket by itself, all at once
+    # as it comes, every bucket by itself, all at once
+    for answer in (arrived, lambda bucket: False, lambda bucket: True):
         Bucket.has_arrived = answer  # type: ignore[method-assign, assignment]
         for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad):
             check(Net, "optimal", rank, wait="step", optimizer_kind=kind, steps=4,
@@ -349,8 +351,11 @@ def poisoned_buckets(rank: int, world: int) -> None:
                 parameter.grad = None
             for bucket in engine.buckets:
                 bucket.flat.fill_(float("nan"))
-            train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=lambda: None,
-                  sometimes=lambda _, step=step: (step + rank) % 2 == 0) if step == 0 else _one(model, optimizer, handle.model, step, rank)  # fmt: skip
+            if step == 0:
+                train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=lambda: None,
+                      sometimes=lambda _, step=step: (step + rank) % 2 == 0)  # fmt: skip
+            else:
+                _one(model, optimizer, handle.model, step, rank)
     for a, b in zip(model.parameters(), expected.parameters(), strict=True):
         assert torch.isfinite(a).all()
         assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
@@ -366,8 +371,9 @@ def _one(model: nn.Module, optimizer: torch.optim.Optimizer, call: nn.Module, st
 
 SCENARIOS = {
     f.__name__: f
-    for f in (plain, wait_at_step, early_update, gradients_after_a_step, accumulation, set_to_none, clipping, grad_scaler, used_on_some_ranks, two_dtypes,
-              hooks_out_of_order, learnt_order, one_collective_a_bucket, detach_leaves_nothing, poisoned_buckets)
+    for f in (plain, wait_at_step, early_update, gradients_after_a_step, accumulation, set_to_none, clipping,
+              grad_scaler, used_on_some_ranks, two_dtypes, hooks_out_of_order, learnt_order, one_collective_a_bucket,
+              detach_leaves_nothing, poisoned_buckets)
 }  # fmt: skip
 
 

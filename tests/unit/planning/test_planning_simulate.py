@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from xbench.planning.bounds import bounds, removed_share
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal
-from xbench.planning.simulate import Buckets, simulate
+from xbench.planning.simulate import Buckets, Step, simulate
 
 GRADIENTS = [Gradient("c", 10, 1.0), Gradient("b", 20, 2.0), Gradient("a", 30, 4.0)]
 CURVE = Curve.line(1.0, 0.1)
@@ -55,6 +58,109 @@ def test_hidden_communication_exposes_nothing_and_compute_needs_no_curve() -> No
     assert (alone.step_s, alone.exposed_s, alone.timeline.communication) == (6.5, 0.0, [])
 
 
+def optimizer_slices(step: Step) -> list[tuple[float, float]]:
+    return [(s.start_s, s.end_s) for s in step.timeline.compute if s.name == "optimizer"]
+
+
+# An optimizer of 6 seconds and 60 bytes: 1 second for c, 2 for b, 3 for a.
+BUSY = {**PARTS, "optimizer_s": 6.0}
+
+
+def test_early_update_of_several_buckets() -> None:
+    step = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **BUSY, early_update=True)
+    # c arrives at 3, b at 6, a at 10 since the start of backward, which ends at 4
+    assert optimizer_slices(step) == [(6.0, 7.0), (8.0, 10.0), (12.0, 15.0)]
+    assert (step.step_s, step.exposed_s) == (15.0, 3.0)
+    late = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **BUSY)
+    assert optimizer_slices(late) == [(12.0, 18.0)]
+    assert (late.step_s, late.exposed_s) == (18.0, 6.0)
+    assert step.timeline.communication == late.timeline.communication
+    assert [s.name for s in step.timeline.compute] == ["forward", "backward", "optimizer", "optimizer", "optimizer"]
+
+
+def test_early_updates_without_a_wait_between_them_are_one_slice() -> None:
+    longer = {**BUSY, "backward_s": 5.0}
+    step = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **longer, early_update=True)
+    # c from 5 to 6, when b arrives: on to 8; a arrives at 10
+    assert optimizer_slices(step) == [(7.0, 10.0), (12.0, 15.0)]
+    assert (step.step_s, step.exposed_s) == (15.0, 2.0)
+    hidden = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **{**PARTS, "optimizer_s": 12.0}, early_update=True)
+    # c from 4 to 6, when b arrives: on to 10, when a does
+    assert optimizer_slices(hidden) == [(6.0, 18.0)]
+    assert (hidden.step_s, hidden.exposed_s) == (18.0, 0.0)
+
+
+def test_early_updates_follow_the_launch_order() -> None:
+    step = simulate(GRADIENTS, [[2], [0], [1]], CURVE, **BUSY, early_update=True)
+    # a arrives at 8, c at 10, b at 13
+    assert optimizer_slices(step) == [(10.0, 14.0), (15.0, 17.0)]
+    assert (step.step_s, step.exposed_s) == (17.0, 5.0)
+
+
+def test_early_update_does_not_start_before_backward_ends() -> None:
+    step = simulate(GRADIENTS, [[0, 1, 2]], Curve.line(0.0, 0.0), **{**BUSY, "backward_s": 9.0}, early_update=True)
+    assert optimizer_slices(step) == [(11.0, 17.0)]
+    assert (step.step_s, step.exposed_s) == (17.0, 0.0)
+
+
+@pytest.mark.parametrize("after_backward", [False, True])
+@pytest.mark.parametrize("optimizer_s", [0.0, 0.1, 0.3, 7.0])
+def test_early_update_of_one_bucket_or_of_nothing_is_the_plain_step(optimizer_s: float, after_backward: bool) -> None:
+    parts = {**PARTS, "backward_s": 5.0, "optimizer_s": optimizer_s}
+    empty = [Gradient("z", 0, 1.0), Gradient("y", 0, 4.5)]
+    nets: list[tuple[list[Gradient], Buckets]] = [(GRADIENTS, [[0, 1, 2]]), (empty, [[0], [1]]), (GRADIENTS, [])]
+    for gradients, buckets in nets:
+        early, late = (
+            simulate(gradients, buckets, CURVE, **parts, single_after_backward=after_backward, early_update=early)
+            for early in (True, False)
+        )
+        assert early == late
+
+
+@st.composite
+def any_plan(draw: st.DrawFn) -> tuple[list[Gradient], Buckets]:
+    """Gradients in ready order in any buckets at all: not contiguous, and launched in any order."""
+    layers = sorted(draw(st.lists(st.tuples(st.floats(0, 4), st.integers(0, 10**6)), min_size=1, max_size=8)))
+    gradients = [Gradient(f"w{place}", nbytes, at) for place, (at, nbytes) in enumerate(layers)]
+    into = draw(st.lists(st.integers(0, 4), min_size=len(layers), max_size=len(layers)))
+    buckets = [[index for index, bucket in enumerate(into) if bucket == wanted] for wanted in range(5)]
+    return gradients, [bucket for bucket in buckets if bucket]
+
+
+@given(any_plan(), st.floats(0, 1), st.floats(0, 1e-5), st.floats(0, 10), st.booleans())
+def test_no_plan_beats_the_backward_overlap_bound(
+    plan: tuple[list[Gradient], Buckets], alpha_s: float, beta_s: float, optimizer_s: float, after_backward: bool
+) -> None:
+    gradients, buckets = plan
+    curve = Curve.line(alpha_s, beta_s)
+    parts = {**PARTS, "optimizer_s": optimizer_s}
+    compute_s = 6.0 + optimizer_s
+    late = simulate(gradients, buckets, curve, **parts, single_after_backward=after_backward)
+    early = simulate(gradients, buckets, curve, **parts, single_after_backward=after_backward, early_update=True)
+    bound_s = bounds(gradients, curve, **parts, compute_s=compute_s).backward_overlap_bound_s
+    assert bound_s <= early.step_s * (1 + 1e-9)
+    assert early.step_s <= late.step_s * (1 + 1e-9)
+    for step in (early, late):
+        assert step.exposed_s >= 0
+        assert step.exposed_s == pytest.approx(step.step_s - compute_s, abs=1e-9)
+        slices = optimizer_slices(step)
+        assert sum(end_s - start_s for start_s, end_s in slices) == pytest.approx(optimizer_s, abs=1e-9)
+        assert slices[0][0] >= 6.0
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(slices))
+        assert slices[-1][1] == step.step_s
+
+
+@given(any_plan(), st.floats(0, 1), st.floats(0, 1e-5))
+def test_the_optimum_reaches_the_backward_overlap_bound_when_updating_takes_no_time(
+    plan: tuple[list[Gradient], Buckets], alpha_s: float, beta_s: float
+) -> None:
+    gradients, curve = plan[0], Curve.line(alpha_s, beta_s)
+    parts = {**PARTS, "optimizer_s": 0.0}
+    best = simulate(gradients, optimal(gradients, curve), curve, **parts, early_update=True)
+    found = bounds(gradients, curve, **parts, compute_s=6.0)
+    assert best.step_s == pytest.approx(found.backward_overlap_bound_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("buckets", [[[0], [1]], [[0], [0, 1, 2]], [[0, 1, 2, 3]], [[0, 1, 2], []], [[-1, 0, 1, 2]]])
 def test_buckets_that_are_no_partition_are_refused(buckets: Buckets) -> None:
     with pytest.raises(ValueError, match="exactly once"):
@@ -79,15 +185,21 @@ def test_bounds() -> None:
     assert found.communication_s == pytest.approx(7.0)
     assert found.overlap_bound_s == pytest.approx(7.0)
     # {c, b} from 2 to 6, {a} from 6 to 10; {c} then {b, a}: 10 too; all at once 11; one each: 1-3, 3-6, 6-10
-    assert found.backward_overlap_bound_s == pytest.approx(2 + 10 + 0.5)
-    best = simulate(GRADIENTS, optimal(GRADIENTS, CURVE), CURVE, **PARTS)
-    assert best.step_s == pytest.approx(found.backward_overlap_bound_s)
+    assert found.backward_overlap_bound_s == pytest.approx(2 + 10)
+    # the bound leaves out what must follow the last bucket: b and a are 50 of 60 bytes, and without early update all
+    assert optimal(GRADIENTS, CURVE) == [[0], [1, 2]]
+    best = simulate(GRADIENTS, [[0], [1, 2]], CURVE, **PARTS, early_update=True)
+    assert best.step_s == pytest.approx(2 + 10 + 0.5 * 50 / 60)
+    assert simulate(GRADIENTS, [[0], [1, 2]], CURVE, **PARTS).step_s == pytest.approx(2 + 10 + 0.5)
 
 
 def test_bounds_of_a_step_that_hides_everything() -> None:
     found = bounds(GRADIENTS, Curve.line(0.0, 1e-6), **PARTS, compute_s=6.5)
     assert found.overlap_bound_s == 6.5
-    assert found.backward_overlap_bound_s == pytest.approx(6.5 + 30e-6)
+    # the last transfer ends at 4 + 30e-6, long before backward and optimizer would at 4.5
+    assert found.backward_overlap_bound_s == 6.5
+    longer = bounds(GRADIENTS, Curve.line(0.0, 1e-6), **{**PARTS, "optimizer_s": 0.0}, compute_s=6.0)
+    assert longer.backward_overlap_bound_s == pytest.approx(6.0 + 30e-6, abs=1e-9)
 
 
 def test_communication_counts_one_collective_a_dtype_and_bounds_stay_below() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from xbench.errors import SpecError
 from xbench.records import Comparison, Environment, FabricRecord, Parity, WorkloadRecord, dump, loads
 from xbench.runtime.assemble import Frame, comparison_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.run import RunRequest, check_request
 from xbench.schedules import parse_modes
-from xbench.errors import SpecError
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 
 LOCAL = FabricSpec(name="local", ranks=2)
@@ -99,8 +99,15 @@ def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
     collector = Collector(run, [4])
     timed(collector, "ddp", 0, 1.0)
     timed(collector, "wfbp", 0, 0.1)
-    verdict = Parity(ok=False, max_relative_difference=0.5, tolerance=0.02, bitwise_across_ranks=True, steps=3,
-                     worst_parameter="fc.weight", message="'fc.weight' differs from DDP's by 0.5 of its update")  # fmt: skip
+    verdict = Parity(
+        ok=False,
+        max_relative_difference=0.5,
+        tolerance=0.02,
+        bitwise_across_ranks=True,
+        steps=3,
+        worst_parameter="fc.weight",
+        message="'fc.weight' differs from DDP's by 0.5 of its update",
+    )
     collector.take(0, 0, {"event": "parity", "mode": "wfbp", **verdict.model_dump()})
     record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
     failed = record.modes["wfbp"]
@@ -124,7 +131,8 @@ def test_a_disturbed_block_is_flagged_and_kept() -> None:
     timed(collector, "ddp", 0, 1.0, rounds=8)
     stamps = [1000.0 + i * 5.0 for i in range(5)]
     for rank in range(2):
-        collector.take(0, rank, {"event": "block", "mode": "ddp", "round": 9, "position": 9, "warmup": 1, "stamps": stamps, "pattern": None})  # fmt: skip
+        block = {"event": "block", "mode": "ddp", "round": 9, "position": 9, "warmup": 1, "pattern": None}
+        collector.take(0, rank, {**block, "stamps": stamps})
     record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
     assert [sample.outlier for sample in record.samples] == [False] * 8 + [True]
     assert record.modes["ddp"].blocks == 9
