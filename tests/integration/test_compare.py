@@ -137,7 +137,7 @@ def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Com
     workload = build(resolve(WorkloadSpec(name=TINY), "cpu"), torch.device("cpu"))
     path = next(folder.glob("*/record.json"))
     with library.attach(workload.model, workload.optimizer, schedule="optimal", plan=path) as handle:
-        workload.forward_loss(handle.model).backward()
+        workload.forward_loss(handle.model).backward()  # type: ignore[no-untyped-call]
         workload.optimizer.step()
         plan = record.modes["optimal"].plan
         assert plan is not None
@@ -146,11 +146,21 @@ def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Com
 
 def test_a_world_of_one_compares_hooks_with_the_bare_loop(tmp_path: Path) -> None:
     done = xbench(
-        "compare", TINY, "--fabric", "local:ranks=1", *SHORT, "--modes", "compute,wfbp", "--output", str(tmp_path)
+        "compare",
+        TINY,
+        "--fabric",
+        "local:ranks=1",
+        *SHORT,
+        "--modes",
+        "compute,wfbp,optimal",
+        "--output",
+        str(tmp_path),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
+    assert list(record.modes) == ["compute", "wfbp"]
+    assert "no link is used: optimal" in done.stderr
     assert record.modes["wfbp"].ratio is not None
     assert record.reference == "compute"
 
@@ -379,6 +389,12 @@ WRONG = [
     (["compare", "--reference", "single", "--modes", "ddp,wfbp"], "'single' is not among the modes", "ddp, wfbp"),
     (["profile", "transformer-tiny", "--image-size", "64"], "image", ""),
     (["compare", "synthetic:layers=0"], "layers", "1"),
+    (["compare", "--fabric", "local:ranks=1", "--modes", "ddp,crossover"], "local:ranks=1 has 1 rank", "ranks=2"),
+    (["compare", "--fabric", "local:ranks=1", "--modes", "optimal"], "no link", "ranks=2"),
+    (["compare", "--fabric", "local:ranks=1", "--reference", "optimal", "--modes", "ddp,optimal"], "no link", ""),
+    (["compare", "--output", "/proc/1/nothing"], "--output", ""),
+    (["compare", "--json", "nowhere/a.json"], "--json", "mkdir"),
+    (["compare", "--timeout", "soon"], "--timeout", ""),
     (["report", "no-such-file.json"], "there is no result file", ""),
 ]
 

@@ -23,6 +23,7 @@ from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import choose, open_fabric, rootless
 from xbench.fabrics.fabric import Fabric
+from xbench.planning.plans import NEED_COST
 from xbench.records import Comparison, Profile, save
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
@@ -92,6 +93,12 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     """
     workloads, modes = check_request(request)
     notes: list[str] = []
+    if request.fabric.name != "auto":
+        # The probe takes seconds, so what is wrong whatever it finds is said before it.
+        asked, _ = choose(request.fabric, 0)
+        _check_fabric(asked, workloads, modes)
+        if rootless.reexec_needed(asked):
+            rootless.reexec(sys.argv)
     found = probe(list(workloads), request.device, _ranks_here(request.fabric))
     if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
         notes.append("one GPU cannot show communication, so this runs on the CPU; --device cuda --fabric local:ranks=1")
@@ -102,15 +109,14 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         notes.append(reason)
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
-    if fabric.name == "cluster" and len(workloads) > 1:
-        raise SpecError(
-            "two jobs need ranks of their own, and torchrun started the ranks of one around xbench",
-            hint="run xbench once, outside torchrun, or name single-job modes and one workload",
-        )
+    _check_fabric(fabric, workloads, modes)
     if fabric.world_size < 2:
-        paired = [mode.text for mode in modes if mode.paired]
-        if paired:
-            raise SpecError(f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank")
+        unplanned = [mode.text for mode in modes if mode.name in NEED_COST]
+        modes = tuple(mode for mode in modes if mode.name not in NEED_COST)
+        if unplanned:
+            notes.append(
+                f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
+            )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
     if device == "cuda" and fabric.world_size > found.gpus:
         raise SpecError(
@@ -118,6 +124,8 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         )
     resolved = tuple(found.specs)
     reference = request.reference
+    if reference is not None and reference not in [mode.text for mode in modes]:
+        raise SpecError(f"the reference {reference!r} is planned from a link's speed, and {fabric} has no link")
     if request.kind == "comparison" and reference is None:
         reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
     run = RunSpec(
@@ -133,11 +141,43 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     return run, found, notes
 
 
+def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for jobs or modes that a resolved fabric cannot serve."""
+    if fabric.name == "cluster" and len(workloads) > 1:
+        raise SpecError(
+            "two jobs need ranks of their own, and torchrun started the ranks of one around xbench",
+            hint="run xbench once, outside torchrun, or name single-job modes and one workload",
+        )
+    if fabric.world_size >= 2 or not modes:
+        return
+    paired = [mode.text for mode in modes if mode.paired]
+    if paired:
+        raise SpecError(
+            f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank",
+            hint="try --fabric local:ranks=2",
+        )
+    if all(mode.name in NEED_COST for mode in modes):
+        raise SpecError(
+            f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
+            hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",
+        )
+
+
+def _check_output(output: Path) -> None:
+    """Raise SpecError when the folder of the results cannot be written to."""
+    there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise SpecError(f"--output: {str(there)!r} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SpecError(f"--output: nothing may be written to {str(there)!r}", hint="try --output /tmp/xbench")
+
+
 def execute(request: RunRequest, console: Console) -> Result:
     """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record."""
     speaks = our_rank() == 0
     if not speaks:
         console = Console(quiet=True)
+    _check_output(request.output)
     run, found, notes = prepare(request, console)
     progress = Progress(console, launches=run.effort.launches)
     records = [item.record for item in found.workloads]
@@ -152,7 +192,10 @@ def execute(request: RunRequest, console: Console) -> Result:
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
     folder = request.output / f"{stamp()}-{request.kind}-{name}"
     if speaks:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as failed:
+            raise SpecError(f"--output: {str(folder)!r} cannot be made: {failed.strerror}") from None
     collector = Collector(run, [item.record.batch_size for item in found.workloads])
     error: XbenchError | None = None
     command = shlex.join(["xbench", *list(request.argv)[1:]]).encode(errors="replace").decode()
