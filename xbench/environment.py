@@ -125,8 +125,11 @@ def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[st
 
 
 def _cpu_seconds() -> dict[tuple[int, str], float]:
-    """CPU time [s] so far of every process but this one and its children."""
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    """CPU time [s] so far of every process but this one and its children, or its torchrun agent and that one's."""
+    top = psutil.Process()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # our fellow ranks start while we look, and are no strangers
+        top = top.parent() or top
+    own = {os.getpid(), top.pid, *(child.pid for child in top.children(recursive=True))}
     seconds = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
         times = process.info["cpu_times"]

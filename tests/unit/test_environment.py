@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from xbench import environment
 from xbench.environment import capture, commit, cpu_model, governor, noise, noise_warnings
 
@@ -94,3 +96,11 @@ def test_own_children_are_not_noise() -> None:
         child.wait()
     assert child.pid not in pids
     assert not any(f"pid {child.pid}" in warning for warning in warnings)
+
+
+def test_ranks_of_the_same_torchrun_are_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = os.getppid()
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert ours in {pid for pid, _ in environment._cpu_seconds()}
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert ours not in {pid for pid, _ in environment._cpu_seconds()}

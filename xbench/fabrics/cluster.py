@@ -41,7 +41,7 @@ def cluster_rank(environ: Mapping[str, str]) -> ClusterRank:
         what = "variables" if len(missing) > 1 else "variable"
         raise SpecError(
             f"the cluster fabric lacks the environment {what} {', '.join(missing)}",
-            hint="start it with torchrun: torchrun --nproc-per-node 8 -m xbench.cli compare --fabric cluster",
+            hint="start it with torchrun: torchrun --nproc-per-node 8 -m xbench compare --fabric cluster",
         )
     rank = _whole(environ, "RANK", 0, None)
     world_size = _whole(environ, "WORLD_SIZE", 1, None)

@@ -11,6 +11,8 @@ from xbench.records import Comparison, ModeResult
 from xbench.schedules import MODES
 from xbench.units import format_percent
 
+MORE = "More launches would decide: --rigorous, or --launches 5."
+
 
 def trusted(result: ModeResult) -> bool:
     """Whether the mode's times may be shown: it ran, was timed, and trained the same network as DDP."""
@@ -55,6 +57,10 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     if len(order) == 1:
         return [f"Only {best.mode} was measured: there is nothing to compare it with."]
     if best.mode == reference:
+        unsure = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict == "inconclusive"]
+        if unsure:
+            return [f"Inconclusive: {reference}, the reference, looks fastest, but this run cannot tell {_and(unsure)} "
+                    "from it.", MORE]  # fmt: skip
         return [f"{reference}, the reference, is fastest of {len(order)}: no other mode had a shorter time per sample."]
     ratio = best.ratio
     if ratio is None:
@@ -73,7 +79,7 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         return [f"{reference}, the reference, is fastest: next comes {best.mode} ({interval})."]
     return [
         f"Inconclusive: {best.mode} looks fastest, but this run cannot tell it from {reference} ({interval}).",
-        "More launches would decide: --rigorous, or --launches 5.",
+        MORE,
     ]
 
 

@@ -58,6 +58,12 @@ def test_the_reference_may_be_fastest() -> None:
     assert said[0] == "ddp, the reference, is fastest of 2: no other mode had a shorter time per sample."
 
 
+def test_a_reference_that_only_looks_fastest_does_not_win() -> None:
+    said = answer(made.comparison([DDP, _optimal(1.2, 0.4, 3.6, "inconclusive")]))
+    assert said[0] == ("Inconclusive: ddp, the reference, looks fastest, but this run cannot tell optimal from it.")
+    assert "--rigorous" in said[1]
+
+
 def test_nothing_to_compare() -> None:
     assert answer(made.comparison([DDP]))[0].startswith("Only ddp was measured")
     assert answer(made.comparison([])) == ["No mode was measured, so there is no answer."]
