@@ -368,7 +368,8 @@ def loads(text: str, name: str = "record") -> Profile | Comparison:
         raise RecordError(f"{name!r} is not an xbench result")
     version = data["schema_version"]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RecordError(f"{name!r} has no valid schema_version: {reprlib.repr(version)}")
+        shown = reprlib.repr(version)  # bounds each part of a nested value, but not their sum
+        raise RecordError(f"{name!r} has no valid schema_version: {shown[:100]}{'…' if len(shown) > 100 else ''}")
     if version > SCHEMA_VERSION:
         raise RecordError(
             f"{name!r} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",

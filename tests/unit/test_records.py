@@ -131,6 +131,7 @@ def test_only_a_known_version_is_read(version: object, kind: str) -> None:
         ("1", "no valid schema_version"),
         (None, "no valid schema_version"),
         ([[1] * 1000], "no valid schema_version"),
+        ([[[10**400] * 5] * 5] * 5, "no valid schema_version"),
     ],
 )
 def test_versions_are_named(version: object, message: str) -> None:
