@@ -9,10 +9,10 @@ this. Every veth end holds its egress to the rate with a token bucket (tbf): a h
 end what it receives, so each direction of each link is a real bottleneck.
 
 A token bucket lets `burst` bytes pass at once after an idle moment, which a real link does not: a bucket of 1 ms would
-forgive every short collective up to 1 ms. So the bucket holds a quarter of a millisecond of the rate, and no less than
-4 KiB. A packet larger than the bucket would never pass whole, so the kernel's segmentation offload (GSO) on the link
-is held to three quarters of it: fewer, larger packets where the rate is high (10 Gbit/s does not work packet by
-packet), small ones where it is low. The queue before the bucket holds 40 ms of the rate, so that TCP fills the link
+forgive every short collective up to 1 ms. A packet larger than the bucket would never pass whole, so the kernel's
+segmentation offload (GSO) on the link is held to three quarters of it; and packets smaller than the 64 KiB that network
+cards take at once cost processor time that training needs. So the bucket holds 700 µs of the rate until packets of
+64 KiB fit, which is at 1 Gbit/s, then stays that size until 250 µs are more; and never less than 4 KiB. The queue before the bucket holds 40 ms of the rate, so that TCP fills the link
 without constant loss, and several hosts that send to one do not drop at once.
 
 TCP's congestion control in the namespaces is CUBIC, or Reno where CUBIC is not to be had: on a machine that defaults to
@@ -37,6 +37,7 @@ COMMAND_TIMEOUT_S = 30.0
 NAMESPACE = re.compile(r"xb(?P<run>[0-9a-f]{6})-(?P<host>\d+|sw)")
 
 BUCKET_S = 250e-6
+LONG_BUCKET_S = 700e-6
 MIN_BUCKET_BYTES = 4096
 QUEUE_S = 40e-3
 MIN_QUEUE_BYTES = 512 * 1024
@@ -61,7 +62,8 @@ def address(host: int) -> str:
 
 def bucket(rate_bps: float) -> tuple[int, int, int]:
     """(burst, queue limit, largest GSO packet) [B] of a link of `rate_bps` bits per second. See the module."""
-    burst = max(MIN_BUCKET_BYTES, round(rate_bps / 8 * BUCKET_S))
+    a_second = rate_bps / 8
+    burst = round(max(MIN_BUCKET_BYTES, min(LONG_BUCKET_S * a_second, MAX_GSO_BYTES * 4 / 3), BUCKET_S * a_second))
     queue = min(max(MIN_QUEUE_BYTES, round(rate_bps / 8 * QUEUE_S)), MAX_QUEUE_BYTES)
     return burst, queue, min(MAX_GSO_BYTES, burst * 3 // 4)
 

@@ -63,7 +63,7 @@ def bounds_line(bounds: Bounds) -> str:
     """The lower bounds of a step, which no schedule of one job can beat under the model."""
     return (
         f"compute alone {format_seconds(bounds.compute_s)}, all gradients in one collective "
-        f"{format_seconds(bounds.communication_s)}; no schedule can beat "
+        f"{format_seconds(bounds.communication_s)}; no schedule of one job can beat "
         f"{format_seconds(bounds.backward_overlap_bound_s)} a step while the next forward waits for all gradients, nor "
         f"{format_seconds(bounds.overlap_bound_s)} when it may start before they have arrived (simulated)"
     )

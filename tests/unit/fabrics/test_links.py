@@ -20,9 +20,9 @@ RATES = st.floats(1e6, 100e9)
     ("rate_bps", "burst", "queue", "gso"),
     [
         (1e6, 4096, 524288, 3072),
-        (100e6, 4096, 524288, 3072),
-        (317e6, 9906, 1585000, 7429),
-        (1e9, 31250, 5000000, 23437),
+        (100e6, 8750, 524288, 6562),
+        (317e6, 27738, 1585000, 20803),
+        (1e9, 87381, 5000000, 65535),
         (10e9, 312500, 50000000, 65536),
         (100e9, 3125000, 67108864, 65536),
     ],
@@ -39,7 +39,7 @@ def test_no_packet_is_larger_than_the_bucket_or_the_queue(rate_bps):
 
 def test_shaping_is_one_line_for_tc():
     line = links.shaping("xbeth0", 1e9)
-    assert line == "qdisc add dev xbeth0 root tbf rate 1000000000bit burst 31250b limit 5000000b"
+    assert line == "qdisc add dev xbeth0 root tbf rate 1000000000bit burst 87381b limit 5000000b"
 
 
 def test_names_fit_what_the_kernel_takes():
