@@ -12,8 +12,9 @@ A token bucket lets `burst` bytes pass at once after an idle moment, which a rea
 forgive every short collective up to 1 ms. A packet larger than the bucket would never pass whole, so the kernel's
 segmentation offload (GSO) on the link is held to three quarters of it; and packets smaller than the 64 KiB that network
 cards take at once cost processor time that training needs. So the bucket holds 700 µs of the rate until packets of
-64 KiB fit, which is at 1 Gbit/s, then stays that size until 250 µs are more; and never less than 4 KiB. The queue before the bucket holds 40 ms of the rate, so that TCP fills the link
-without constant loss, and several hosts that send to one do not drop at once.
+64 KiB fit, which is at 1 Gbit/s, then stays that size until 250 µs are more; and never less than 4 KiB. The queue
+before the bucket holds 40 ms of the rate, so that TCP fills the link without constant loss, and several hosts that send
+to one do not drop at once.
 
 TCP's congestion control in the namespaces is CUBIC, or Reno where CUBIC is not to be had: on a machine that defaults to
 BBR its own pacing would hold the flow below the link's rate and drain it every ten seconds to probe.

@@ -44,6 +44,7 @@ LEAST_SPAN_BYTES = 64 * 1024
 
 WANTED_REPETITIONS = 5
 FEWEST_REPETITIONS = 2
+SMALL_SHARE = 0.01
 PINGS = 24
 ANCHORS = 8
 
@@ -70,15 +71,16 @@ def plan_repetitions(durations_s: Sequence[float], *, most: int, seconds_budget:
     """How often to repeat each size after one repetition of each took `durations_s`.
 
     At least five each, unless that would take more than twice the budget: then fewer, but never under two. What the
-    budget has left over is shared equally by the sizes, up to `most` repetitions each. The whole, the first
-    repetitions included, so takes no longer than the budget, or than those few repetitions do.
+    budget has left over is shared equally by the sizes, up to `most` repetitions each; and even when nothing is left a
+    size may spend one part in a hundred of the budget, because short collectives vary most and cost least. The whole,
+    the first repetitions included, so takes no longer than the budget or those few repetitions, plus those parts.
     """
     once_s = sum(durations_s)
     floor = WANTED_REPETITIONS
     while floor > FEWEST_REPETITIONS and (1 + floor) * once_s > 2 * seconds_budget:
         floor -= 1
     floor = min(floor, most)
-    share_s = max(0.0, seconds_budget - (1 + floor) * once_s) / max(1, len(durations_s))
+    share_s = max(SMALL_SHARE * seconds_budget, (seconds_budget - (1 + floor) * once_s) / max(1, len(durations_s)))
     return [min(most, floor + int(share_s / duration)) if duration > 0 else most for duration in durations_s]
 
 
