@@ -51,7 +51,7 @@ def test_repetitions_keep_the_budget_or_their_floor(durations_s, most, budget_s)
         assert floor >= min(5, most)
     total_s = once_s + sum(count * duration for count, duration in zip(counts, durations_s, strict=True))
     parts_s = 0.01 * budget_s * len(durations_s)
-        assert total_s <= (max(budget_s, (1 + min(5, floor)) * once_s) + parts_s) * (1 + 1e-9)
+    assert total_s <= (max(budget_s, (1 + min(5, floor)) * once_s) + parts_s) * (1 + 1e-9)
 
 
 def test_small_sizes_are_repeated_more():
