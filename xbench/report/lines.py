@@ -61,12 +61,25 @@ def cost_line(model: CostModel) -> str:
 
 def bounds_line(bounds: Bounds) -> str:
     """The lower bounds of a step, which no schedule of one job can beat under the model."""
-    return (
+    parts = (
         f"compute alone {format_seconds(bounds.compute_s)}, all gradients in one collective "
         f"{format_seconds(bounds.communication_s)}; no schedule of one job can beat "
-        f"{format_seconds(bounds.backward_overlap_bound_s)} a step while the next forward waits for all gradients, nor "
+        f"{format_seconds(bounds.backward_overlap_bound_s)} a step"
+    )
+    if bounds.overlap_bound_s >= bounds.backward_overlap_bound_s:
+        return f"{parts} (simulated)"
+    return (
+        f"{parts} while the next forward waits for all gradients, nor "
         f"{format_seconds(bounds.overlap_bound_s)} when it may start before they have arrived (simulated)"
     )
+
+
+def columns_line(record: Comparison) -> str:
+    """What the less obvious columns of a comparison mean."""
+    text = "exposed: the step beyond compute alone"
+    if any(mode.removed_share is not None for mode in record.modes.values()):
+        text += "; removed: share of what ddp leaves exposed and overlap could remove, 100 % is the bound"
+    return text + "; same network: trains what ddp trains, bit for bit alike on all ranks."
 
 
 def effort_line(record: Comparison) -> str:

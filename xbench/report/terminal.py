@@ -71,14 +71,17 @@ def render_comparison(record: Comparison, console: Console) -> None:
     else:
         console.print(_time_table(record, longest, console.width))
         console.print(_step_table(record, console.width))
+    _say(console, lines.columns_line(record), "dim")
     for failure in filter(None, map(lines.failure_line, record.modes.values())):
         _say(console, failure, "bold red")
     for result in record.modes.values():
         if result.note:
             _say(console, f"{result.mode}: {result.note}")
     console.print()
-    for job in record.jobs:
-        _fact(console, "workload", lines.workload_line(job.workload))
+    twins = len(record.jobs) > 1 and all(job.workload == record.jobs[0].workload for job in record.jobs)
+    for job in record.jobs[:1] if twins else record.jobs:
+        times = f" ({len(record.jobs)} jobs of it where a mode is paired)" if twins else ""
+        _fact(console, "workload", lines.workload_line(job.workload) + times)
         if record.bounds is None and job.bounds is not None:
             _fact(console, "bounds", lines.bounds_line(job.bounds))
     if record.bounds is not None:
@@ -107,13 +110,14 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
             hidden = len(record.layers) - len(shown)
             _say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
         console.print()
-    if record.cost_model is not None and record.cost_model.points:
-        console.print(_cost_table(record, console.width))
     if record.plans:
         console.print(_plan_table(list(record.plans.values()), console.width))
         for plan in record.plans.values():
             if plan.note:
                 _say(console, f"{plan.mode}: {plan.note}")
+        console.print()
+    if record.cost_model is not None and record.cost_model.points:
+        console.print(_cost_table(record, console.width))
     console.print()
     if record.bounds is not None:
         _fact(console, "bounds", lines.bounds_line(record.bounds))
@@ -219,7 +223,7 @@ def _step_table(record: Comparison, width: int) -> Table:
     for result in record.modes.values():
         fine = trusted(result)
         table.add_row(
-            Text(result.mode + (f" {result.pattern}" if result.pattern else "")),
+            Text(result.mode + (f" (turns {result.pattern})" if result.pattern else "")),
             format_seconds(result.step_s.median) if fine and result.step_s else "–",
             format_seconds(result.exposed_s) if fine else "–",
             _whole_percent(result.removed_share) if fine else "–",

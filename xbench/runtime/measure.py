@@ -94,6 +94,7 @@ def ready_under_load(rank: Rank, buckets: list[list[str]]) -> dict[str, float]:
             steps.append(profiler.run_step(rank.workload))
         rank.clock.flush()
         times = [profiler.layer_times(step).ready_s for step in steps[1:]]
+    rank.clock.reset()
     engine.detach()
     rank.workload.optimizer.zero_grad(set_to_none=True)
     seen = [[value for value in column if value is not None] for column in zip(*times, strict=True)]

@@ -333,6 +333,7 @@ class Rank:
             stamps=[round(origin_s + self.clock.elapsed_s(origin, stamp), 7) for stamp in stamps],
             pattern=pattern,
         )
+        self.clock.reset()
 
     def _origin(self) -> tuple[float, Any]:
         """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""

@@ -101,7 +101,6 @@ class Overlapped(Schedule):
     """A schedule that is fully described by its buckets, run by the shared engine."""
 
     overlap = True
-    communicate = True
 
     def attach(
         self,
@@ -114,7 +113,5 @@ class Overlapped(Schedule):
         unused_parameters: bool = False,
     ) -> Handle:
         """See `Schedule.attach`."""
-        engine = Engine(
-            model, optimizer, buckets, group=group, overlap=self.overlap, wait=wait, communicate=self.communicate
-        )
+        engine = Engine(model, optimizer, buckets, group=group, overlap=self.overlap, wait=wait)
         return Handle(model, engine)

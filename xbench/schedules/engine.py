@@ -15,6 +15,7 @@ Invariants
   With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. The step then updates the
   parameters of buckets that have arrived while it waits for the others, where the optimizer's update is one a
   parameter (`PER_PARAMETER`): the same updates in another order, bit for bit the same result.
+- A world of one has nothing to average: gradients stay where they are, and what is left is the cost of the hooks.
 - Inside `no_sync()` gradients accumulate locally and nothing is launched.
 
 Refused by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`, a model whose
@@ -51,10 +52,16 @@ PER_PARAMETER = frozenset(
 class Bucket:
     """Gradients that travel together: one flat buffer, a slice and a used-flag for each parameter."""
 
-    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+    def __init__(self, parameters: Sequence[Parameter], scale: float, *, travels: bool = True) -> None:
         first = parameters[0]
-        elements = sum(p.numel() for p in parameters)
         self.parameters = list(parameters)
+        self.travels = travels
+        self.filled = [False] * len(parameters)
+        self.waiting = len(parameters)
+        self.work: dist.Work | None = None
+        if not travels:
+            return
+        elements = sum(p.numel() for p in parameters)
         self.scale = scale
         self.flat = torch.zeros(elements + len(parameters), dtype=first.dtype, device=first.device)
         self.flags = self.flat[elements:]
@@ -67,12 +74,13 @@ class Bucket:
             view = piece.as_strided(parameter.size(), parameter.stride()) if dense else piece.view(parameter.size())
             self.views.append(view)
             offset += parameter.numel()
-        self.filled = [False] * len(parameters)
-        self.waiting = len(parameters)
-        self.work: dist.Work | None = None
 
     def fill(self, index: int) -> None:
         """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
+        self.filled[index] = True
+        self.waiting -= 1
+        if not self.travels:
+            return
         parameter, view = self.parameters[index], self.views[index]
         gradient = parameter.grad
         assert gradient is not None
@@ -81,8 +89,6 @@ class Bucket:
         else:
             torch.mul(gradient, self.scale, out=view)
             parameter.grad = view
-        self.filled[index] = True
-        self.waiting -= 1
 
     def fill_missing(self) -> None:
         """Zero the slices of parameters that got no gradient on this rank and set the flags of all."""
@@ -127,14 +133,13 @@ class Engine:
         group: dist.ProcessGroup | None = None,
         overlap: bool = True,
         wait: Wait = "backward",
-        communicate: bool = True,
         note: Callable[[str], None] | None = None,
     ) -> None:
         self.group = group if group is not None else (dist.group.WORLD if dist.is_initialized() else None)
         self.world_size = dist.get_world_size(self.group) if dist.is_initialized() else 1
         self.overlap = overlap
         self.wait: Wait = wait
-        self.communicate = communicate and dist.is_initialized()
+        self.communicate = self.world_size > 1
         self.parameters = trainable(model)
         self._learn_order = buckets is None
         self._seen: list[str] = []
@@ -156,7 +161,8 @@ class Engine:
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
         scale = 1.0 / self.world_size
-        self.buckets = [Bucket([self.parameters[name] for name in names], scale) for names in plan]
+        travels = self.communicate
+        self.buckets = [Bucket([self.parameters[n] for n in names], scale, travels=travels) for names in plan]
         self.place = {
             name: (bucket, index)
             for bucket, names in zip(self.buckets, plan, strict=True)
@@ -202,12 +208,13 @@ class Engine:
             self._next += 1
 
     def _launch(self, bucket: Bucket) -> None:
+        if not bucket.travels:
+            return
         if bucket.waiting:
             bucket.fill_missing()
         else:
             bucket.flags.fill_(bucket.scale)
-        if self.communicate:
-            bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+        bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
 
     def _backward_ended(self) -> None:
         self._armed = False

@@ -111,6 +111,7 @@ def train(
     sometimes: Callable[[int], bool] = lambda step: True,
 ) -> None:
     loss_of = nn.CrossEntropyLoss()
+    amp = torch.autocast("cpu", torch.bfloat16, enabled=scaler is not None)
     for step in range(steps):
         torch.manual_seed(step)  # dropout
         model.use_sometimes = sometimes(step)  # type: ignore[assignment]
@@ -120,7 +121,8 @@ def train(
                 tokens, targets = batch(1000 + step, rank)
                 loss_of(call(tokens), targets).backward()
         tokens, targets = batch(step, rank)
-        loss = loss_of(call(tokens), targets)
+        with amp:
+            loss = loss_of(call(tokens), targets)
         if scaler is not None:
             scaler.scale(loss).backward()
         else:
