@@ -14,7 +14,7 @@ import pytest
 from xbench.errors import FabricError, RankError, RunError
 from xbench.fabrics import leftovers, links, open_fabric, parse_fabric, shaped
 from xbench.runtime.journal import pid_alive
-from xbench.runtime.launch import HelperCommand, launch
+from xbench.runtime.launch import AuxiliaryCommand, launch
 
 RANKS = Path(__file__).parent / "ranks"
 pytestmark = [
@@ -38,7 +38,7 @@ def fabric():
 class Run:
     """One launch of `launched_rank` with a plan; keeps its events."""
 
-    def __init__(self, fabric, folder, *, jobs=1, silence_s=60.0, helpers=(), on_event=None, **plan):
+    def __init__(self, fabric, folder, *, jobs=1, silence_s=60.0, auxiliaries=(), on_event=None, **plan):
         argument = folder / "plan.json"
         argument.write_text(json.dumps(plan))
         self.events = []
@@ -49,7 +49,7 @@ class Run:
                 on_event(job, rank, event)
 
         self.outcome = launch(
-            fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s, helpers=helpers
+            fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s, auxiliaries=auxiliaries
         )
         self.error = self.outcome.error
         self.pids = [event["pid"] for _, _, event in self.events if event["event"] == "hello"]
@@ -64,8 +64,8 @@ def children():
 
 
 def test_two_jobs_end_well_each_rank_on_its_own_core(fabric, tmp_path):
-    beside = HelperCommand(1, [sys.executable, "-c", "import time; print('beside', flush=True); time.sleep(600)"])
-    run = Run(fabric, tmp_path, jobs=2, steps=3, helpers=[beside])
+    beside = AuxiliaryCommand(1, [sys.executable, "-c", "import time; print('beside', flush=True); time.sleep(600)"])
+    run = Run(fabric, tmp_path, jobs=2, steps=3, auxiliaries=[beside])
     assert run.error is None, run.error.detail
     assert run.outcome.warnings == []
     blocks = {(job, rank): event for job, rank, event in run.events if event["event"] == "block"}
@@ -130,8 +130,8 @@ def test_a_link_that_goes_down_is_named(tmp_path):
 
 
 def test_the_failure_of_an_auxiliary_process_ends_the_run(fabric, tmp_path):
-    beside = HelperCommand(1, [sys.executable, "-c", "raise OSError('no socket')"])
-    run = Run(fabric, tmp_path, steps=100000, pause_s=0.01, helpers=[beside])
+    beside = AuxiliaryCommand(1, [sys.executable, "-c", "raise OSError('no socket')"])
+    run = Run(fabric, tmp_path, steps=100000, pause_s=0.01, auxiliaries=[beside])
     assert isinstance(run.error, RunError)
     assert str(run.error) == f"the {beside.name} on host 1 ended with exit code 1: OSError: no socket"
     assert run.left() == []

@@ -39,7 +39,7 @@ _TORCHRUN_VARIABLES = (
 
 
 @dataclass(frozen=True)
-class HelperCommand:
+class AuxiliaryCommand:
     """A process that the ranks of one host need beside them, started before them on that host."""
 
     host: int
@@ -72,7 +72,7 @@ def launch(
     *,
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
-    helpers: Sequence[HelperCommand] = (),
+    auxiliaries: Sequence[AuxiliaryCommand] = (),
 ) -> Outcome:
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
@@ -90,7 +90,7 @@ def launch(
     monitor: Monitor | None = None
     verdict: Verdict | None = None
     try:
-        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, helpers)
+        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries)
         while (verdict := _poll(groups, monitor)) is None:
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -112,17 +112,17 @@ def _start(
     directory: Path,
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
-    helpers: Sequence[HelperCommand],
+    auxiliaries: Sequence[AuxiliaryCommand],
 ) -> Monitor:
     """Start auxiliary processes, then agents; return who watches them."""
-    auxiliaries: list[AuxiliaryWatch] = []
+    watched: list[AuxiliaryWatch] = []
     agents: list[AgentWatch] = []
     ranks: list[RankWatch] = []
-    for command in helpers:
+    for command in auxiliaries:
         slot = fabric.hosts[command.host]
         log = directory / f"{command.name}-host{slot.index}.log"
         started = groups.start(command.name, slot.index, None, slot.prefix, command.argv, rank_env(slot), log)
-        auxiliaries.append(AuxiliaryWatch(slot.index, _log_reader(started), command.name))
+        watched.append(AuxiliaryWatch(slot.index, _log_reader(started), command.name))
     for job, port in enumerate(fabric.free_ports(jobs)):
         for slot in fabric.hosts:
             argv = agent_command(fabric, slot, job, port, module, argument, directory)
@@ -133,7 +133,7 @@ def _start(
                 reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
                 ranks.append(RankWatch(reader, slot.index, local_rank, shared=jobs > 1))
     probes = Probes(link_fault=fabric.diagnose, disk_full=lambda: disk_full(directory))
-    return Monitor(ranks, agents, auxiliaries, on_event, silence_s, probes)
+    return Monitor(ranks, agents, watched, on_event, silence_s, probes)
 
 
 def agent_command(

@@ -28,7 +28,7 @@ from xbench.records import Comparison, Profile, save
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.inside import our_rank, run_inside
-from xbench.runtime.launch import HelperCommand, launch
+from xbench.runtime.launch import AuxiliaryCommand, launch
 from xbench.runtime.program import JobPlan, Program, phases
 from xbench.runtime.progress import Progress, stamp
 from xbench.spec import DeviceType, Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
@@ -262,12 +262,12 @@ def _launches(
         collector.begin_launch(number)
         progress.begin_launch(number, program.phases)
         with ExitStack() as stack:
-            helpers: list[HelperCommand] = []
+            auxiliaries: list[AuxiliaryCommand] = []
             if program.jobs > 1:
                 sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
                 paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
                 program = program.model_copy(update={"turn_sockets": tuple(paths)})
-                helpers = [HelperCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]
+                auxiliaries = [AuxiliaryCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]
             argument = directory / "program.json"
             argument.write_text(program.model_dump_json())
 
@@ -284,7 +284,7 @@ def _launches(
                 directory.resolve(),
                 on_event=on_event,
                 silence_s=run.timeout_s,
-                helpers=helpers,
+                auxiliaries=auxiliaries,
             )
         warnings += outcome.warnings
         if outcome.error is not None:

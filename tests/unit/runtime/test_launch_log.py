@@ -12,7 +12,7 @@ from xbench.errors import SpecError
 from xbench.fabrics import open_fabric
 from xbench.runtime import monitor_log
 from xbench.runtime.journal import pid_alive
-from xbench.runtime.launch import HelperCommand, agent_command, disk_full, launch, rank_env
+from xbench.runtime.launch import AuxiliaryCommand, agent_command, disk_full, launch, rank_env
 from xbench.runtime.launch_processes import GUARD, ProcessGroups
 from xbench.spec import FabricSpec
 
@@ -129,8 +129,8 @@ def test_a_fabric_without_hosts_launches_nothing(tmp_path):
 
 
 def test_an_auxiliary_process_is_called_by_its_module():
-    assert HelperCommand(0, ["/bin/python", "-m", "xbench.crossover.arbiter", "--jobs", "2"]).name == "arbiter"
-    assert HelperCommand(0, ["/usr/bin/sleep", "1"]).name == "sleep"
+    assert AuxiliaryCommand(0, ["/bin/python", "-m", "xbench.crossover.arbiter", "--jobs", "2"]).name == "arbiter"
+    assert AuxiliaryCommand(0, ["/usr/bin/sleep", "1"]).name == "sleep"
 
 
 def test_a_full_disk_is_seen(tmp_path, monkeypatch):
