@@ -11,7 +11,7 @@ from xbench.records import load
 from xbench.report.terminal import show
 
 ROOT = Path(__file__).parent.parent
-PICTURES = {"compare": ("results/resnet18-1gbit.json", "xbench compare resnet18 --fabric shaped:hosts=2,rate=1gbit")}
+PICTURES = {"compare": ("results/resnet18-1gbit.json", "xbench report results/resnet18-1gbit.json")}
 
 
 def main() -> None:

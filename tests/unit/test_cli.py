@@ -19,13 +19,12 @@ from xbench.commands.options import (
     effort_from,
     effort_options,
     run_options,
-    workload_from,
     workload_options,
     write_json,
 )
 from xbench.errors import Interrupted, RankError, SpecError
 from xbench.records import load, loads
-from xbench.spec import Effort, WorkloadSpec
+from xbench.spec import Effort
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORD = GOLDEN / "comparison-v1.json"
@@ -253,13 +252,6 @@ def test_efforts() -> None:
     assert (own.launches, own.rounds, own.steps) == (3, 6, 9)
     with pytest.raises(SpecError, match="exclude each other"):
         effort_from(**nothing, quick=True, rigorous=True)
-
-
-def test_workload_from() -> None:
-    given = {"batch_size": 8, "image_size": None, "seq_len": 64, "dtype": "bf16", "optimizer": "adamw", "seed": 3}
-    assert workload_from("gpt2-small", **given) == WorkloadSpec(
-        name="gpt2-small", batch_size=8, seq_len=64, dtype="bf16", optimizer="adamw", seed=3
-    )
 
 
 @pytest.fixture

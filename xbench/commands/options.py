@@ -18,7 +18,7 @@ from xbench.units import parse_seconds
 
 if TYPE_CHECKING:
     from xbench.records import Comparison, Profile
-    from xbench.spec import Effort, WorkloadSpec
+    from xbench.spec import Effort
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def workload_options(command: F) -> F:
-    """`--batch-size --image-size --seq-len --dtype --optimizer --seed`: see `workload_from`."""
+    """`--batch-size --image-size --seq-len --dtype --optimizer --seed`: see `xbench.workloads.parse_workload`."""
     return _all(
         click.option("--batch-size", type=click.IntRange(1, 1_000_000), help="Samples a rank and step."),
         click.option("--image-size", type=click.IntRange(1, 100_000), help="Height and width of images, in pixels."),
@@ -108,32 +108,6 @@ def effort_from(
         preset = {"launches": 5, "rounds": 8, "profile_steps": 32}
     given = {"launches": launches, "rounds": rounds, "steps": steps}
     return Effort(**preset | {name: value for name, value in given.items() if value is not None})
-
-
-def workload_from(
-    name: str,
-    *,
-    batch_size: int | None,
-    image_size: int | None,
-    seq_len: int | None,
-    dtype: str,
-    optimizer: str,
-    seed: int,
-) -> WorkloadSpec:
-    """The WorkloadSpec of one workload's name and the values of `workload_options`."""
-    from xbench.spec import WorkloadSpec
-
-    return WorkloadSpec.model_validate(
-        {
-            "name": name,
-            "batch_size": batch_size,
-            "image_size": image_size,
-            "seq_len": seq_len,
-            "dtype": dtype,
-            "optimizer": optimizer,
-            "seed": seed,
-        }
-    )
 
 
 def check_json(json_to: str | None) -> None:
