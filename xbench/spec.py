@@ -108,7 +108,8 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
 
     Raises SpecError for an empty name, an option without '=', an empty key or value, or a key given twice.
     """
-    name, colon, rest = text.strip().partition(":")
+    name, colon, rest = text.partition(":")
+    name, rest = name.strip(), rest.strip()
     if not name:
         raise SpecError(f"{text!r} has no name", hint="write name or name:key=value,key=value")
     options: dict[str, str] = {}

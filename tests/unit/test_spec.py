@@ -42,7 +42,8 @@ def test_any_text_is_options_or_a_spec_error(text: str) -> None:
         return
     assert name
     assert all(key and value for key, value in options.items())
-    assert parse_options(":".join([name, ",".join(f"{k}={v}" for k, v in options.items())]).rstrip(":"))[1] == options
+    again = f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}" if options else name
+    assert parse_options(again) == (name, options)
 
 
 def test_known_options() -> None:
