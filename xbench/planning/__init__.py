@@ -1,7 +1,8 @@
 """Planning: from measured gradients and a measured link to the fastest schedule, in numpy alone.
 
-`cost` fits T(bytes); `merge` chooses buckets; `simulate` puts them on a timeline; `bounds` says how fast a step could
-be; `plans` makes the plan of each mode; `turns` finds the turn order of jobs that share a device.
+`step` holds what a profile says of compute; `cost` fits T(bytes); `merge` chooses buckets; `simulate` puts them on a
+timeline; `bounds` says how fast a step could be; `plans` makes the plan of each mode; `turns` finds the turn order of
+jobs that share a device.
 """
 
 from xbench.planning.bounds import bounds, removed_share
@@ -9,6 +10,7 @@ from xbench.planning.cost import Curve, fit
 from xbench.planning.gradients import Gradient, from_layers
 from xbench.planning.plans import NEED_COST, PLANNED_MODES, bucket_caps_mib, make_plan, make_plans
 from xbench.planning.simulate import Buckets, Step, simulate
+from xbench.planning.step import StepModel
 from xbench.planning.turns import JobTimes, Throughput, TurnPlan, best_pattern, predict_concurrent, sequential_s
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Gradient",
     "JobTimes",
     "Step",
+    "StepModel",
     "Throughput",
     "TurnPlan",
     "best_pattern",

@@ -1,0 +1,56 @@
+"""The compute side of one training step, as every planner takes it: its parts and its gradients, made of a profile.
+
+The parts of a profiled step are instrumented and the step that users run is not, so all parts are scaled to make up
+the bare step: predictions and bounds are then of the loop that `compare` times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from xbench.planning.gradients import Gradient, from_layers
+from xbench.records import Layer, StepTimes
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Forward, backward and optimizer [s] of a step without communication, and its gradients in ready order."""
+
+    gradients: tuple[Gradient, ...]
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:
+        """From a profile. Raises ValueError when the layers have no gradient or the step took no time."""
+        whole_s = step.forward_s + step.backward_s + step.optimizer_s
+        if not whole_s > 0:
+            raise ValueError(f"a step of {whole_s} s cannot be planned: its parts must take time")
+        measured = cls(tuple(from_layers(layers)), step.forward_s, step.backward_s, step.optimizer_s)
+        return measured.scaled(step.uninstrumented_step_s / whole_s)
+
+    @property
+    def compute_s(self) -> float:
+        """C: the step without communication [s]."""
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+    @property
+    def grad_bytes(self) -> int:
+        """Bytes of all gradients."""
+        return sum(gradient.nbytes for gradient in self.gradients)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Forward, backward and optimizer as `make_plans`, `simulate` and `bounds` take them by keyword."""
+        return {"forward_s": self.forward_s, "backward_s": self.backward_s, "optimizer_s": self.optimizer_s}
+
+    def scaled(self, factor: float) -> StepModel:
+        """The step of a device that takes `factor` times as long: 0.25 is one four times as fast."""
+        return StepModel(
+            tuple(replace(gradient, ready_s=gradient.ready_s * factor) for gradient in self.gradients),
+            self.forward_s * factor,
+            self.backward_s * factor,
+            self.optimizer_s * factor,
+        )
