@@ -35,7 +35,7 @@ from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
 from xbench.runtime.program import JobPlan, Phase, Program, job_times, steps_in_block, turns_in_block, twins
 from xbench.schedules import MODES
-from xbench.schedules.base import Handle, Schedule
+from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload, build
 
@@ -164,7 +164,7 @@ class Rank:
         plan = self.plans[self.job]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
             raise UsageError(f"{mode.carrier} is planned from a measured link, and a world of one has none")
-        handle = schedule().attach(
+        setup = Setup(
             self.workload.model,
             self.workload.optimizer,
             buckets=plan.buckets.get(mode.carrier),
@@ -172,6 +172,7 @@ class Rank:
             wait="step",
             unused_parameters=plan.unused_parameters,
         )
+        handle = schedule().attach(setup)
         if handle.engine is not None:
             handle.engine.note = self.note
         return handle

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from xbench.errors import SpecError, unknown
 from xbench.records import Comparison, Plan, Profile, load
 from xbench.schedules import MODES
-from xbench.schedules.base import Handle, Schedule
+from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait
 
 PlanSource = Plan | Profile | Comparison | str | Path | Sequence[Sequence[str]]
@@ -60,14 +60,7 @@ def attach(
             f"schedule {schedule!r} is made from measurements and needs a plan",
             hint="xbench profile WORKLOAD writes one: attach(..., plan='results/runs/.../record.json')",
         )
-    return kind().attach(
-        model,
-        optimizer,
-        buckets=buckets,
-        group=process_group,
-        wait=wait,
-        unused_parameters=unused_parameters,
-    )
+    return kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters))
 
 
 def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]] | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +26,24 @@ from torch.optim import Optimizer
 from xbench.schedules.engine import Engine, Wait
 
 Buckets = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a schedule is attached to, and how: the argument of every `Schedule.attach`."""
+
+    model: Module
+    """The module that is trained; its parameters are equal on all ranks already."""
+    optimizer: Optimizer | None = None
+    """Whose step waits for gradients under `wait="step"`; None where the loop waits by `Handle.synchronize`."""
+    buckets: Buckets | None = None
+    """Names of the trainable parameters by bucket, in launch order, each once; None where there is no plan."""
+    group: dist.ProcessGroup | None = None
+    """The ranks that average with each other; None is all of them."""
+    wait: Wait = "backward"
+    """What waits for averaged gradients: `loss.backward()` or `optimizer.step()`."""
+    unused_parameters: bool = False
+    """Whether DDP must look for parameters that get no gradient; our own schedules always cope with them."""
 
 
 class Handle:
@@ -84,17 +103,8 @@ class Schedule(ABC):
     needs_plan = False
 
     @abstractmethod
-    def attach(
-        self,
-        model: Module,
-        optimizer: Optimizer | None,
-        *,
-        buckets: Buckets | None,
-        group: dist.ProcessGroup | None,
-        wait: Wait = "backward",
-        unused_parameters: bool = False,
-    ) -> Handle:
-        """Attach; `buckets` are parameter names in launch order. Raises UsageError or SpecError."""
+    def attach(self, setup: Setup) -> Handle:
+        """Attach. Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit it."""
 
 
 class Overlapped(Schedule):
@@ -102,16 +112,9 @@ class Overlapped(Schedule):
 
     overlap = True
 
-    def attach(
-        self,
-        model: Module,
-        optimizer: Optimizer | None,
-        *,
-        buckets: Buckets | None,
-        group: dist.ProcessGroup | None,
-        wait: Wait = "backward",
-        unused_parameters: bool = False,
-    ) -> Handle:
+    def attach(self, setup: Setup) -> Handle:
         """See `Schedule.attach`."""
-        engine = Engine(model, optimizer, buckets, group=group, overlap=self.overlap, wait=wait)
-        return Handle(model, engine)
+        engine = Engine(
+            setup.model, setup.optimizer, setup.buckets, group=setup.group, overlap=self.overlap, wait=setup.wait
+        )
+        return Handle(setup.model, engine)

@@ -6,26 +6,12 @@ apart (they see different batches), so this mode is never a training schedule an
 
 from __future__ import annotations
 
-import torch.distributed as dist
-from torch.nn import Module
-from torch.optim import Optimizer
-
-from xbench.schedules.base import Buckets, Handle, Schedule
-from xbench.schedules.engine import Wait
+from xbench.schedules.base import Handle, Schedule, Setup
 
 
 class Compute(Schedule):
     """Attach nothing."""
 
-    def attach(
-        self,
-        model: Module,
-        optimizer: Optimizer | None,
-        *,
-        buckets: Buckets | None,
-        group: dist.ProcessGroup | None,
-        wait: Wait = "backward",
-        unused_parameters: bool = False,
-    ) -> Handle:
-        """See `Schedule.attach`; every argument but the model is ignored."""
-        return Handle(model)
+    def attach(self, setup: Setup) -> Handle:
+        """See `Schedule.attach`; everything but the model is ignored."""
+        return Handle(setup.model)

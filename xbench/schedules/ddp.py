@@ -15,39 +15,29 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from xbench.errors import UsageError
-from xbench.schedules.base import Buckets, Handle, Schedule
-from xbench.schedules.engine import Wait, trainable
+from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.engine import trainable
 
 
 class Ddp(Schedule):
     """Wrap the model in DistributedDataParallel with its defaults."""
 
-    def options(self, model: Module, buckets: Buckets | None) -> dict[str, Any]:
+    def options(self, setup: Setup) -> dict[str, Any]:
         """Arguments beyond the defaults."""
         return {}
 
-    def attach(
-        self,
-        model: Module,
-        optimizer: Optimizer | None,
-        *,
-        buckets: Buckets | None,
-        group: dist.ProcessGroup | None,
-        wait: Wait = "backward",
-        unused_parameters: bool = False,
-    ) -> Handle:
+    def attach(self, setup: Setup) -> Handle:
         """See `Schedule.attach`. Forward must go through `handle.model`. Raises UsageError outside a process group."""
         if not dist.is_initialized():
             raise UsageError("DDP needs an initialised process group", hint="start the script with torchrun")
-        parameters = trainable(model)
-        options = self.options(model, buckets)
+        parameters = trainable(setup.model)
+        options = self.options(setup)
         if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
             options["init_sync"] = False
         wrapper: Module | None = DistributedDataParallel(
-            model, process_group=group, find_unused_parameters=unused_parameters, **options
+            setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
         assert wrapper is not None
         handle = Handle(wrapper)
@@ -55,7 +45,7 @@ class Ddp(Schedule):
         def detach() -> None:
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.
             nonlocal wrapper
-            handle.model = model
+            handle.model = setup.model
             wrapper = None
             gc.collect()
             for parameter in parameters.values():

@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from xbench.errors import UsageError
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Plan
-from xbench.schedules.base import Buckets
+from xbench.schedules.base import Setup
 from xbench.schedules.ddp import Ddp
 from xbench.schedules.engine import trainable
 
@@ -31,20 +30,20 @@ class DdpTuned(Ddp):
 
     needs_plan = True
 
-    def options(self, model: Module, buckets: Buckets | None) -> dict[str, Any]:
-        """The caps that reproduce `buckets`. Raises UsageError where this torch cannot take them."""
+    def options(self, setup: Setup) -> dict[str, Any]:
+        """The caps that reproduce the plan's buckets. Raises UsageError where this torch cannot take them."""
         if not supported():
             raise UsageError(
                 "this torch's DDP has no bucket_cap_mb_list, which ddp-tuned needs", hint="it came after torch 2.11"
             )
-        if buckets is None:
+        if setup.buckets is None:
             raise UsageError("ddp-tuned needs a plan", hint="xbench compare --modes ddp-tuned makes one")
-        parameters = trainable(model)
+        parameters = trainable(setup.model)
         plan = Plan(
             mode="ddp-tuned",
-            buckets=[list(names) for names in buckets],
+            buckets=[list(names) for names in setup.buckets],
             bucket_bytes=[
-                sum(parameters[n].numel() * parameters[n].element_size() for n in names) for names in buckets
+                sum(parameters[n].numel() * parameters[n].element_size() for n in names) for names in setup.buckets
             ],
             predicted_step_s=0.0,
             predicted_exposed_s=0.0,

@@ -6,12 +6,10 @@ takes C + T(all bytes). It pays the latency once and hides nothing. One bucket a
 
 from __future__ import annotations
 
-import torch.distributed as dist
-from torch.nn import Module
-from torch.optim import Optimizer
+from dataclasses import replace
 
-from xbench.schedules.base import Buckets, Handle, Overlapped
-from xbench.schedules.engine import Wait, trainable
+from xbench.schedules.base import Handle, Overlapped, Setup
+from xbench.schedules.engine import trainable
 
 
 class Single(Overlapped):
@@ -19,20 +17,11 @@ class Single(Overlapped):
 
     overlap = False
 
-    def attach(
-        self,
-        model: Module,
-        optimizer: Optimizer | None,
-        *,
-        buckets: Buckets | None,
-        group: dist.ProcessGroup | None,
-        wait: Wait = "backward",
-        unused_parameters: bool = False,
-    ) -> Handle:
+    def attach(self, setup: Setup) -> Handle:
         """See `Schedule.attach`; without a plan, buckets are made in reverse order of registration."""
-        if buckets is None:
+        if setup.buckets is None:
             by_dtype: dict[object, list[str]] = {}
-            for name, parameter in reversed(trainable(model).items()):
+            for name, parameter in reversed(trainable(setup.model).items()):
                 by_dtype.setdefault(parameter.dtype, []).append(name)
-            buckets = list(by_dtype.values())
-        return super().attach(model, optimizer, buckets=buckets, group=group, wait=wait)
+            setup = replace(setup, buckets=list(by_dtype.values()))
+        return super().attach(setup)
