@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from xbench.planning import removed_share
 from xbench.planning.cost import Curve
@@ -61,19 +62,25 @@ class Frame:
         self.created = created or now()
         self.warnings: list[str] = []
 
+    def fields(self, run: RunSpec, found: Collector, *, complete: bool, error: str | None) -> dict[str, Any]:
+        """The fields that every kind of record has, by name."""
+        return {
+            "created": self.created,
+            "command": self.command,
+            "spec": run,
+            "environment": self.environment,
+            "fabric": _with_busbw(self.fabric, found),
+            "complete": complete,
+            "error": error,
+            "warnings": self.warnings,
+        }
+
 
 def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bool, error: str | None) -> Profile:
     """The record of `xbench profile`."""
     job = found.jobs[0]
     return Profile(
-        created=frame.created,
-        command=frame.command,
-        spec=run,
-        environment=frame.environment,
-        fabric=_with_busbw(frame.fabric, found),
-        complete=complete,
-        error=error,
-        warnings=frame.warnings,
+        **frame.fields(run, found, complete=complete, error=error),
         workload=job.workload or frame.workloads[0],
         layers=job.layers,
         step=job.step,
@@ -90,21 +97,14 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
     reference = run.reference or run.modes[0].text
     alone = _alone_step_s(run, samples)
     values = {mode.text: mode_values(run, mode, samples, alone) for mode in run.modes}
-    step = reference_batch(run, samples, found)
+    step = reference_batch(run, found)
     modes = {
         mode.text: _mode_result(run, mode, values, step, reference, samples, found, frame.fabric.label)
         for mode in run.modes
     }
     modes = _with_exposed(run, modes, found)
     return Comparison(
-        created=frame.created,
-        command=frame.command,
-        spec=run,
-        environment=frame.environment,
-        fabric=_with_busbw(frame.fabric, found),
-        complete=complete,
-        error=error,
-        warnings=frame.warnings,
+        **frame.fields(run, found, complete=complete, error=error),
         reference=reference,
         modes=modes,
         jobs=[
@@ -174,7 +174,7 @@ def _alone_step_s(run: RunSpec, samples: Sequence[Sample]) -> dict[int, float] |
     return None
 
 
-def reference_batch(run: RunSpec, samples: Sequence[Sample], found: Collector) -> int:
+def reference_batch(run: RunSpec, found: Collector) -> int:
     """Samples in one step of every distinct job, over all ranks: seconds per sample times this is `step_s`."""
     sizes = found.batch_sizes[:1] if twins(run) else found.batch_sizes
     return sum(sizes) * run.fabric.world_size

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from xbench.errors import SpecError
 from xbench.records import Comparison, Environment, FabricRecord, Parity, WorkloadRecord, dump, loads
-from xbench.runtime.assemble import Frame, comparison_record
+from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.run import RunRequest, check_request
 from xbench.schedules import parse_modes
@@ -136,6 +136,19 @@ def test_a_disturbed_block_is_flagged_and_kept() -> None:
     record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
     assert [sample.outlier for sample in record.samples] == [False] * 8 + [True]
     assert record.modes["ddp"].blocks == 9
+
+
+@pytest.mark.parametrize("kind", ["profile", "comparison"])
+def test_either_kind_of_record_says_how_it_was_made(kind: Literal["profile", "comparison"]) -> None:
+    modes = parse_modes("ddp") if kind == "comparison" else ()
+    run = RunSpec(kind=kind, workloads=(A,), modes=modes, fabric=LOCAL)
+    said = frame((A,))
+    said.warnings.append("the machine is busy")
+    make = comparison_record if kind == "comparison" else profile_record
+    record = make(run, said, Collector(run, [4]), complete=False, error="interrupted")
+    assert (record.created, record.command, record.spec) == (said.created, "xbench compare", run)
+    assert (record.environment, record.fabric) == (said.environment, said.fabric)
+    assert (record.complete, record.error, record.warnings) == (False, "interrupted", ["the machine is busy"])
 
 
 def request(modes: str, *workloads: WorkloadSpec) -> RunRequest:
