@@ -1,0 +1,156 @@
+"""What the ranks of the schedule tests train, and the average of gradients written down by hand.
+
+Models with everything that a schedule must cope with, batches that differ by rank and step, one training loop, and the
+definition of the right answer: gradients of every rank's batch, averaged in a plain loop (`all_gather`, then the mean).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from xbench.schedules.engine import trainable
+
+
+class Net(nn.Module):
+    """Batch-norm, dropout, a shared weight, a frozen and an unused parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.first = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.dropout = nn.Dropout(0.2)
+        self.second = nn.Linear(8, 8)
+        self.frozen = nn.Linear(8, 8)
+        self.unused = nn.Linear(8, 8)
+        self.sometimes = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embed.weight
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+        self.use_sometimes = True
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        x = self.dropout(torch.relu(self.norm(self.first(x))))
+        x = self.frozen(self.second(x))
+        if self.use_sometimes:
+            x = x + self.sometimes(x)
+        return self.head(x)
+
+
+class TwoDtypes(nn.Module):
+    """Two dtypes in one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.low = nn.Linear(6, 6).to(torch.bfloat16)
+        self.last = nn.Linear(6, 20)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = torch.nn.functional.one_hot(tokens % 6, 6).float()
+        x = self.low(self.first(x).to(torch.bfloat16)).float()
+        return self.last(x)
+
+
+def make(
+    kind: type[nn.Module], optimizer_kind: type[torch.optim.Optimizer] | None = None
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(7)
+    model = kind()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if optimizer_kind is not None:
+        return model, optimizer_kind(parameters, lr=0.01)  # type: ignore[call-arg]
+    return model, torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randint(0, 20, (6,), generator=generator), torch.randint(0, 20, (6,), generator=generator)
+
+
+def buckets_of(model: nn.Module, schedule: str) -> list[list[str]] | None:
+    names = list(reversed(trainable(model)))
+    if schedule in ("wfbp", "single", "ddp", "compute"):
+        return None
+    parameters = trainable(model)
+    result: list[list[str]] = []
+    for name in names:
+        if result and len(result[-1]) < 3 and parameters[result[-1][0]].dtype == parameters[name].dtype:
+            result[-1].append(name)
+        else:
+            result.append([name])
+    return result
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    call: nn.Module,
+    *,
+    steps: int,
+    rank: int,
+    after_backward: Callable[[], None],
+    accumulate: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
+    set_to_none: bool = True,
+    clip: bool = False,
+    scaler: torch.amp.GradScaler | None = None,
+    sometimes: Callable[[int], bool] = lambda step: True,
+) -> None:
+    loss_of = nn.CrossEntropyLoss()
+    amp = torch.autocast("cpu", torch.bfloat16, enabled=scaler is not None)
+    for step in range(steps):
+        torch.manual_seed(step)  # dropout
+        model.use_sometimes = sometimes(step)  # type: ignore[assignment]
+        optimizer.zero_grad(set_to_none=set_to_none)
+        if accumulate is not None:
+            with accumulate():
+                tokens, targets = batch(1000 + step, rank)
+                loss_of(call(tokens), targets).backward()
+        tokens, targets = batch(step, rank)
+        with amp:
+            loss = loss_of(call(tokens), targets)
+        if scaler is not None:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        after_backward()
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+
+
+def nothing_more() -> None:
+    """`optimizer.step()` waits by itself."""
+
+
+def average_by_hand(model: nn.Module) -> None:
+    """The definition: a parameter that any rank used gets the mean over ranks, an absent gradient counting as zero."""
+    for parameter in trainable_of(model):
+        used = torch.tensor([0.0 if parameter.grad is None else 1.0])
+        dist.all_reduce(used)
+        if not used:
+            continue
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parts = [torch.zeros_like(gradient) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, gradient)
+        total = torch.zeros_like(gradient)
+        for part in parts:
+            total += part / dist.get_world_size()
+        parameter.grad = total
+
+
+def trainable_of(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
