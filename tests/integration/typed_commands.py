@@ -1,0 +1,46 @@
+"""What the tests of whole runs share: the command line as a user types it, its record, and what it may not leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xbench.fabrics import shaped
+from xbench.records import Comparison, Profile, load
+
+NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
+TINY = "transformer-tiny"
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "xbench", *arguments]
+
+
+def xbench(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    return ran(command(*arguments), timeout_s)
+
+
+def ran(arguments: list[str], timeout_s: float = 240, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    # An environment of its own: readline, which pytest imports, puts COLUMNS into the one that children get otherwise.
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, env=dict(os.environ))
+
+
+def only_record(folder: Path) -> Profile | Comparison:
+    (path,) = folder.glob("*/record.json")
+    return load(path)
+
+
+def left_behind() -> str:
+    """Processes of ours and namespaces that are still there."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout if has_ip() else ""
+    names = [line for line in listed.splitlines() if line.startswith("xb")]
+    ranks = subprocess.run(["pgrep", "-af", "xbench.runtime.worker|crossover.arbiter"], capture_output=True, text=True)
+    return "\n".join([*names, ranks.stdout.strip()]).strip()
+
+
+def has_ip() -> bool:
+    return any((Path(folder) / "ip").exists() for folder in ("/usr/sbin", "/sbin", "/usr/bin"))
