@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from schedule_training import Net, TwoDtypes, average_by_hand, batch, buckets_of
 from torch import Tensor, nn
 
 import xbench
-from xbench.schedules.engine import Bucket, Engine, trainable
+from xbench.schedules.engine import PER_PARAMETER, Bucket, Engine, trainable
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")
@@ -80,15 +81,47 @@ def wait_at_step(rank: int, world: int) -> None:
 
 
 def early_update(rank: int, world: int) -> None:
-    """Updating what has arrived while the rest travels is the same training, for every optimizer that is served so."""
+    """Updating what has arrived while the rest travels ends in the bits of an update after everything has arrived."""
     arrived = Bucket.has_arrived
-    # as it comes, every bucket by itself, all at once
-    for answer in (arrived, lambda bucket: False, lambda bucket: True):
-        Bucket.has_arrived = answer  # type: ignore[method-assign, assignment]
-        for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad):
-            check(Net, "optimal", rank, wait="step", optimizer_kind=kind, steps=4,
+    for kind in (None, *sorted(PER_PARAMETER, key=lambda kind: kind.__name__)):
+        expected, asked = stepped(rank, kind, arrived, wait_first=True)
+        assert not asked, kind
+        # as it comes, every bucket by itself, all at once
+        for answer in (arrived, lambda bucket: False, lambda bucket: True):
+            actual, asked = stepped(rank, kind, answer, wait_first=False)
+            assert asked, kind
+            assert actual.keys() == expected.keys(), kind
+            for name, value in expected.items():
+                assert torch.equal(actual[name], value), (kind, name, (actual[name] - value).abs().max())
+
+
+def stepped(
+    rank: int, kind: type[torch.optim.Optimizer] | None, answer: Callable[[Bucket], bool], *, wait_first: bool
+) -> tuple[dict[str, Tensor], int]:
+    """Parameters, gradients and optimizer state after a few steps, and how often a bucket was asked if it was there."""
+    model, optimizer = make(Net, kind)
+    arrived, asked = Bucket.has_arrived, 0
+
+    def has_arrived(bucket: Bucket) -> bool:
+        nonlocal asked
+        asked += 1
+        return answer(bucket)
+
+    Bucket.has_arrived = has_arrived  # type: ignore[method-assign]
+    try:
+        with xbench.attach(
+            model, optimizer, schedule="optimal", plan=buckets_of(model, "optimal"), wait="step"
+        ) as handle:
+            train(model, optimizer, handle.model, steps=4, rank=rank,
+                  after_backward=handle.synchronize if wait_first else nothing_more,
                   sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
-    Bucket.has_arrived = arrived  # type: ignore[method-assign]
+    finally:
+        Bucket.has_arrived = arrived  # type: ignore[method-assign]
+    found = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    found |= {f"{name}.grad": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    for place, state in optimizer.state_dict()["state"].items():
+        found |= {f"{place}.{name}": value for name, value in state.items() if torch.is_tensor(value)}
+    return found, asked
 
 
 def gradients_after_a_step(rank: int, world: int) -> None:
