@@ -3,7 +3,7 @@
 The public API, and nothing else. Nothing here imports torch until it is used.
 
     attach(model, optimizer, schedule=..., plan=...)   put a schedule under a training loop
-    load_result(path)                                  a saved record: Profile or Comparison
+    load_result(path)                                  a saved record: Profile, Comparison or Scaling
     Profile, Comparison, Plan                          what records are made of
     XbenchError                                        the root of every error
 """

@@ -2,8 +2,9 @@
 
 | schema_version | meaning |
 | --- | --- |
-| 1 | the first: profiles and comparisons |
+| 1 | the first: profiles and comparisons; later, without a change to those, scalings |
 
+The parts that all kinds share are in `record_parts`, the simulated kind in `scaling_record`; this module exports both.
 `load` reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence. `save`
 writes atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
 """
@@ -17,76 +18,67 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from xbench.errors import RecordError
-from xbench.spec import RunSpec, WorkloadSpec
+from xbench.record_parts import (
+    Environment,
+    Estimate,
+    FabricRecord,
+    Interval,
+    Label,
+    Part,
+    Verdict,
+    WorkloadRecord,
+)
+from xbench.scaling_record import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
+from xbench.spec import RunSpec
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "AnyRecord",
+    "Bounds",
+    "Comparison",
+    "CostModel",
+    "CostPoint",
+    "CostSegment",
+    "Environment",
+    "ErrorBand",
+    "Estimate",
+    "FabricRecord",
+    "Interval",
+    "Job",
+    "Label",
+    "Layer",
+    "LinkTerms",
+    "ModeResult",
+    "Parity",
+    "Part",
+    "Plan",
+    "Profile",
+    "Ratio",
+    "Record",
+    "RecordBase",
+    "Sample",
+    "Scaling",
+    "ScalingPoint",
+    "ScalingSource",
+    "Slice",
+    "StepTimes",
+    "Tensor",
+    "Timeline",
+    "Verdict",
+    "WorkloadRecord",
+    "dump",
+    "json_schema",
+    "load",
+    "load_measured",
+    "loads",
+    "migrate",
+    "save",
+]
 
 SCHEMA_VERSION = 1
-
-Label = Literal["real", "emulated", "simulated"]
-Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
-Interval = tuple[float, float]
-
-
-class Part(BaseModel):
-    """Base of everything in a record: frozen, unknown fields refused, NaN and infinity refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Estimate(Part):
-    """A statistic with the 95 % confidence interval of that statistic."""
-
-    median: float
-    ci95: Interval
-
-
-class Environment(Part):
-    """Where and with what it was measured. `facts` holds everything else (kernel, governor, NCCL, ...)."""
-
-    hostname: str
-    cpu: str
-    cores: int
-    memory_bytes: int
-    python: str
-    torch: str | None
-    device: str = Field(description="'cpu' or the GPU's name")
-    device_count: int
-    xbench: str
-    commit: str | None
-    facts: dict[str, str] = {}
-
-
-class WorkloadRecord(Part):
-    """The workload as it was run, every default filled in."""
-
-    spec: WorkloadSpec
-    title: str
-    parameters: int
-    tensors: int
-    grad_bytes: int
-    batch_size: int = Field(description="samples a rank and step")
-    input: str = Field(description="for people: '3×128×128 images', '64 tokens'")
-
-
-class FabricRecord(Part):
-    """What connected the ranks: asked for and measured."""
-
-    name: str
-    spec: str
-    label: Label
-    backend: str
-    hosts: int
-    ranks_per_host: int
-    world_size: int
-    rate_bps: float | None = Field(default=None, description="asked for, one link, one direction")
-    measured_bps: float | None = Field(
-        default=None, description="one TCP stream between two hosts, through the shaping"
-    )
-    allreduce_bps: float | None = Field(default=None, description="bus bandwidth of the largest measured all-reduce")
-    cores_per_rank: list[list[int]] = []
-    notes: list[str] = []
 
 
 class Tensor(Part):
@@ -311,8 +303,11 @@ class Comparison(RecordBase):
     samples: list[Sample] = []
 
 
-Record = Annotated[Profile | Comparison, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[Profile | Comparison] = TypeAdapter(Record)
+AnyRecord = Profile | Comparison | Scaling
+"""Every kind of record that `load` reads and `report` shows."""
+
+Record = Annotated[AnyRecord, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(Record)
 
 
 def json_schema() -> dict[str, Any]:
@@ -320,12 +315,12 @@ def json_schema() -> dict[str, Any]:
     return _ADAPTER.json_schema()
 
 
-def dump(record: Profile | Comparison) -> str:
+def dump(record: AnyRecord) -> str:
     """The record as JSON text."""
     return record.model_dump_json(indent=1) + "\n"
 
 
-def save(record: Profile | Comparison, path: Path) -> Path:
+def save(record: AnyRecord, path: Path) -> Path:
     """Write atomically: the file is whole or is not there. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -342,7 +337,7 @@ def save(record: Profile | Comparison, path: Path) -> Path:
     return path
 
 
-def load(path: Path) -> Profile | Comparison:
+def load(path: Path) -> AnyRecord:
     """Read a record, or a run's directory that holds one. Raises RecordError with one sentence."""
     try:
         if path.is_dir():
@@ -356,7 +351,18 @@ def load(path: Path) -> Profile | Comparison:
     return loads(text, str(path))
 
 
-def loads(text: str, name: str = "record") -> Profile | Comparison:
+def load_measured(path: Path) -> Profile | Comparison:
+    """As `load`, for what starts from measurements: a record of another kind is refused. Raises RecordError."""
+    record = load(path)
+    if isinstance(record, (Profile, Comparison)):
+        return record
+    raise RecordError(
+        f"{_short(path)} is a {record.kind} record, which holds no measurements",
+        hint="it takes what xbench profile or xbench compare wrote",
+    )
+
+
+def loads(text: str, name: str = "record") -> AnyRecord:
     """Parse a record's JSON text; `name` is what errors call it. Raises RecordError."""
     try:
         data = json.loads(text)

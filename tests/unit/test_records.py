@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.errors import RecordError
-from xbench.records import Comparison, Profile, dump, json_schema, load, loads, save
+from xbench.records import AnyRecord, dump, json_schema, load, load_measured, loads, save
 from xbench.report.terminal import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TEXTS = {kind: (GOLDEN / f"{kind}-v1.json").read_text(encoding="utf-8") for kind in ("comparison", "profile")}
+TEXTS = {
+    kind: (GOLDEN / f"{kind}-v1.json").read_text(encoding="utf-8") for kind in ("comparison", "profile", "scaling")
+}
 
 anything = st.recursive(
     st.none()
@@ -32,7 +34,7 @@ anything = st.recursive(
 )
 
 
-def _record_or_sentence(text: str) -> Profile | Comparison | None:
+def _record_or_sentence(text: str) -> AnyRecord | None:
     """Load; an error must be one short sentence, and a record must survive its own round trip."""
     refusal = None
     try:
@@ -185,6 +187,12 @@ def test_a_directory_without_a_record(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_what_holds_no_measurements_is_refused_where_they_are_needed() -> None:
+    assert load_measured(GOLDEN / "profile-v1.json") == loads(TEXTS["profile"])
+    with pytest.raises(RecordError, match="is a scaling record, which holds no measurements"):
+        load_measured(GOLDEN / "scaling-v1.json")
+
+
 def test_save_replaces_the_whole_file_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = loads(TEXTS["profile"])
     path = save(record, tmp_path / "run" / "record.json")
@@ -206,7 +214,7 @@ def test_records_are_immutable() -> None:
         loads(TEXTS["profile"]).complete = False  # type: ignore[misc]
 
 
-def test_the_schema_is_json_and_names_both_kinds() -> None:
+def test_the_schema_is_json_and_names_every_kind() -> None:
     schema = json.loads(json.dumps(json_schema()))
-    assert schema["discriminator"]["mapping"].keys() == {"profile", "comparison"}
-    assert {"Profile", "Comparison", "ModeResult", "CostModel"} <= schema["$defs"].keys()
+    assert schema["discriminator"]["mapping"].keys() == {"profile", "comparison", "scaling"}
+    assert {"Profile", "Comparison", "Scaling", "ModeResult", "CostModel", "Environment"} <= schema["$defs"].keys()

@@ -17,7 +17,7 @@ from xbench.errors import SpecError
 from xbench.units import parse_seconds
 
 if TYPE_CHECKING:
-    from xbench.records import Comparison, Profile
+    from xbench.records import AnyRecord
     from xbench.spec import Effort
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -121,7 +121,7 @@ def check_json(json_to: str | None) -> None:
         raise SpecError(f"--json: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
 
 
-def write_json(record: Profile | Comparison, json_to: str | None) -> None:
+def write_json(record: AnyRecord, json_to: str | None) -> None:
     """Write the record where `--json` says: nowhere, a file, or stdout. Raises OSError."""
     from xbench.records import dump, save
 

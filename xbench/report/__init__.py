@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xbench.records import Comparison, Profile
+from xbench.records import AnyRecord
 from xbench.registry import Registry
 
-Renderer = Callable[[Profile | Comparison], str]
+Renderer = Callable[[AnyRecord], str]
 
 FORMATS: Registry[Renderer] = Registry("report format", listing="xbench report --help", group="xbench.reports")
 FORMATS.add("terminal", "xbench.report.terminal:render", "tables for people, without colour", extension="txt")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xbench.records import Comparison, Profile, dump
+from xbench.records import AnyRecord, dump
 
 
-def render(record: Profile | Comparison) -> str:
+def render(record: AnyRecord) -> str:
     """The record as JSON text, in the schema that `xbench schema` prints."""
     return dump(record)

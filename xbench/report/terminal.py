@@ -8,46 +8,47 @@ that trained another network than DDP, shows why and never a time.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Sequence
 
 from rich.bar import Bar
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from xbench.records import Comparison, Layer, ModeResult, Plan, Profile, StepTimes
+from xbench.records import AnyRecord, Comparison, Layer, ModeResult, Plan, Profile, Scaling, StepTimes
 from xbench.report import lines
 from xbench.report.answer import answer, controls, trusted
+from xbench.report.drawing import (
+    NARROW_COLUMNS,
+    OFF_TTY_COLUMNS,
+    WIDE_COLUMNS,
+    fact,
+    indented,
+    make_console,
+    say,
+    titled_table,
+)
+from xbench.report.scaling import render_scaling
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
-NARROW_COLUMNS = 84
-WIDE_COLUMNS = 100
-OFF_TTY_COLUMNS = 100
+__all__ = ["make_console", "render", "render_comparison", "render_profile", "show"]
+
 TOP_LAYERS = 10
 OVERHEAD_GOAL = 0.02
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
 
 
-def make_console(*, stderr: bool = True) -> Console:
-    """The console for tables: colour only on a terminal and without NO_COLOR; logs get 100 columns, or $COLUMNS."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-        console.width = OFF_TTY_COLUMNS
-    return console
-
-
-def show(record: Profile | Comparison, console: Console, *, all_layers: bool = False) -> None:
-    """Draw either kind of record."""
+def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> None:
+    """Draw any kind of record."""
     if isinstance(record, Comparison):
         render_comparison(record, console)
+    elif isinstance(record, Scaling):
+        render_scaling(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 
 
-def render(record: Profile | Comparison, *, width: int = OFF_TTY_COLUMNS, all_layers: bool = False) -> str:
+def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, all_layers: bool = False) -> str:
     """What `show` draws, as plain text of `width` columns."""
     console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
                       markup=False, emoji=False, _environ={})  # fmt: skip
@@ -60,7 +61,7 @@ def render_comparison(record: Comparison, console: Console) -> None:
     """The answer, one row a mode, and everything needed to judge it."""
     _top(record, console)
     for position, sentence in enumerate(answer(record)):
-        _say(console, sentence, "bold" if position == 0 else "")
+        say(console, sentence, "bold" if position == 0 else "")
     console.print()
     longest = max(
         (r.seconds_per_sample.median for r in record.modes.values() if trusted(r) and r.seconds_per_sample), default=0.0
@@ -71,32 +72,32 @@ def render_comparison(record: Comparison, console: Console) -> None:
     else:
         console.print(_time_table(record, longest, console.width))
         console.print(_step_table(record, console.width))
-    _say(console, lines.columns_line(record), "dim")
+    say(console, lines.columns_line(record), "dim")
     for failure in filter(None, map(lines.failure_line, record.modes.values())):
-        _say(console, failure, "bold red")
+        say(console, failure, "bold red")
     for result in record.modes.values():
         if result.note:
-            _say(console, f"{result.mode}: {result.note}")
+            say(console, f"{result.mode}: {result.note}")
     console.print()
     twins = len(record.jobs) > 1 and all(job.workload == record.jobs[0].workload for job in record.jobs)
     for job in record.jobs[:1] if twins else record.jobs:
         times = f" ({len(record.jobs)} jobs of it where a mode is paired)" if twins else ""
-        _fact(console, "workload", lines.workload_line(job.workload) + times)
+        fact(console, "workload", lines.workload_line(job.workload) + times)
         if record.bounds is None and job.bounds is not None:
-            _fact(console, "bounds", lines.bounds_line(job.bounds))
+            fact(console, "bounds", lines.bounds_line(job.bounds))
     if record.bounds is not None:
-        _fact(console, "bounds", lines.bounds_line(record.bounds))
+        fact(console, "bounds", lines.bounds_line(record.bounds))
     _bottom(record, console, effort=lines.effort_line(record))
 
 
 def render_profile(record: Profile, console: Console, all_layers: bool = False) -> None:
     """The step, its layers in gradient-ready order, the cost of communication, and the plans that follow."""
     _top(record, console)
-    _say(console, lines.workload_line(record.workload), "bold")
+    say(console, lines.workload_line(record.workload), "bold")
     console.print()
     if record.step is not None:
         for sentence in _step_lines(record.step):
-            _say(console, sentence)
+            say(console, sentence)
         console.print()
     if record.layers:
         shown = _top_layers(record.layers, all_layers)
@@ -108,62 +109,40 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
         if len(shown) < len(record.layers):
             rest = sum(layer.share for layer in record.layers) - sum(layer.share for _, layer in shown)
             hidden = len(record.layers) - len(shown)
-            _say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
+            say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
         console.print()
     if record.plans:
         console.print(_plan_table(list(record.plans.values()), console.width))
         for plan in record.plans.values():
             if plan.note:
-                _say(console, f"{plan.mode}: {plan.note}")
+                say(console, f"{plan.mode}: {plan.note}")
         console.print()
     if record.cost_model is not None and record.cost_model.points:
         console.print(_cost_table(record, console.width))
     console.print()
     if record.bounds is not None:
-        _fact(console, "bounds", lines.bounds_line(record.bounds))
+        fact(console, "bounds", lines.bounds_line(record.bounds))
     _bottom(record, console)
 
 
 def _top(record: Profile | Comparison, console: Console) -> None:
     note = lines.incomplete_line(record)
     if note:
-        _say(console, note, "bold yellow")
+        say(console, note, "bold yellow")
         console.print()
 
 
 def _bottom(record: Profile | Comparison, console: Console, effort: str | None = None) -> None:
-    _fact(console, "fabric", lines.fabric_line(record.fabric))
+    fact(console, "fabric", lines.fabric_line(record.fabric))
     for note in record.fabric.notes:
-        _fact(console, "", note)
+        fact(console, "", note)
     if record.cost_model is not None:
-        _fact(console, "cost model", lines.cost_line(record.cost_model))
+        fact(console, "cost model", lines.cost_line(record.cost_model))
     if effort:
-        _fact(console, "effort", effort)
-    _fact(console, "machine", lines.environment_line(record.environment))
+        fact(console, "effort", effort)
+    fact(console, "machine", lines.environment_line(record.environment))
     for warning in record.warnings:
-        _fact(console, "warning", warning, "yellow")
-
-
-def _say(console: Console, sentence: str, style: str = "") -> None:
-    console.print(Text(sentence, style=style))
-
-
-def _fact(console: Console, label: str, sentence: str, style: str = "") -> None:
-    """A sentence with what it is about in the margin."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=10, no_wrap=True)
-    grid.add_column()
-    grid.add_row(Text(label, style=style or "dim"), Text(sentence, style=style))
-    console.print(grid)
-
-
-def _table(title: str, *columns: tuple[str, str]) -> Table:
-    """A table with a left-aligned title; each column is its heading and 'left' or 'right'."""
-    table = Table(title=title, title_justify="left", title_style="italic", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading, side in columns:
-        right = side == "right"
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    return table
+        fact(console, "warning", warning, "yellow")
 
 
 def _verdict(record: Comparison, result: ModeResult) -> str:
@@ -194,7 +173,7 @@ def _ratio(result: ModeResult) -> str:
 def _time_table(record: Comparison, longest_s: float, width: int) -> Table:
     """Seconds per sample and how they compare: the figures behind the answer."""
     wide = width >= WIDE_COLUMNS
-    table = _table(f"Time per sample, all jobs and ranks together; ratio to {record.reference}",
+    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to {record.reference}",
                    ("mode", "left"), ("per sample", "right"), *([("95 % CI", "right")] if wide else []), ("", "left"),
                    ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     names = max((len(mode) for mode in record.modes), default=0)
@@ -216,7 +195,7 @@ def _time_table(record: Comparison, longest_s: float, width: int) -> Table:
 def _step_table(record: Comparison, width: int) -> Table:
     """Where the step goes: what was measured, what the model said, what is left."""
     wide = width >= WIDE_COLUMNS
-    table = _table("Where the step goes",
+    table = titled_table("Where the step goes",
                    ("mode", "left"), ("step", "right"), ("exposed", "right"), ("removed", "right"),
                    ("predicted", "right"), ("error", "right"), ("buckets", "right"), ("same network", "left"),
                    *([("label", "left")] if wide else []))  # fmt: skip
@@ -253,12 +232,8 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
         f"predicted {format_seconds(result.predicted_step_s)}, error {_signed_percent(result.prediction_error)}",
         f"{len(result.plan.buckets) if result.plan else '–'} buckets, same network: {_parity(result)}, {result.label}",
     ]
-    for fact in facts:
-        _indented(console, fact)
-
-
-def _indented(console: Console, text: str) -> None:
-    console.print(Padding(Text(text), (0, 0, 0, 2)))
+    for line in facts:
+        indented(console, line)
 
 
 def _parity(result: ModeResult) -> str:
@@ -309,7 +284,7 @@ def _top_layers(layers: Sequence[Layer], all_layers: bool) -> list[tuple[int, La
 
 
 def _layer_table(shown: Iterable[tuple[int, Layer]]) -> Table:
-    table = _table("Layers in gradient-ready order",
+    table = titled_table("Layers in gradient-ready order",
                    ("#", "right"), ("layer", "left"), ("kind", "left"), ("parameters", "right"), ("gradient", "right"),
                    ("forward", "right"), ("backward", "right"), ("ready", "right"), ("share", "right"))  # fmt: skip
     for number, layer in shown:
@@ -329,8 +304,8 @@ def _layer_table(shown: Iterable[tuple[int, Layer]]) -> Table:
 
 def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
     console.print(Text.assemble(f"{number} ", (layer.name, "bold"), f" {layer.kind} {format_percent(layer.share)}"))
-    _indented(console, f"{format_count(layer.parameters)} parameters, {format_bytes(layer.grad_bytes)} of gradients")
-    _indented(console, f"forward {format_seconds(layer.forward_s)}, backward {format_seconds(layer.backward_s)}, "
+    indented(console, f"{format_count(layer.parameters)} parameters, {format_bytes(layer.grad_bytes)} of gradients")
+    indented(console, f"forward {format_seconds(layer.forward_s)}, backward {format_seconds(layer.backward_s)}, "
                        f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
 
 
@@ -340,7 +315,7 @@ def _cost_table(record: Profile, width: int) -> Table:
     assert model is not None  # render_profile asked
     columns = [("size", "right"), ("transfer", "right"), ("95 % CI", "right"), ("wait", "right"), ("fit", "right")]
     wide = width >= NARROW_COLUMNS
-    table = _table(f"Cost of one {model.collective} (real)", *columns, *([("times", "right")] if wide else []))
+    table = titled_table(f"Cost of one {model.collective} (real)", *columns, *([("times", "right")] if wide else []))
     for point in model.points:
         fitted_s = model.alpha_s + model.beta_s_per_byte * point.nbytes
         row = [
@@ -359,7 +334,9 @@ def _plan_table(plans: Sequence[Plan], width: int) -> Table:
     best_s = min(plan.predicted_step_s for plan in plans)
     columns = [("mode", "left"), ("buckets", "right"), ("step", "right"), ("exposed", "right"), ("gap", "right")]
     wide = width >= NARROW_COLUMNS
-    table = _table("Plans and their predicted steps (simulated)", *columns, *([("largest", "right")] if wide else []))
+    table = titled_table(
+        "Plans and their predicted steps (simulated)", *columns, *([("largest", "right")] if wide else [])
+    )
     for plan in plans:
         row = [
             str(len(plan.buckets)),

@@ -19,7 +19,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from xbench.errors import SpecError, unknown
-from xbench.records import Comparison, Plan, Profile, load
+from xbench.records import Comparison, Plan, Profile, load_measured
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait
@@ -68,7 +68,7 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
     if plan is None:
         return None
     if isinstance(plan, (str, Path)):
-        plan = load(Path(plan))
+        plan = load_measured(Path(plan))
     if isinstance(plan, (Profile, Comparison)):
         plans = plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans
         if schedule not in plans:

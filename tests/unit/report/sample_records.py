@@ -9,16 +9,21 @@ from xbench.records import (
     CostPoint,
     CostSegment,
     Environment,
+    ErrorBand,
     Estimate,
     FabricRecord,
     Job,
     Layer,
+    LinkTerms,
     ModeResult,
     Parity,
     Plan,
     Profile,
     Ratio,
     Sample,
+    Scaling,
+    ScalingPoint,
+    ScalingSource,
     Slice,
     StepTimes,
     Tensor,
@@ -310,4 +315,52 @@ def profile() -> Profile:
             "optimal": plan("optimal", 17, 0.5482),
         },
         samples={"uninstrumented": [0.402, 0.403, 0.401], "instrumented": [0.404, 0.405, 0.403]},
+    )
+
+
+def scaling() -> Scaling:
+    """Four modes of resnet18 from 2 to 2048 workers in a ring; one bucket is best from 512 on."""
+    sizes = [2, 8, 64, 512, 2048]
+    points = []
+    for mode, latencies, buckets in (("ddp", 3, 3), ("single", 1, 1), ("wfbp", 62, 62), ("optimal", 2, 7)):
+        for workers in sizes:
+            exposed_s = 0.01 + 2 * (workers - 1) * 0.0002 * latencies
+            step_s = BOUNDS.compute_s + exposed_s
+            points.append(
+                ScalingPoint(
+                    mode=mode,
+                    workers=workers,
+                    step_s=step_s,
+                    step_band_s=(step_s / 1.1, step_s / 0.9),
+                    exposed_s=exposed_s,
+                    samples_per_s=8 * workers / step_s,
+                    efficiency=BOUNDS.compute_s / step_s,
+                    buckets=1 if mode == "optimal" and workers > 64 else buckets,
+                    largest_bucket_bytes=WORKLOAD.grad_bytes,
+                )
+            )
+    return Scaling(
+        created="2026-03-01T12:00:00Z",
+        command="xbench scale results/resnet18.json --workers 2,8,64,512,2048",
+        xbench="0.1.0",
+        source=ScalingSource(
+            path="results/resnet18.json",
+            kind="profile",
+            created="2026-03-01T12:00:00Z",
+            command="xbench profile resnet18",
+        ),
+        workload=WORKLOAD,
+        fabric=FABRIC,
+        topology="ring",
+        compute_scale=1.0,
+        compute_s=BOUNDS.compute_s,
+        modes=["ddp", "single", "wfbp", "optimal"],
+        workers=sizes,
+        measured_link=LinkTerms(workers=2, a_s=COST.alpha_s, b_s_per_byte=COST.beta_s_per_byte),
+        links=[LinkTerms(workers=n, a_s=(n - 1) * COST.alpha_s, b_s_per_byte=2 * COST.beta_s_per_byte) for n in sizes],
+        error_band=ErrorBand(share=0.1, source="the largest error of this record's own predictions"),
+        points=points,
+        findings=["optimal is fastest at every size.", "From 512 workers on one bucket is best."],
+        assumptions=["What was measured is taken for a ring of 2 workers.", "Each worker keeps its batch."],
+        warnings=["messages get smaller than the smallest measured: their time is taken as flat"],
     )

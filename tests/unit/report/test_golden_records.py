@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 import sample_records as made
 
-from xbench.records import SCHEMA_VERSION, Comparison, Profile, dump, load, loads
+from xbench.records import SCHEMA_VERSION, AnyRecord, dump, load, loads
 from xbench.report import FORMATS
 from xbench.report import json as json_report
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-MADE: dict[str, Callable[[], Profile | Comparison]] = {"comparison": made.comparison, "profile": made.profile}
+MADE: dict[str, Callable[[], AnyRecord]] = {
+    "comparison": made.comparison,
+    "profile": made.profile,
+    "scaling": made.scaling,
+}
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -34,15 +38,22 @@ def test_every_version_ever_written_loads(path: Path) -> None:
     assert load(path).schema_version == SCHEMA_VERSION
 
 
-@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile])
-def test_records_survive_the_round_trip(make: Callable[[], Profile | Comparison]) -> None:
+@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling])
+def test_records_survive_the_round_trip(make: Callable[[], AnyRecord]) -> None:
     assert loads(json_report.render(make())) == make()
 
 
-@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile])
+@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling])
 @pytest.mark.parametrize("name", FORMATS.names())
-def test_every_format_renders_every_record(name: str, make: Callable[[], Profile | Comparison]) -> None:
+def test_every_format_renders_every_record(name: str, make: Callable[[], AnyRecord]) -> None:
     assert "resnet18" in FORMATS.load(name)(make())
+
+
+def test_the_names_of_a_scaling_that_others_rely_on() -> None:
+    scaling = made.scaling().model_dump()
+    assert (scaling["kind"], scaling["label"]) == ("scaling", "simulated")
+    assert {"topology", "workers", "modes", "points", "findings", "error_band"} <= scaling.keys()
+    assert {"mode", "workers", "step_s", "samples_per_s", "efficiency", "exposed_s"} <= scaling["points"][0].keys()
 
 
 def test_the_names_that_others_rely_on() -> None:

@@ -14,16 +14,17 @@ import pytest
 import sample_records as made
 from rich.console import Console
 
-from xbench.records import Comparison, Profile
+from xbench.records import AnyRecord
 from xbench.report.terminal import make_console, render, show
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
-CASES: dict[str, Callable[[], Profile | Comparison]] = {
+CASES: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "comparison-troubled": made.troubled,
     "comparison-paired": made.paired,
     "profile": made.profile,
+    "scaling": made.scaling,
 }
 
 

@@ -1,0 +1,76 @@
+"""Parts that every kind of record is made of: where it was made, of what, on which fabric.
+
+The kinds themselves are in `records` (measured) and `scaling_record` (simulated); `records` exports all of these names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xbench.spec import WorkloadSpec
+
+Label = Literal["real", "emulated", "simulated"]
+Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
+Interval = tuple[float, float]
+
+
+class Part(BaseModel):
+    """Base of everything in a record: frozen, unknown fields refused, NaN and infinity refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Estimate(Part):
+    """A statistic with the 95 % confidence interval of that statistic."""
+
+    median: float
+    ci95: Interval
+
+
+class Environment(Part):
+    """Where and with what it was measured. `facts` holds everything else (kernel, governor, NCCL, ...)."""
+
+    hostname: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    python: str
+    torch: str | None
+    device: str = Field(description="'cpu' or the GPU's name")
+    device_count: int
+    xbench: str
+    commit: str | None
+    facts: dict[str, str] = {}
+
+
+class WorkloadRecord(Part):
+    """The workload as it was run, every default filled in."""
+
+    spec: WorkloadSpec
+    title: str
+    parameters: int
+    tensors: int
+    grad_bytes: int
+    batch_size: int = Field(description="samples a rank and step")
+    input: str = Field(description="for people: '3×128×128 images', '64 tokens'")
+
+
+class FabricRecord(Part):
+    """What connected the ranks: asked for and measured."""
+
+    name: str
+    spec: str
+    label: Label
+    backend: str
+    hosts: int
+    ranks_per_host: int
+    world_size: int
+    rate_bps: float | None = Field(default=None, description="asked for, one link, one direction")
+    measured_bps: float | None = Field(
+        default=None, description="one TCP stream between two hosts, through the shaping"
+    )
+    allreduce_bps: float | None = Field(default=None, description="bus bandwidth of the largest measured all-reduce")
+    cores_per_rank: list[list[int]] = []
+    notes: list[str] = []

@@ -1,0 +1,56 @@
+"""What every terminal report draws with: the console, sentences, facts with their label in the margin, tables.
+
+Off a terminal there is no colour and a fixed width. `markup` is off everywhere: names may hold brackets.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+NARROW_COLUMNS = 84
+"""Below this, tables become stacked blocks."""
+
+WIDE_COLUMNS = 100
+OFF_TTY_COLUMNS = 100
+
+
+def make_console(*, stderr: bool = True) -> Console:
+    """The console for tables: colour only on a terminal and without NO_COLOR; logs get 100 columns, or $COLUMNS."""
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        console.width = OFF_TTY_COLUMNS
+    return console
+
+
+def say(console: Console, sentence: str, style: str = "") -> None:
+    """A sentence, folded to the terminal's width."""
+    console.print(Text(sentence, style=style))
+
+
+def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
+    """A sentence with what it is about in the margin."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=10, no_wrap=True)
+    grid.add_column()
+    grid.add_row(Text(label, style=style or "dim"), Text(sentence, style=style))
+    console.print(grid)
+
+
+def titled_table(title: str, *columns: tuple[str, str]) -> Table:
+    """A table with a left-aligned title; each column is its heading and 'left' or 'right'."""
+    table = Table(title=title, title_justify="left", title_style="italic", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading, side in columns:
+        right = side == "right"
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    return table
+
+
+def indented(console: Console, text: str) -> None:
+    """A line of a stacked block."""
+    console.print(Padding(Text(text), (0, 0, 0, 2)))

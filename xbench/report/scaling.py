@@ -1,0 +1,122 @@
+"""`xbench scale` in the terminal: what was found, in words; each mode at each size; what was assumed.
+
+Every number is simulated, and the heading of every table says so. Below 84 columns each size becomes a block of lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xbench.records import Scaling, ScalingPoint
+from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.lines import fabric_line, workload_line
+from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+
+Cell = Callable[[ScalingPoint], str]
+
+_WORKERS_COLUMNS = 10
+_MODE_COLUMNS = 11
+"""Columns of a terminal that one mode takes: the widest name is `ddp-tuned`."""
+
+
+def render_scaling(record: Scaling, console: Console) -> None:
+    """The findings, a table of steps, of efficiency, throughput and exposed time by size, and what it all rests on."""
+    for position, sentence in enumerate(record.findings):
+        say(console, sentence, "bold" if position == 0 else "")
+    if record.findings:
+        console.print()
+    if console.width < max(NARROW_COLUMNS, _WORKERS_COLUMNS + _MODE_COLUMNS * len(record.modes)):
+        _stacked(record, console)
+    else:
+        _wide(record, console)
+    band = record.error_band
+    say(
+        console,
+        "Efficiency: samples/s over those of as many workers without communication. Exposed: the step beyond compute "
+        f"alone. All of it is simulated. Error band: a measured step would take {_factor(1 / (1 + band.share))} to "
+        f"{_factor(1 / (1 - band.share))} times what is shown, if predictions are off by up to "
+        f"{format_percent(band.share)}: {band.source}.",
+        "dim",
+    )
+    console.print()
+    fact(console, "workload", workload_line(record.workload))
+    scale = "" if record.compute_scale == 1 else f" (as measured × {record.compute_scale:g})"
+    fact(console, "compute", f"{format_seconds(record.compute_s)} a step on one worker without communication{scale}")
+    fact(console, "topology", record.topology)
+    fact(console, "measured", fabric_line(record.fabric))
+    for number, sentence in enumerate(record.assumptions):
+        fact(console, "" if number else "assumed", sentence)
+    fact(console, "from", f"{record.source.path}: {record.source.command}")
+    for warning in record.warnings:
+        fact(console, "warning", warning, "yellow")
+
+
+def _wide(record: Scaling, console: Console) -> None:
+    columns: list[tuple[str, Cell]] = [
+        ("Step (simulated)", lambda point: format_seconds(point.step_s)),
+        ("Scaling efficiency (simulated)",
+         lambda point: format_percent(point.efficiency)),
+        ("Samples/s, all workers (simulated)", lambda point: format_count(point.samples_per_s)),
+        ("Exposed communication (simulated)", lambda point: format_seconds(point.exposed_s)),
+        ("Buckets (simulated)", lambda point: str(point.buckets)),
+    ]  # fmt: skip
+    for title, cell in columns:
+        console.print(_table(record, title, cell))
+    console.print(_link_table(record))
+
+
+def _table(record: Scaling, title: str, cell: Cell) -> Table:
+    """One figure: a row a size, a column a mode. The best mode needs no mark: the findings name it."""
+    shown = titled_table(title, ("workers", "right"), *((mode, "right") for mode in record.modes))
+    found = {(point.workers, point.mode): point for point in record.points}
+    for workers in record.workers:
+        cells = [found.get((workers, mode)) for mode in record.modes]
+        shown.add_row(str(workers), *(cell(point) if point else "–" for point in cells))
+    return shown
+
+
+def _link_table(record: Scaling) -> Table:
+    """What one all-reduce costs at each size: the straight line carried over."""
+    shown = titled_table(
+        "One all-reduce of M bytes: a + b·M (simulated)",
+        ("workers", "right"), ("a", "right"), ("b, a MiB", "right"), ("all gradients at once", "right"),
+        ("rate of that", "right"),
+    )  # fmt: skip
+    for link in record.links:
+        nbytes = record.workload.grad_bytes
+        whole_s = link.a_s + link.b_s_per_byte * nbytes
+        shown.add_row(
+            str(link.workers),
+            format_seconds(link.a_s),
+            format_seconds(link.b_s_per_byte * 1024**2),
+            format_seconds(whole_s),
+            format_rate(8 * nbytes / whole_s if whole_s > 0 else None),
+        )
+    return shown
+
+
+def _stacked(record: Scaling, console: Console) -> None:
+    for workers in record.workers:
+        say(console, f"{workers} workers (simulated)", "bold")
+        for point in record.points:
+            if point.workers == workers:
+                plural = "" if point.buckets == 1 else "s"
+                console.print(Text(f"  {point.mode}", style="bold"))
+                indented(
+                    console,
+                    f"  step {format_seconds(point.step_s)}, exposed {format_seconds(point.exposed_s)}, "
+                    f"efficiency {format_percent(point.efficiency)}",
+                )
+                indented(
+                    console,
+                    f"  {format_count(point.samples_per_s)} samples/s; {point.buckets} bucket{plural}, the largest "
+                    f"{format_bytes(point.largest_bucket_bytes)}",
+                )
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}"

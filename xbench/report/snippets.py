@@ -1,0 +1,66 @@
+"""Plans as Python to paste into a training script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xbench.records import Plan
+from xbench.units import format_seconds
+
+OWN_LOOP_ENDS_IN_STEP = frozenset({"single", "wfbp", "mgwfbp", "optimal"})
+"""Modes whose gradients may travel until `optimizer.step()`; DDP's have arrived when backward returns."""
+
+BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
+"""Modes that take no plan."""
+
+
+def ddp_snippet(plan: Plan, caps_mib: Sequence[float]) -> str:
+    """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
+
+    Numbers are written so that Python reads the same float again, and DDP makes exact bytes of it.
+    """
+    caps = ", ".join(repr(float(cap)) for cap in caps_mib)
+    return (
+        f"# {plan.mode}: {_told(plan)}; DDP takes them from its second step on\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "\n"
+        "model = DistributedDataParallel(\n"
+        "    model,\n"
+        f"    bucket_cap_mb_list=[{caps}],\n"
+        ")\n"
+    )
+
+
+def attach_snippet(plan: Plan, record: str | None = None) -> str:
+    """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
+
+    It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group.
+    """
+    wait = ', wait="step"' if plan.mode in OWN_LOOP_ENDS_IN_STEP else ""
+    lines = [f"# {plan.mode}: {_told(plan)}", "import xbench", ""]
+    source = ""
+    if plan.mode not in BUCKETS_OF_THEIR_OWN:
+        if record is None:
+            lines += ["buckets = [", *(f"    {_names(bucket)}," for bucket in plan.buckets), "]"]
+        source = f", plan={record!r}" if record is not None else ", plan=buckets"
+    return "\n".join(
+        [
+            *lines,
+            f'with xbench.attach(model, optimizer, schedule="{plan.mode}"{source}{wait}) as handle:',
+            "    for inputs, targets in batches:",
+            "        optimizer.zero_grad()",
+            "        loss = criterion(handle.model(inputs), targets)",
+            "        loss.backward()",
+            "        optimizer.step()",
+            "",
+        ]
+    )
+
+
+def _names(bucket: Sequence[str]) -> str:
+    return "[" + ", ".join(repr(name) for name in bucket) + "]"
+
+
+def _told(plan: Plan) -> str:
+    count = len(plan.buckets)
+    return f"{count} bucket{'' if count == 1 else 's'}, predicted {format_seconds(plan.predicted_step_s)} a step (simulated)"

@@ -1,0 +1,78 @@
+"""What `xbench scale` computed: one profiled step carried over to other numbers of workers. Everything is simulated.
+
+A record of its own, because nothing ran: there is no environment that was measured and no raw sample, only the profile
+it started from, what was assumed, and the figures. `records` exports these names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from xbench.record_parts import FabricRecord, Interval, Part, WorkloadRecord
+
+
+class ScalingSource(Part):
+    """The record that the figures were computed from."""
+
+    path: str
+    kind: Literal["profile", "comparison"]
+    created: str
+    command: str
+
+
+class ErrorBand(Part):
+    """How far predictions were off where they were checked: |predicted over measured − 1| is at most `share`."""
+
+    share: float = Field(ge=0, lt=1)
+    source: str = Field(description="where the share comes from, for people")
+
+
+class LinkTerms(Part):
+    """T(M) = a_s + b_s_per_byte · M of one all-reduce of M bytes, as a straight line, over `workers`."""
+
+    workers: int
+    a_s: float
+    b_s_per_byte: float
+
+
+class ScalingPoint(Part):
+    """One mode at one number of workers, one batch a worker."""
+
+    mode: str
+    workers: int = Field(ge=2)
+    step_s: float
+    step_band_s: Interval = Field(description="where a measured step would lie if the prediction is off by the band")
+    exposed_s: float = Field(description="the step beyond compute alone")
+    samples_per_s: float = Field(description="of all workers together")
+    efficiency: float = Field(description="samples_per_s over workers times that of one without communication")
+    buckets: int
+    largest_bucket_bytes: int
+
+
+class Scaling(Part):
+    """`xbench scale`. `points` hold every mode at every size, modes in their order and sizes ascending."""
+
+    kind: Literal["scaling"] = "scaling"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    xbench: str = Field(description="version")
+    label: Literal["simulated"] = "simulated"
+    complete: Literal[True] = True
+    source: ScalingSource
+    workload: WorkloadRecord
+    fabric: FabricRecord = Field(description="where the cost model was measured")
+    topology: str = Field(description="as asked for, defaults filled in: 'ring', 'hierarchical:gpus=8,...'")
+    compute_scale: float = Field(description="compute times as measured, times this")
+    compute_s: float = Field(description="one worker's step without communication, scaled")
+    modes: list[str]
+    workers: list[int]
+    measured_link: LinkTerms
+    links: list[LinkTerms] = Field(description="for each size, what the straight line becomes")
+    error_band: ErrorBand
+    points: list[ScalingPoint]
+    findings: list[str] = Field(default=[], description="crossover points in words")
+    assumptions: list[str] = []
+    warnings: list[str] = []
