@@ -20,13 +20,14 @@ def trusted(result: ModeResult) -> bool:
     return result.status == "ok" and gate and result.seconds_per_sample is not None
 
 
+def is_control(name: str) -> bool:
+    """Whether a mode does not train one network on all ranks, such as `compute`: it is compared with, never advised."""
+    return name in MODES and not MODES.entry(name).facts.get("synchronous", True)
+
+
 def controls(record: Comparison) -> set[str]:
-    """The modes of the record that do not train one network on all ranks, such as `compute`."""
-    return {
-        mode.text
-        for mode in record.spec.modes
-        if mode.name in MODES and not MODES.entry(mode.name).facts.get("synchronous", True)
-    }
+    """The modes of the record that are controls."""
+    return {mode.text for mode in record.spec.modes if is_control(mode.name)}
 
 
 def ranking(record: Comparison) -> list[ModeResult]:
@@ -64,21 +65,25 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         return [f"{reference}, the reference, is fastest of {len(order)}: no other mode had a shorter time per sample."]
     ratio = best.ratio
     if ratio is None:
-        return [f"{best.mode} had the shortest time per sample, but without {reference} there is no ratio to judge it."]
+        return [f"{best.mode} had the shortest time per sample, but without {reference}, the reference, there is no "
+                "ratio to judge it."]  # fmt: skip
     low, high = ratio.ci95
     interval = f"ratio {ratio.value:.3f}, 95 % CI {low:.3f} to {high:.3f}"
     if ratio.verdict == "faster":
         saved = format_percent(1 - ratio.value)
         span = f"95 % CI {format_percent(1 - high)} to {format_percent(1 - low)}"
-        return [f"{best.mode} is fastest: {saved} less time per sample than {reference} ({span}).", *_close(order)]
+        return [f"{best.mode} is fastest: {saved} less time per sample than {reference}, the reference ({span}).",
+                *_close(order)]  # fmt: skip
     if ratio.verdict == "equivalent":
         return [
-            f"No mode is faster than {reference} by an amount that matters; {best.mode} is equivalent ({interval})."
+            f"No mode is faster than {reference}, the reference, by an amount that matters; {best.mode} is equivalent "
+            f"({interval})."
         ]
     if ratio.verdict == "slower":
         return [f"{reference}, the reference, is fastest: next comes {best.mode} ({interval})."]
     return [
-        f"Inconclusive: {best.mode} looks fastest, but this run cannot tell it from {reference} ({interval}).",
+        f"Inconclusive: {best.mode} looks fastest, but this run cannot tell it from {reference}, the reference "
+        f"({interval}).",
         MORE,
     ]
 

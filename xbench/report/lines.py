@@ -20,6 +20,15 @@ from xbench.records import (
 )
 from xbench.units import format_bytes, format_count, format_rate, format_seconds
 
+PLAN_COLUMNS = (
+    "step: what the model predicts; exposed: its part beyond compute alone; gap: how much longer the step is than "
+    "with the best schedule here."
+)
+COST_COLUMNS = (
+    "transfer: of the slowest rank, once all have arrived; wait: for the last to arrive, not part of it; fit: the "
+    "fitted line over transfer, minus one."
+)
+
 
 def workload_line(workload: WorkloadRecord) -> str:
     """'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, 44.6 MiB of gradients'."""
@@ -111,11 +120,24 @@ def environment_line(environment: Environment) -> str:
 
 
 def incomplete_line(record: Profile | Comparison) -> str | None:
-    """That the run ended early and why; None for a whole one."""
+    """That the run ended early, or that modes have no time to show, and why; None for a whole one."""
     if record.complete:
-        return None
+        return _failures_line(record) if isinstance(record, Comparison) else None
     why = (record.error or "it ended before everything was measured").rstrip(".")
     return f"INCOMPLETE: {why}. What follows is what had been measured by then."
+
+
+def _failures_line(record: Comparison) -> str | None:
+    """How many modes have no time, and why the first of them; None where all have one."""
+    failures = [line for line in map(failure_line, record.modes.values()) if line is not None]
+    if not failures:
+        return None
+    have = "has" if len(failures) == 1 else "have"
+    rest = f" The other {_count(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
+    return (
+        f"INCOMPLETE: {len(failures)} of {_count(len(record.modes), 'mode')} {have} no time. "
+        f"{failures[0].rstrip('.')}.{rest}"
+    )
 
 
 def failure_line(result: ModeResult) -> str | None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from xbench.records import AnyRecord, Comparison, Layer, ModeResult, Plan, Profile, Scaling, StepTimes
 from xbench.report import lines
-from xbench.report.answer import answer, controls, trusted
+from xbench.report.answer import answer, controls, is_control, trusted
 from xbench.report.drawing import (
     NARROW_COLUMNS,
     OFF_TTY_COLUMNS,
@@ -113,12 +113,14 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
         console.print()
     if record.plans:
         console.print(_plan_table(list(record.plans.values()), console.width))
+        say(console, lines.PLAN_COLUMNS, "dim")
         for plan in record.plans.values():
             if plan.note:
                 say(console, f"{plan.mode}: {plan.note}")
         console.print()
     if record.cost_model is not None and record.cost_model.points:
         console.print(_cost_table(record, console.width))
+        say(console, lines.COST_COLUMNS, "dim")
     console.print()
     if record.bounds is not None:
         fact(console, "bounds", lines.bounds_line(record.bounds))
@@ -173,7 +175,7 @@ def _ratio(result: ModeResult) -> str:
 def _time_table(record: Comparison, longest_s: float, width: int) -> Table:
     """Seconds per sample and how they compare: the figures behind the answer."""
     wide = width >= WIDE_COLUMNS
-    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to {record.reference}",
+    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {record.reference}",
                    ("mode", "left"), ("per sample", "right"), *([("95 % CI", "right")] if wide else []), ("", "left"),
                    ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     names = max((len(mode) for mode in record.modes), default=0)
@@ -226,7 +228,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
             "  ", Bar(size=longest_s, begin=0, end=result.seconds_per_sample.median, width=40), sep="", end=""
         )
     facts = [
-        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio {_ratio(result)}",
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {record.reference} {_ratio(result)}",
         f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
         f"exposed {format_seconds(result.exposed_s)}, removed {_whole_percent(result.removed_share)}",
         f"predicted {format_seconds(result.predicted_step_s)}, error {_signed_percent(result.prediction_error)}",
@@ -330,19 +332,20 @@ def _cost_table(record: Profile, width: int) -> Table:
 
 
 def _plan_table(plans: Sequence[Plan], width: int) -> Table:
-    """What each schedule would do with this profile; the gap is to the best plan here."""
-    best_s = min(plan.predicted_step_s for plan in plans)
+    """What each schedule would do with this profile; the gap is to the best schedule here, which no control is."""
+    best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
     columns = [("mode", "left"), ("buckets", "right"), ("step", "right"), ("exposed", "right"), ("gap", "right")]
     wide = width >= NARROW_COLUMNS
     table = titled_table(
         "Plans and their predicted steps (simulated)", *columns, *([("largest", "right")] if wide else [])
     )
     for plan in plans:
+        behind = best_s > 0 and not is_control(plan.mode)
         row = [
             str(len(plan.buckets)),
             format_seconds(plan.predicted_step_s),
             format_seconds(plan.predicted_exposed_s),
-            _signed_percent(plan.predicted_step_s / best_s - 1 if best_s > 0 else None),
+            _signed_percent(plan.predicted_step_s / best_s - 1 if behind else None),
         ]
         table.add_row(Text(plan.mode), *row, *([format_bytes(max(plan.bucket_bytes, default=0))] if wide else []))
     return table

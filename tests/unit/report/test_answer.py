@@ -14,7 +14,7 @@ def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
 
 def test_the_fastest_mode_is_named_with_its_gain_and_its_rivals() -> None:
     assert answer(made.comparison())[:2] == [
-        "optimal is fastest: 10.8 % less time per sample than ddp (95 % CI 10.0 % to 11.6 %).",
+        "optimal is fastest: 10.8 % less time per sample than ddp, the reference (95 % CI 10.0 % to 11.6 %).",
         "This run cannot tell mgwfbp from optimal: the intervals overlap.",
     ]
 
@@ -39,8 +39,8 @@ def test_parity_alone_is_enough_to_distrust() -> None:
 def test_what_is_inconclusive_is_called_so() -> None:
     said = answer(made.comparison([DDP, _optimal(0.97, 0.9, 1.04, "inconclusive")]))
     assert said[0] == (
-        "Inconclusive: optimal looks fastest, but this run cannot tell it from ddp "
-        "(ratio 0.970, 95 % CI 0.900 to 1.040)."
+        "Inconclusive: optimal looks fastest, but this run cannot tell it from ddp, the "
+        "reference (ratio 0.970, 95 % CI 0.900 to 1.040)."
     )
     assert "--rigorous" in said[1]
 
@@ -48,7 +48,7 @@ def test_what_is_inconclusive_is_called_so() -> None:
 def test_equivalent_modes_have_no_winner() -> None:
     said = answer(made.comparison([DDP, _optimal(0.995, 0.99, 1.0, "equivalent")]))
     assert said[0] == (
-        "No mode is faster than ddp by an amount that matters; optimal is equivalent "
+        "No mode is faster than ddp, the reference, by an amount that matters; optimal is equivalent "
         "(ratio 0.995, 95 % CI 0.990 to 1.000)."
     )
 
@@ -73,7 +73,9 @@ def test_a_failed_reference_leaves_no_ratio() -> None:
     failed = ModeResult(mode="ddp", status="failed", label="real", error="rank 0 died")
     lone = [made.mode_result(name, step_s, None, "faster") for name, step_s in (("optimal", 0.5), ("wfbp", 0.6))]
     said = answer(made.comparison([failed, *lone]))
-    assert said[0] == "optimal had the shortest time per sample, but without ddp there is no ratio to judge it."
+    assert said[0] == (
+        "optimal had the shortest time per sample, but without ddp, the reference, there is no ratio to judge it."
+    )
 
 
 def test_each_kind_of_number_is_named() -> None:

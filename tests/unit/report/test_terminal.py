@@ -14,7 +14,7 @@ import pytest
 import sample_records as made
 from rich.console import Console
 
-from xbench.records import AnyRecord
+from xbench.records import AnyRecord, Plan
 from xbench.report.terminal import make_console, render, show
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -73,6 +73,44 @@ def test_a_mode_that_failed_shows_why_and_no_time(width: int) -> None:
 def test_an_incomplete_record_says_so_first() -> None:
     assert render(made.troubled()).startswith("INCOMPLETE: interrupted in round 3 of launch 1.")
     assert "INCOMPLETE" not in render(made.comparison())
+
+
+def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and_why() -> None:
+    whole = made.troubled().model_copy(update={"complete": True, "error": None})
+    first = " ".join(render(whole, width=60).split("\n\n")[0].split())
+    assert first.startswith("INCOMPLETE: 2 of 4 modes have no time. mgwfbp FAILED the correctness gate against ddp ")
+    assert first.endswith("ranks differ from each other. The other 1 reason: below the tables.")
+    modes = {name: whole.modes[name] for name in ("ddp", "optimal", "single")}
+    one = whole.model_copy(update={"modes": modes})
+    assert render(one, width=200).startswith(
+        "INCOMPLETE: 1 of 3 modes has no time. single FAILED: rank 1 on host 1 died: killed by SIGKILL.\n"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_reference_is_named_in_the_answer_and_beside_the_ratios(width: int) -> None:
+    modes = [made.mode_result("wfbp", 0.6, (1.0, 1.0, 1.0), "reference"),
+             made.mode_result("single", 0.7, (1.17, 1.1, 1.2), "slower")]  # fmt: skip
+    text = " ".join(render(made.comparison(modes, reference="wfbp"), width=width).split())
+    assert "wfbp, the reference, is fastest" in text
+    assert ("ratio to the reference, wfbp" if width == 100 else "ratio to wfbp") in text
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_columns_of_a_profile_are_explained(width: int) -> None:
+    text = " ".join(render(made.profile(), width=width).split())
+    assert "gap: how much longer the step is than with the best schedule here." in text
+    assert "fit: the fitted line over transfer, minus one." in text
+
+
+def test_the_gap_is_to_the_best_schedule_and_not_to_the_control() -> None:
+    record = made.profile()
+    compute = Plan(mode="compute", buckets=[], bucket_bytes=[], predicted_step_s=0.4, predicted_exposed_s=0.0)
+    text = render(record.model_copy(update={"plans": {"compute": compute, **record.plans}}))
+    rows = {row.split()[0]: row for row in text.splitlines() if row.startswith(" ") and row.strip()}
+    assert "%" not in rows["compute"]
+    assert "+0.0 %" in rows["optimal"]
+    assert "+49.2 %" in rows["single"]
 
 
 def test_all_layers_are_shown_when_asked() -> None:
