@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.records import AnyRecord, Comparison, Layer, ModeResult, Plan, Profile, Scaling, StepTimes
+from xbench.records import AnyRecord, Comparison, Label, Layer, ModeResult, Plan, Profile, Scaling, StepTimes
 from xbench.report import lines
 from xbench.report.answer import answer, controls, is_control, trusted
 from xbench.report.drawing import (
@@ -96,7 +96,7 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
     say(console, lines.workload_line(record.workload), "bold")
     console.print()
     if record.step is not None:
-        for sentence in _step_lines(record.step):
+        for sentence in _step_lines(record.step, record.fabric.label):
             say(console, sentence)
         console.print()
     if record.layers:
@@ -256,7 +256,7 @@ def _signed_percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:+.1f} %"
 
 
-def _step_lines(step: StepTimes) -> list[str]:
+def _step_lines(step: StepTimes, label: Label) -> list[str]:
     """The step and its parts, beside the bare loop, and what the instruments cost."""
     low, high = step.step_ci95
     bare_low, bare_high = step.uninstrumented_ci95
@@ -269,7 +269,7 @@ def _step_lines(step: StepTimes) -> list[str]:
     return [
         f"A step takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: forward "
         f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
-        f"{format_seconds(step.optimizer_s)} (real, without communication).",
+        f"{format_seconds(step.optimizer_s)} ({label}, without communication).",
         f"Uninstrumented it takes {format_seconds(step.uninstrumented_step_s)} "
         f"[{format_seconds(bare_low)}, {format_seconds(bare_high)}]. {overhead}.",
         f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
@@ -317,7 +317,9 @@ def _cost_table(record: Profile, width: int) -> Table:
     assert model is not None  # render_profile asked
     columns = [("size", "right"), ("transfer", "right"), ("95 % CI", "right"), ("wait", "right"), ("fit", "right")]
     wide = width >= NARROW_COLUMNS
-    table = titled_table(f"Cost of one {model.collective} (real)", *columns, *([("times", "right")] if wide else []))
+    table = titled_table(
+        f"Cost of one {model.collective} ({record.fabric.label})", *columns, *([("times", "right")] if wide else [])
+    )
     for point in model.points:
         fitted_s = model.alpha_s + model.beta_s_per_byte * point.nbytes
         row = [
