@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from xbench.errors import RecordError, SpecError
+from xbench.fabrics import parse_fabric
+from xbench.planning.cost import Curve, fit, ring
+from xbench.planning.replan import replan, to_profile
+from xbench.planning.what_if import Change, Measured, change_to, measured, what_if
+from xbench.records import CostModel, CostPoint, FabricRecord, Layer, Profile, Tensor, dump, load, loads
+from xbench.spec import FabricSpec
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
+KIB, MIB = 1024, 1024 * 1024
+
+
+def record() -> Profile:
+    found = load(GOLDEN)
+    assert isinstance(found, Profile)
+    return found
+
+
+def line(alpha_s: float, beta: float, workers: int = 2) -> CostModel:
+    return CostModel(
+        backend="gloo",
+        world_size=workers,
+        alpha_s=alpha_s,
+        beta_s_per_byte=beta,
+        alpha_ci95=(0.9 * alpha_s, 1.1 * alpha_s),
+        beta_ci95=(0.9 * beta, 1.1 * beta),
+        max_relative_residual=0.0,
+        points=[],
+    )
+
+
+def given_cost(cost: CostModel, *, rate_bps: float | None = 1e9, measured_bps: float | None = 1e9) -> Measured:
+    """The golden profile with this cost model, on links of this rate."""
+    fabric = record().fabric.model_copy(
+        update={"rate_bps": rate_bps, "measured_bps": measured_bps, "world_size": cost.world_size}
+    )
+    return measured(record().model_copy(update={"cost_model": cost, "fabric": fabric}), "made")
+
+
+# --- what a change does ----------------------------------------------------------------------------------------------
+
+
+def test_a_faster_link_shrinks_what_the_link_took_and_nothing_else() -> None:
+    # 2 workers at 1 Gbit/s: 8 ns a byte on the wire; the other 2 ns are the hosts'
+    found = what_if(given_cost(line(0.001, 10e-9)), Change(rate_bps=10e9))
+    assert found.cost.alpha_s == 0.001
+    assert found.cost.beta_s_per_byte == pytest.approx(0.8e-9 + 2e-9)
+    assert found.cost.alpha_ci95 == pytest.approx((0.0009, 0.0011))
+    assert found.cost.beta_ci95 == pytest.approx((0.8e-9 + 1e-9, 0.8e-9 + 3e-9))
+    assert found.changes == (
+        "links of 10.0 Gbit/s in place of 1.00 Gbit/s: what the link took of each all-reduce, at 1.00 Gbit/s as "
+        "measured, × 0.1",
+    )
+    assert found.cautions == ("What hosts need for each byte hid behind the slower link: a faster one may help less.",)
+    assert (found.fabric.label, found.fabric.rate_bps, found.fabric.measured_bps) == ("simulated", 10e9, None)
+
+
+def test_a_rate_is_taken_against_the_one_asked_for_at_what_that_achieved() -> None:
+    # asked for 1 Gbit/s, achieved 800 Mbit/s: 10 ns a byte; half the rate asked for, twice the time
+    found = what_if(given_cost(line(0.0, 10e-9), measured_bps=0.8e9), Change(rate_bps=0.5e9))
+    assert found.cost.beta_s_per_byte == pytest.approx(20e-9)
+
+
+def test_a_latency_is_of_one_message_and_an_all_reduce_has_two_a_neighbour() -> None:
+    found = what_if(given_cost(line(0.004, 8e-9)), Change(latency_s=50e-6))
+    assert found.cost.alpha_s == pytest.approx(100e-6)
+    assert found.cost.beta_s_per_byte == 8e-9
+    assert found.changes == (
+        "50.0 µs a message in place of 2.00 ms, with 2 messages an all-reduce of the 2 workers measured",
+    )
+
+
+def test_workers_follow_the_ring_formula() -> None:
+    found = what_if(given_cost(line(*ring(1e-4, 8e-9, 1e-9, 2))), Change(workers=16))
+    assert (found.cost.alpha_s, found.cost.beta_s_per_byte) == pytest.approx(ring(1e-4, 8e-9, 1e-9, 16))
+    assert found.cost.world_size == 16
+    assert found.changes == (
+        "16 workers in place of 2, in a ring: messages × 15, bytes on each link × 1.875",
+    )  # fmt: skip
+    assert (found.fabric.hosts, found.fabric.ranks_per_host, found.fabric.world_size) == (16, 1, 16)
+
+
+def test_everything_at_once_is_the_ring_formula_of_the_new_link() -> None:
+    # host time (γ) is as measured, and goes with the bytes of the ring
+    a, b = ring(1e-4, 8e-9, 1e-9, 2)
+    found = what_if(given_cost(line(a, b)), Change(rate_bps=10e9, latency_s=20e-6, workers=8))
+    assert (found.cost.alpha_s, found.cost.beta_s_per_byte) == pytest.approx(ring(20e-6, 0.8e-9, 1e-9, 8))
+
+
+def test_a_compute_scale_is_of_every_part_and_of_nothing_on_the_link() -> None:
+    was = given_cost(line(0.001, 8e-9))
+    found = what_if(was, Change(compute_scale=0.25))
+    assert found.step == was.step.scaled(0.25)
+    assert found.step.compute_s == pytest.approx(0.402 / 4)
+    assert found.cost is was.cost
+    assert found.changes == ("compute × 0.25: 100 ms a step in place of 402 ms, every layer alike",)
+    assert found.fabric.label == "simulated"
+
+
+def test_small_messages_keep_their_latency_on_a_faster_link() -> None:
+    """A short burst passes a shaped link faster than its rate: what it took was latency, not the link."""
+    points = [
+        CostPoint(nbytes=size, transfer_s=t, ci95=(t, t), wait_s=0.0, repetitions=5)
+        for size, t in ((KIB, 0.3e-3), (32 * KIB, 0.3e-3), (MIB, 8.7e-3), (32 * MIB, 268.7e-3))
+    ]
+    was = given_cost(fit(points, backend="gloo", world_size=2))
+    alpha_s = was.cost.alpha_s
+    now = what_if(was, Change(rate_bps=10e9)).cost
+    times = {point.nbytes: point.transfer_s for point in now.points}
+    assert times[KIB] >= min(alpha_s, 0.3e-3)
+    assert times[32 * KIB] >= min(alpha_s, 0.3e-3)
+    # the largest took 268.7 ms, a little less than α and its bytes at 1 Gbit/s: all but α is the link's
+    assert times[32 * MIB] == pytest.approx(alpha_s + 0.1 * (268.7e-3 - alpha_s))
+
+
+def test_without_a_links_rate_the_measured_bus_bandwidth_stands_for_it() -> None:
+    was = given_cost(line(0.0, 1e-9), rate_bps=None, measured_bps=None)
+    was = measured(
+        was.record.model_copy(update={"fabric": was.fabric.model_copy(update={"allreduce_bps": 8e9})}), "made"
+    )
+    found = what_if(was, Change(rate_bps=4e9))
+    assert found.cost.beta_s_per_byte == pytest.approx(2e-9)
+    assert found.cautions[0].startswith("No link's rate was measured: the bus bandwidth")
+
+
+def test_a_far_rate_is_said() -> None:
+    was = given_cost(line(0.001, 8e-9))
+    assert what_if(was, Change(rate_bps=101e9)).cautions[-1] == "101 Gbit/s is far from the 1.00 Gbit/s measured."
+    assert not any("far from" in caution for caution in what_if(was, Change(rate_bps=10e9)).cautions)
+
+
+# --- what holds for every change -------------------------------------------------------------------------------------
+
+
+@st.composite
+def costs(draw: st.DrawFn) -> CostModel:
+    """A cost model: a line, or measured points with whatever segments they need."""
+    workers = draw(st.integers(2, 8))
+    if draw(st.booleans()):
+        return line(draw(st.floats(0, 1e-2)), draw(st.floats(0, 1e-7)), workers)
+    count = draw(st.integers(2, 9))
+    times = draw(st.lists(st.floats(1e-5, 1.0), min_size=count, max_size=count))
+    points = [
+        CostPoint(nbytes=4**place * KIB, transfer_s=t, ci95=(0.8 * t, 1.2 * t), wait_s=0.0, repetitions=5)
+        for place, t in enumerate(sorted(times))
+    ]
+    return fit(points, backend="gloo", world_size=workers)
+
+
+SIZES = [1.0, 100.0, 1024.0, 1500.0, 40_000.0, 65_536.0, 1e6, 4e6, 6e7]
+
+
+@settings(deadline=None)
+@given(costs())
+def test_what_equals_the_measured_values_changes_nothing(cost: CostModel) -> None:
+    was = given_cost(cost)
+    messages = 2 * (cost.world_size - 1)
+    same = Change(
+        rate_bps=1e9, latency_s=cost.alpha_s / messages, workers=cost.world_size, compute_scale=1.0, ranks_per_host=1
+    )
+    found = what_if(was, same)
+    for size in SIZES:
+        assert Curve.of(found.cost)(size) == pytest.approx(Curve.of(cost)(size), rel=1e-9)
+    assert found.step is was.step
+    assert what_if(was, Change()).cost is cost
+    assert what_if(was, Change()).fabric is was.fabric
+    assert what_if(was, Change()).changes == ()
+
+
+@settings(deadline=None)
+@given(costs(), st.floats(1e6, 1e12), st.floats(1.0, 50.0))
+def test_a_faster_link_makes_no_size_slower_and_not_the_exact_plan(
+    cost: CostModel, rate_bps: float, faster: float
+) -> None:
+    was = given_cost(cost)
+    slow, fast = (what_if(was, Change(rate_bps=rate)) for rate in (rate_bps, rate_bps * faster))
+    largest = max((point.nbytes for point in cost.points), default=math.inf)
+    for size in SIZES:
+        if size <= largest:
+            assert Curve.of(fast.cost)(size) <= Curve.of(slow.cost)(size) * (1 + 1e-9)
+    assume(was.step.grad_bytes <= largest)
+    # The exact plan ends its last collective first; with an optimizer that takes no time that is the step.
+    eager = [replace(found, step=replace(found.step, optimizer_s=0.0)) for found in (slow, fast)]
+    slow_s, fast_s = (replan(found, ["optimal"]).plans["optimal"].predicted_step_s for found in eager)
+    assert fast_s <= slow_s * (1 + 1e-9)
+
+
+@settings(deadline=None)
+@given(costs(), st.floats(0, 1e-2), st.floats(0, 1e-2))
+def test_a_shorter_latency_makes_no_size_slower(cost: CostModel, one_s: float, other_s: float) -> None:
+    was = given_cost(cost)
+    short, long = (what_if(was, Change(latency_s=latency)).cost for latency in sorted((one_s, other_s)))
+    largest = max((point.nbytes for point in cost.points), default=math.inf)
+    for size in SIZES:
+        if size <= largest:
+            assert Curve.of(short)(size) <= Curve.of(long)(size) * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=30)
+@given(costs(), st.floats(1e6, 1e12), st.floats(0, 1e-2), st.integers(2, 3000), st.floats(1e-3, 1e3))
+def test_every_scenario_can_be_planned_and_its_record_read(
+    cost: CostModel, rate_bps: float, latency_s: float, workers: int, scale: float
+) -> None:
+    found = what_if(given_cost(cost), Change(rate_bps, latency_s, workers, scale))
+    assert Curve.of(found.cost)(0.0) == 0.0
+    assert found.fabric.hosts * found.fabric.ranks_per_host == workers
+    profile = to_profile(replan(found, ["ddp", "optimal"]), "xbench plan")
+    assert profile.plans["optimal"].predicted_step_s >= found.step.compute_s * (1 - 1e-9)
+    again = measured(loads(dump(profile)), "again")  # type: ignore[arg-type]
+    assert (again.cost, again.fabric) == (found.cost, found.fabric)
+    assert again.step.parts == pytest.approx(found.step.parts)
+
+
+# --- fabrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_shaped_fabric_is_a_rate_and_a_number_of_workers() -> None:
+    change = change_to(parse_fabric("shaped:hosts=4,rate=10gbit,ranks=2"), record().fabric)
+    assert change == Change(rate_bps=10e9, workers=8, ranks_per_host=2)
+    found = what_if(given_cost(line(0.001, 8e-9)), change)
+    assert (found.fabric.hosts, found.fabric.ranks_per_host, found.cost.world_size) == (4, 2, 8)
+
+
+def local() -> FabricRecord:
+    update = {"name": "local", "spec": "local:ranks=2", "hosts": 1, "ranks_per_host": 2}
+    return record().fabric.model_copy(update=update | {"rate_bps": None, "measured_bps": None})
+
+
+def test_local_ranks_lead_to_local_ranks() -> None:
+    assert change_to(parse_fabric("local:ranks=4"), local()) == Change(workers=4, ranks_per_host=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "was", "sentence"),
+    [
+        ("local:ranks=4", record().fabric, "no what-if leads there"),
+        ("shaped:hosts=2,rate=1gbit", local(), "no what-if leads there"),
+        ("auto", record().fabric, "names neither a rate nor a number of workers"),
+        ("cluster", record().fabric, "names neither a rate nor a number of workers"),
+    ],
+)
+def test_fabrics_that_no_change_leads_to(text: str, was: FabricRecord, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        change_to(FabricSpec(name=text) if text in ("auto", "cluster") else parse_fabric(text), was)  # type: ignore[arg-type]
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"workers": 1}, "--workers: 1 is out of range 2 to 1000000: an all-reduce is of 2 at least"),
+        ({"workers": 10**40}, "out of range"),
+        ({"compute_scale": -1.0}, "--compute-scale: -1 is out of range 1e-06 to 1e"),
+        ({"compute_scale": math.nan}, "--compute-scale: nan is out of range"),
+        ({"compute_scale": math.inf}, "--compute-scale: inf is out of range"),
+        ({"rate_bps": 0.0}, "--rate: 0 bit/s is out of range"),
+        ({"latency_s": -1.0}, "--latency: -1 s is out of range 0 to 1000"),
+    ],
+)
+def test_changes_that_cannot_be(change: dict[str, float], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        Change(**change)  # type: ignore[arg-type]
+
+
+def negative_ready() -> list[Layer]:
+    tensor = Tensor(name="w", elements=1, bytes=4, dtype="float32", ready_s=-1.0)
+    return [record().layers[0].model_copy(update={"tensors": [tensor]})]
+
+
+@pytest.mark.parametrize(
+    ("update", "sentence"),
+    [
+        ({"cost_model": None}, "'made' has no cost model: it was measured on shaped:hosts=2,rate=1gbit"),
+        ({"layers": []}, "'made' has no layers with gradients: nothing to plan"),
+        ({"layers": [record().layers[0].model_copy(update={"tensors": []})]}, "the layers have no gradients"),
+        ({"step": None}, "'made' says nothing of how long a step takes"),
+        ({"layers": negative_ready()}, "w.ready_s is -1, out of range"),
+        ({"cost_model": line(-1.0, 0.0)}, "cost_model.alpha_s is -1, out of range 0 to 1e"),
+        ({"cost_model": line(1e29, 0.0)}, r"cost_model.alpha_s is 1e\+29, out of range 0 to 1e\+09"),
+        ({"cost_model": line(0.0, 0.0, workers=1)}, "of 1 workers, and an all-reduce needs 2"),
+    ],
+)
+def test_records_that_cannot_be_planned(update: dict[str, object], sentence: str) -> None:
+    with pytest.raises(RecordError, match=sentence):
+        measured(record().model_copy(update=update), "made")
