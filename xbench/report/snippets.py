@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import Plan
 from xbench.units import format_seconds
-
-OWN_LOOP_ENDS_IN_STEP = frozenset({"single", "wfbp", "mgwfbp", "optimal"})
-"""Modes whose gradients may travel until `optimizer.step()`; DDP's have arrived when backward returns."""
 
 BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
@@ -34,9 +32,10 @@ def ddp_snippet(plan: Plan, caps_mib: Sequence[float]) -> str:
 def attach_snippet(plan: Plan, record: str | None = None) -> str:
     """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
 
-    It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group.
+    It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
+    gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
     """
-    wait = ', wait="step"' if plan.mode in OWN_LOOP_ENDS_IN_STEP else ""
+    wait = ', wait="step"' if plan.mode in EARLY_UPDATE else ""
     lines = [f"# {plan.mode}: {_told(plan)}", "import xbench", ""]
     source = ""
     if plan.mode not in BUCKETS_OF_THEIR_OWN:
@@ -62,5 +61,5 @@ def _names(bucket: Sequence[str]) -> str:
 
 
 def _told(plan: Plan) -> str:
-    count = len(plan.buckets)
-    return f"{count} bucket{'' if count == 1 else 's'}, predicted {format_seconds(plan.predicted_step_s)} a step (simulated)"
+    count = "1 bucket" if len(plan.buckets) == 1 else f"{len(plan.buckets)} buckets"
+    return f"{count}, predicted {format_seconds(plan.predicted_step_s)} a step (simulated)"
