@@ -1,0 +1,73 @@
+"""What `xbench plan` prints to paste, pasted: two real Gloo ranks train what DDP trains."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xbench import cli
+from xbench.records import Layer, Profile, Tensor, load, loads, save
+from xbench.schedules.ddp_tuned import supported
+
+RANK = Path(__file__).parent / "ranks" / "paste_snippets.py"
+GOLDEN = Path(__file__).parents[1] / "golden" / "profile-v1.json"
+
+
+def record(path: Path) -> Path:
+    """A profile of the ranks' model: seven layers, the last nearest the loss."""
+    found = load(GOLDEN)
+    assert isinstance(found, Profile)
+    layers = []
+    for place, number in enumerate(range(6, -1, -1)):
+        out = 8 if number == 6 else 64
+        ready_s = 0.03 * (place + 1)
+        tensors = [
+            Tensor(name=f"{number}.{kind}", elements=count, bytes=4 * count, dtype="float32", ready_s=ready_s)
+            for kind, count in (("bias", out), ("weight", 64 * out))
+        ]
+        layers.append(
+            Layer(
+                name=str(number), kind="Linear", parameters=65 * out, grad_bytes=260 * out, forward_s=0.01,
+                backward_s=0.03, ready_s=ready_s, share=0.1, tensors=tensors,
+            )
+        )  # fmt: skip
+    return save(found.model_copy(update={"layers": layers}), path)
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not supported(), reason="this torch's DDP takes no list of caps")
+def test_snippets_work_when_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = str(record(tmp_path / "profile.json"))
+    kept = str(tmp_path / "kept.json")
+    asked = {
+        "python": ["--emit", "python", "--mode", "wfbp"],
+        "file": ["--emit", "python", "--mode", "optimal", "--rate", "10gbit", "--json", kept],
+        "ddp": ["--emit", "ddp"],
+    }
+    for name, words in asked.items():
+        assert cli.main(["plan", profile, *words]) == 0
+        (tmp_path / f"{name}.txt").write_text(capsys.readouterr().out)
+    assert cli.main(["plan", profile, "--emit", "json", "--modes", "ddp-tuned"]) == 0
+    tuned = loads(capsys.readouterr().out)
+    assert isinstance(tuned, Profile)
+    bucket_bytes = tuned.plans["ddp-tuned"].bucket_bytes
+    assert len(bucket_bytes) > 2
+    store = tmp_path / "store"
+    ranks = []
+    for rank in range(2):
+        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "STORE": str(store), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(RANK), str(tmp_path)]
+        ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    try:
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for output in outputs:
+        for name in asked:
+            assert f"{name}: ok" in output, output[-3000:]
+        assert f"DDP's buckets: {', '.join(map(str, bucket_bytes))}\n" in output

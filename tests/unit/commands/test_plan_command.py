@@ -1,0 +1,226 @@
+"""`xbench plan`: what goes where, and what it refuses. No ranks, and torch only where a test says so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xbench import cli
+from xbench.records import Profile, load, loads
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
+COMPARISON = GOLDEN.with_name("comparison-v1.json")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["plan", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_table_is_on_stdout_and_nothing_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, str(GOLDEN), "--modes", "compute,ddp,single,mgwfbp,optimal")
+    assert (code, err) == (0, "")
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(" ") and line.strip()}
+    assert rows["compute"][1:8] == ["0", "–", "402", "ms", "0", "µs", "control"]
+    # 131 ms forward, 259 backward, 0.5 + 8.9e-9 · 46.8e6 s for all in one, 12 for the optimizer
+    assert rows["single"][1:8] == ["1", "44.7", "MiB", "820", "ms", "418", "ms"]
+    assert "Plans and their predicted steps (simulated)" in out
+    assert "mgwfbp: the paper's greedy: predicted step" in out
+    assert "no schedule of one job can beat" in " ".join(out.split())
+
+
+def test_a_what_if_says_what_was_measured_and_what_was_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--rate", "10gbit", "--latency", "50us", "--workers", "16", "--compute-scale", "0.25")
+    code, out, _ = run(capsys, str(GOLDEN), *words)
+    assert code == 0
+    text = " ".join(out.split())
+    assert "measured compute 402 ms a step, all_reduce on shaped:hosts=2,rate=1gbit (real), 2 workers over gloo" in text
+    assert text.count("what if ") == 4
+    assert "16 workers in place of 2, in a ring" in text
+    assert "(simulated)" in text
+
+
+def comparison(tmp_path: Path, *, second: dict[str, object] | None = None) -> str:
+    """The golden comparison with the golden profile's layers; `second` is what another job's workload changes."""
+    made = json.loads(COMPARISON.read_text())
+    job = made["jobs"][0] | {"layers": json.loads(GOLDEN.read_text())["layers"]}
+    other = [job | {"workload": job["workload"] | second}] if second is not None else []
+    (tmp_path / "record.json").write_text(json.dumps(made | {"jobs": [job, *other]}))
+    return str(tmp_path)
+
+
+def test_a_comparison_shows_its_real_steps_beside_unless_something_changed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = comparison(tmp_path)
+    _, out, _ = run(capsys, path)
+    (heading,) = (line for line in out.splitlines() if "over bound" in line)
+    assert heading.split()[-2:] == ["real", "step"]
+    (row,) = (line for line in out.splitlines() if line.startswith(" optimal"))
+    assert row.split()[-2:] == ["586", "ms"]
+    _, out, _ = run(capsys, path, "--workers", "3")
+    assert "real step" not in out
+
+
+def test_of_two_different_jobs_one_is_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = comparison(tmp_path, second={"title": "vgg11"})
+    refused(capsys, [path], "holds the jobs 1 (resnet18) and 2 (vgg11), and a plan is of one")
+    code, out, _ = run(capsys, path, "--job", "2", "--modes", "ddp")
+    assert code == 0
+    assert out.split()[1] == "vgg11:"
+    refused(capsys, [path, "--job", "3"], "holds 2 jobs")
+
+
+def test_twins_are_one_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, _ = run(capsys, comparison(tmp_path, second={}))
+    assert code == 0
+
+
+def test_json_is_a_profile_that_has_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("--emit", "json"), ("--json", "-")):
+        code, out, err = run(capsys, str(GOLDEN), "--modes", "ddp,optimal", "--workers", "4", *words)
+        record = loads(out)
+        assert code == 0
+        assert isinstance(record, Profile)
+        assert list(record.plans) == ["ddp", "optimal"]
+        assert record.cost_model is not None
+        assert record.cost_model.world_size == 4
+        assert "4 workers in place of 2" in err
+
+
+def test_json_to_a_file_leaves_the_table_on_stdout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = run(capsys, str(GOLDEN), "--json", str(tmp_path / "planned.json"), "--rate", "10gbit")
+    assert code == 0
+    assert "Plans and their predicted steps" in out
+    assert load(tmp_path / "planned.json").kind == "profile"
+
+
+def test_a_snippet_has_stdout_alone_and_names_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "planned.json"
+    code, out, err = run(
+        capsys, str(GOLDEN), "--emit", "python", "--mode", "mgwfbp", "--modes", "ddp", "--json", str(path)
+    )
+    assert code == 0
+    compile(out, "snippet", "exec")
+    assert f'schedule="mgwfbp", plan={str(path)!r}' in out
+    assert list(load(path).plans) == ["ddp", "mgwfbp"]  # type: ignore[union-attr]
+    assert "mgwfbp is predicted to take" in err
+
+
+def test_a_python_snippet_is_of_the_fastest_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, str(GOLDEN), "--emit", "python", "--modes", "compute,single,optimal")
+    assert code == 0
+    assert 'schedule="optimal", plan=buckets, wait="step"' in out
+
+
+def test_ddps_buckets_are_verified_with_torchs_own_assignment(capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    from xbench.schedules.ddp_tuned import supported
+
+    if not supported():
+        pytest.skip("this torch's DDP takes no list of caps")
+    code, out, err = run(capsys, str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
+    assert code == 0
+    assert "bucket_cap_mb_list=[" in out
+    assert f"Verified: DDP of torch {torch.__version__} forms exactly these" in err
+
+
+def test_what_torch_would_form_instead_is_said(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("xbench.schedules.ddp_tuned.supported", lambda: True)
+    monkeypatch.setattr("xbench.schedules.ddp_buckets.formed", lambda gradients, caps: [["fc.weight"]])
+    _, _, err = run(capsys, str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
+    assert "forms 1 buckets, not these" in err
+
+
+WITHOUT_TORCH = (
+    "import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None; "
+    "from xbench.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.mark.parametrize("emit", ["table", "json", "ddp", "python"])
+def test_torch_is_not_needed(emit: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, "plan", str(GOLDEN), "--emit", emit]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    if emit == "ddp":
+        assert "Not verified that DDP forms these buckets: torch cannot be imported here" in done.stderr
+
+
+# --- bad input: one sentence, exit 2, nothing else -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--workers", "1"], "--workers: 1 is out of range 2 to 1000000"),
+        (["--compute-scale", "-1"], "--compute-scale: -1 is out of range"),
+        (["--compute-scale", "nan"], "--compute-scale: nan is out of range"),
+        (["--rate", "10"], "--rate: '10' is not a rate"),
+        (["--rate", "10gbits"], "--rate: '10gbits' is not a rate"),
+        (["--latency", "soon"], "--latency: 'soon' is not a duration"),
+        (["--modes", "optmal"], "unknown mode 'optmal'"),
+        (["--modes", "crossover"], "--modes: 'crossover' is not one job's schedule"),
+        (["--fabric", "local:ranks=4"], "no what-if leads there"),
+        (["--fabric", "shaped:hosts=1"], "a shaped fabric needs 2 to 8 hosts"),
+        (["--fabric", "shaped:hosts=4", "--rate", "1gbit"], "--fabric and --rate exclude each other"),
+        (["--fabric", "shaped:hosts=4", "--workers", "8"], "--fabric and --workers exclude each other"),
+        (["--job", "2"], "holds 1 job"),
+        (["--emit", "ddp", "--mode", "compute"], "trains no common network"),
+        (["--emit", "ddp", "--mode", "ddp"], "what DistributedDataParallel does by itself"),
+        (["--emit", "ddp", "--mode", "wfbp,single"], "a snippet holds one plan"),
+        (["--emit", "python", "--modes", "compute"], "only the control was planned"),
+        (["--mode", "optimal"], "no snippet is asked for"),
+        (["--emit", "json", "--json", "-"], "both want stdout"),
+        (["--emit", "yaml"], "'yaml' is not one of"),
+        (["--json", "/nowhere/at/all.json"], "the folder of '/nowhere/at/all.json' does not exist"),
+    ],
+)
+def test_wrong_words(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    refused(capsys, [str(GOLDEN), *words], sentence)
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert sentence in err.splitlines()[0]
+    assert err.startswith("error: ")
+    assert all(line.startswith("  hint: ") for line in err.splitlines()[1:])
+    assert len(err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"cost_model": None}, "has no cost model"),
+        ({"layers": []}, "has no layers with gradients"),
+        ({"step": None}, "says nothing of how long a step takes"),
+        ({"schema_version": 99}, "schema version 99"),
+        ({"kind": "novel"}, "is not a valid xbench result"),
+    ],
+)
+def test_wrong_records(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, change: dict[str, object], sentence: str
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(json.loads(GOLDEN.read_text()) | change))
+    refused(capsys, [str(path)], sentence)
+
+
+def test_times_that_are_not_finite(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for number in ("NaN", "Infinity", "1e999"):
+        (tmp_path / "record.json").write_text(GOLDEN.read_text().replace('"ready_s": 0.018', f'"ready_s": {number}', 1))
+        refused(capsys, [str(tmp_path)], "Input should be a finite number")
+
+
+def test_a_missing_or_truncated_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    refused(capsys, [str(tmp_path / "none.json")], "there is no result file")
+    (tmp_path / "half.json").write_text(GOLDEN.read_text()[:500])
+    refused(capsys, [str(tmp_path / "half.json")], "is not whole JSON")
