@@ -5,21 +5,41 @@ The kinds themselves are in `records` (measured) and `scaling_record` (simulated
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from xbench.spec import WorkloadSpec
 
 Label = Literal["real", "emulated", "simulated"]
 Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
 Interval = tuple[float, float]
+LARGEST = 1e30
+"""No time, size, rate or count comes near it, and what reports compute from such numbers stays finite."""
 
 
 class Part(BaseModel):
-    """Base of everything in a record: frozen, unknown fields refused, NaN and infinity refused."""
+    """Base of everything in a record: frozen, unknown fields refused, NaN, infinity and numbers beyond LARGEST too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _is_no_larger(cls, value: Any) -> Any:
+        if _is_beyond(value):
+            raise PydanticCustomError("too_large", "no number in a record can be beyond 1e30")
+        return value
+
+
+def _is_beyond(value: object) -> bool:
+    """Whether any number in a field is beyond LARGEST. Parts inside it have been asked already."""
+    if isinstance(value, (int, float)):
+        return abs(value) > LARGEST
+    if isinstance(value, Mapping):
+        return any(map(_is_beyond, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_is_beyond, value))
 
 
 class Estimate(Part):
@@ -55,6 +75,7 @@ class WorkloadRecord(Part):
     grad_bytes: int
     batch_size: int = Field(description="samples a rank and step")
     input: str = Field(description="for people: '3×128×128 images', '64 tokens'")
+    buffer_bytes: list[int] = Field(default=[], description="the model's buffers, one entry a dtype: DDP sends them")
 
 
 class FabricRecord(Part):

@@ -39,6 +39,8 @@ __all__ = [
     "AnyRecord",
     "Bounds",
     "Comparison",
+    "Contention",
+    "ContentionPoint",
     "CostModel",
     "CostPoint",
     "CostSegment",
@@ -158,6 +160,25 @@ class CostModel(Part):
     segmented_max_relative_residual: float | None = None
 
 
+class ContentionPoint(Part):
+    """Collectives of one size, back to back, beside computation: what each costs the other."""
+
+    nbytes: int
+    in_flight: int = Field(description="how many were under way at once: 1 or 2")
+    alone_s: float = Field(description="time of one, back to back, while nothing computes")
+    loaded_s: float = Field(description="the same while the device computes")
+    compute_slowdown: float = Field(description="time of the computation beside them over its time alone")
+
+
+class Contention(Part):
+    """Communication is not free for compute: both at once against each alone."""
+
+    launch_s: float = Field(description="c0: host time of one launch; part of what slows the computation below")
+    hook_s: float = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
+    copy_s_per_byte: float = Field(default=0.0, description="copying a gradient into its bucket")
+    points: list[ContentionPoint]
+
+
 class Slice(Part):
     """Something that took from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
 
@@ -259,6 +280,7 @@ class Job(Part):
 
     workload: WorkloadRecord
     step: StepTimes | None = None
+    contention: Contention | None = None
     bounds: Bounds | None = None
     plans: dict[str, Plan] = {}
     layers: list[Layer] = []
@@ -286,6 +308,7 @@ class Profile(RecordBase):
     layers: list[Layer]
     step: StepTimes | None
     cost_model: CostModel | None = None
+    contention: Contention | None = None
     bounds: Bounds | None = None
     plans: dict[str, Plan] = {}
     samples: dict[str, list[float]] = Field(default={}, description="raw per-step times by series name")

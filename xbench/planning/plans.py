@@ -2,30 +2,168 @@
 
 `mgwfbp` decides with the straight line, as its paper does; every prediction uses T as measured (`Curve.of`), so that
 plans compare on the same link.
+
+Where contention was measured, every prediction is made of the undisturbed gradients, which the simulator then delays.
+Where it was not, but ready times were measured under traffic (`loaded`), schedules that overlap backward are predicted
+from those. Either way `mgwfbp`, `optimal` and `ddp-tuned` choose their buckets by the loaded ready times if there are
+any: their planners know no contention, so the ready times must.
+
+DDP is predicted with what it does beside its collectives: it broadcasts the model's buffers (batch-norm statistics)
+before forward, one collective a dtype, and it copies every gradient out of its bucket again when all have arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import numpy as np
+from dataclasses import dataclass
+from functools import cached_property
 
 from xbench.errors import unknown
 from xbench.planning import merge
-from xbench.planning.cost import Curve, FloatArray, Transfer
+from xbench.planning.auto import Search
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient, require_ready_order
-from xbench.planning.simulate import Buckets, simulate
+from xbench.planning.simulate import Buckets, Step, simulate
+from xbench.planning.step import StepModel
 from xbench.records import CostModel, Plan
 from xbench.units import format_percent
 
-PLANNED_MODES = ("compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
-NEED_COST = frozenset({"ddp-tuned", "mgwfbp", "optimal"})
+PLANNED_MODES = ("compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal", "auto")
+NEED_COST = frozenset({"ddp-tuned", "mgwfbp", "optimal", "auto"})
 """Modes whose buckets depend on the link."""
 
-EARLY_UPDATE = frozenset({"single", "wfbp", "mgwfbp", "optimal"})
+EARLY_UPDATE = frozenset({"single", "wfbp", "mgwfbp", "optimal", "auto"})
 """Modes on our engine, whose optimizer updates what has arrived while the rest travels."""
 
+DDP_REDUCER = frozenset({"ddp", "ddp-tuned"})
+"""Modes on DDP's own reducer."""
+
+_QUIET = frozenset({"compute", "single"})
+"""Modes whose gradients do not travel during backward."""
+
 _MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Planner:
+    """All that plans of one step on one link are made of. Raises ValueError where gradients are not in ready order.
+
+    `cost` None: communication is taken as free, and modes whose buckets depend on the link have no plan.
+    `buffer_bytes`: what DDP broadcasts before each forward, one entry a dtype [B].
+    """
+
+    step: StepModel
+    cost: CostModel | None
+    contention: Contention | None = None
+    buffer_bytes: tuple[int, ...] = ()
+
+    @property
+    def modes(self) -> list[str]:
+        """The modes that can be planned with what is known."""
+        return [mode for mode in PLANNED_MODES if self.cost is not None or mode not in NEED_COST]
+
+    def plans(self, modes: Sequence[str] | None = None) -> dict[str, Plan]:
+        """A plan by mode, in the order of `modes`; None: every mode that can be planned. Raises as `plan` does."""
+        return {mode: self.plan(mode) for mode in (self.modes if modes is None else modes)}
+
+    def plan(self, mode: str, buckets: Buckets | None = None) -> Plan:
+        """The plan of one single-job mode with its predicted step and timeline, for these `buckets` if given.
+
+        Without a cost model, `ddp`, `single` and `wfbp` still have buckets; their prediction then takes communication
+        as free, and the note says so. Raises SpecError for an unknown mode, and ValueError when the mode needs a cost
+        model and there is none.
+        """
+        if mode not in PLANNED_MODES:
+            raise unknown("mode", mode, PLANNED_MODES, listing="xbench modes")
+        if mode in NEED_COST and self.cost is None:
+            raise ValueError(f"a cost model is needed to plan {mode!r}: its buckets depend on the link")
+        if mode != "compute":
+            require_ready_order(self.step.gradients)
+        if buckets is None:
+            buckets = self._buckets(mode)
+        step = self.simulate(mode, buckets)
+        names = [gradient.name for gradient in self.step.gradients]
+        return Plan(
+            mode=mode,
+            buckets=[[names[index] for index in bucket] for bucket in buckets],
+            bucket_bytes=[sum(self.step.gradients[index].nbytes for index in bucket) for bucket in buckets],
+            predicted_step_s=step.step_s,
+            predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
+            timeline=step.timeline,
+            note=self._note(mode, step.step_s),
+        )
+
+    def simulate(self, mode: str, buckets: Buckets) -> Step:
+        """The step that `mode` makes with these buckets of `step.gradients`."""
+        gradients, backward_s = self.step.gradients, self.step.backward_s
+        if self.contention is None and self.step.loaded is not None and mode not in _QUIET:
+            buckets = _translated(buckets, gradients, self.step.loaded)
+            gradients = self.step.loaded
+            backward_s = max(backward_s, gradients[-1].ready_s)
+        forward_s, optimizer_s = self.step.forward_s, self.step.optimizer_s
+        if mode in DDP_REDUCER and self.contention is not None:
+            forward_s += sum(self._curve(float(nbytes)) for nbytes in self.buffer_bytes)
+            optimizer_s += self.contention.copy_s_per_byte * self.step.grad_bytes
+        return simulate(
+            gradients,
+            buckets,
+            self._curve,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            optimizer_s=optimizer_s,
+            single_after_backward=mode == "single",
+            early_update=mode in EARLY_UPDATE,
+            contention=self.contention,
+        )
+
+    @cached_property
+    def _curve(self) -> Curve:
+        return Curve.of(self.cost) if self.cost is not None else Curve.line(0.0, 0.0)
+
+    def _buckets(self, mode: str) -> Buckets:
+        quiet = self.step.gradients
+        gradients = self.step.loaded or quiet
+        if mode == "single":
+            return merge.single(quiet)
+        if mode == "wfbp":
+            return merge.wfbp(quiet)
+        if mode == "ddp":
+            return merge.ddp(quiet)
+        if self.cost is None or mode == "compute":
+            return []
+        if mode == "mgwfbp":
+            found = merge.mgwfbp(gradients, self.cost.alpha_s, self.cost.beta_s_per_byte)
+        elif mode == "optimal":
+            found = merge.optimal(gradients, self._curve)
+        elif mode == "ddp-tuned":
+            found = _tuned(gradients, merge.optimal(gradients, self._curve))
+        else:
+            return self.search().best().buckets
+        return _translated(found, gradients, quiet)
+
+    def search(self) -> Search:
+        """The search behind `auto`. Raises ValueError without a cost model."""
+        if self.cost is None:
+            raise ValueError("a cost model is needed to plan 'auto': its buckets depend on the link")
+        return Search(
+            self.step.gradients,
+            self.cost,
+            backward_s=self.step.backward_s,
+            optimizer_s=self.step.optimizer_s,
+            contention=self.contention,
+        )
+
+    def _note(self, mode: str, step_s: float) -> str | None:
+        if self.cost is None and mode != "compute":
+            return "no cost model: communication is taken as free"
+        if mode == "mgwfbp":
+            best_s = self.simulate("optimal", self._buckets("optimal")).step_s
+            gap = step_s / best_s - 1.0 if best_s > 0 else 0.0
+            return f"the paper's greedy: predicted step {format_percent(max(0.0, gap))} above the exact optimum's"
+        if mode in DDP_REDUCER:
+            return "from the second step on: DDP rebuilds its buckets after the first"
+        return None
 
 
 def make_plan(
@@ -37,59 +175,8 @@ def make_plan(
     backward_s: float,
     optimizer_s: float,
 ) -> Plan:
-    """The plan of one single-job mode, with its predicted step and timeline.
-
-    Without a cost model, `ddp`, `single` and `wfbp` still have buckets; their prediction then takes communication as
-    free, and the note says so. Raises SpecError for an unknown mode, and ValueError when the mode needs a cost model
-    and there is none, or the gradients are not in ready order.
-    """
-    if mode not in PLANNED_MODES:
-        raise unknown("mode", mode, PLANNED_MODES, listing="xbench modes")
-    if mode in NEED_COST and cost is None:
-        raise ValueError(f"a cost model is needed to plan {mode!r}: its buckets depend on the link")
-    if mode != "compute":
-        require_ready_order(gradients)
-    curve = Curve.of(cost) if cost is not None else _free
-
-    def step_s(buckets: Buckets) -> float:
-        return simulate(
-            gradients,
-            buckets,
-            curve,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            optimizer_s=optimizer_s,
-            early_update=True,
-        ).step_s
-
-    buckets = _buckets(mode, gradients, cost, curve)
-    step = simulate(
-        gradients,
-        buckets,
-        curve,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        optimizer_s=optimizer_s,
-        single_after_backward=mode == "single",
-        early_update=mode in EARLY_UPDATE,
-    )
-    note: str | None = None
-    if cost is None and mode != "compute":
-        note = "no cost model: communication is taken as free"
-    elif mode == "mgwfbp":
-        gap = step.step_s / step_s(merge.optimal(gradients, curve)) - 1.0 if step.step_s > 0 else 0.0
-        note = f"the paper's greedy: predicted step {format_percent(max(0.0, gap))} above the exact optimum's"
-    elif mode in ("ddp", "ddp-tuned"):
-        note = "from the second step on: DDP rebuilds its buckets after the first"
-    return Plan(
-        mode=mode,
-        buckets=[[gradients[index].name for index in bucket] for bucket in buckets],
-        bucket_bytes=[sum(gradients[index].nbytes for index in bucket) for bucket in buckets],
-        predicted_step_s=step.step_s,
-        predicted_exposed_s=step.exposed_s,
-        timeline=step.timeline,
-        note=note,
-    )
+    """`Planner.plan` for a step of these parts without contention. Raises as it does."""
+    return Planner(StepModel(tuple(gradients), forward_s, backward_s, optimizer_s), cost).plan(mode)
 
 
 def make_plans(
@@ -102,18 +189,8 @@ def make_plans(
     backward_s: float,
     optimizer_s: float,
 ) -> dict[str, Plan]:
-    """A plan by mode, in the order of `modes`; None: every mode that can be planned with what is known.
-
-    Raises as `make_plan` does.
-    """
-    if modes is None:
-        modes = [mode for mode in PLANNED_MODES if cost is not None or mode not in NEED_COST]
-    return {
-        mode: make_plan(
-            mode, gradients, cost, forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s
-        )
-        for mode in modes
-    }  # fmt: skip
+    """`Planner.plans` for a step of these parts without contention. Raises as it does."""
+    return Planner(StepModel(tuple(gradients), forward_s, backward_s, optimizer_s), cost).plans(modes)
 
 
 def bucket_caps_mib(plan: Plan, dtypes: Mapping[str, str] | None = None) -> list[float]:
@@ -135,20 +212,10 @@ def bucket_caps_mib(plan: Plan, dtypes: Mapping[str, str] | None = None) -> list
     return _caps_mib(kinds, plan.bucket_bytes)
 
 
-def _buckets(mode: str, gradients: Sequence[Gradient], cost: CostModel | None, curve: Transfer) -> Buckets:
-    if mode == "single":
-        return merge.single(gradients)
-    if mode == "wfbp":
-        return merge.wfbp(gradients)
-    if mode == "ddp":
-        return merge.ddp(gradients)
-    if mode == "mgwfbp" and cost is not None:
-        return merge.mgwfbp(gradients, cost.alpha_s, cost.beta_s_per_byte)
-    if mode == "optimal":
-        return merge.optimal(gradients, curve)
-    if mode == "ddp-tuned":
-        return _tuned(gradients, merge.optimal(gradients, curve))
-    return []
+def _translated(buckets: Buckets, of: Sequence[Gradient], to: Sequence[Gradient]) -> Buckets:
+    """Buckets of one order of the same gradients as buckets of another."""
+    place = {gradient.name: index for index, gradient in enumerate(to)}
+    return [[place[of[index].name] for index in bucket] for bucket in buckets]
 
 
 def _tuned(gradients: Sequence[Gradient], wanted: Buckets) -> Buckets:
@@ -165,7 +232,3 @@ def _caps_mib(kinds: Sequence[str], bucket_bytes: Sequence[int]) -> list[float]:
         total[kind] = total.get(kind, 0) + nbytes
     heaviest = max(total, key=lambda kind: total[kind], default="")
     return [nbytes / _MIB for kind, nbytes in zip(kinds, bucket_bytes, strict=True) if kind == heaviest and nbytes > 0]
-
-
-def _free(nbytes: FloatArray, /) -> FloatArray:
-    return np.zeros_like(nbytes)

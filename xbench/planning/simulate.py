@@ -11,8 +11,8 @@ while later buckets still travel (its time shared out by bytes): only the last b
     done[0] = backward        done[k] = max(done[k−1], end[k]) + optimizer · bytes of k / bytes of all
     step    = forward + done[last]
 
-Launching costs nothing here, and compute and communication do not slow each other down. A model of that contention
-changes `transfers` (when a collective runs) and the length of backward in `simulate`, and nothing else.
+Without a `contention` launching costs nothing, and compute and communication do not slow each other down. With one,
+they share the host as measured: see `xbench.planning.contention`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from xbench.planning.contention import Contention, Shared, share
 from xbench.planning.cost import Transfer
 from xbench.planning.gradients import Gradient
 from xbench.records import Slice, Timeline
@@ -56,10 +57,7 @@ def transfers(
 
     Raises ValueError when a bucket is empty, or a gradient is missing, unknown or in two buckets.
     """
-    placed = sorted(index for bucket in buckets for index in bucket)
-    if placed != list(range(len(gradients))) or not all(buckets):
-        raise ValueError(f"the buckets do not hold each of the {len(gradients)} gradients exactly once")
-    sizes = [sum(gradients[index].nbytes for index in bucket) for bucket in buckets]
+    sizes = bucket_bytes(gradients, buckets)
     took = curve(np.array(sizes, dtype=np.float64)).tolist()
     found: list[Collective] = []
     free_s = not_before_s
@@ -80,41 +78,66 @@ def simulate(
     optimizer_s: float,
     single_after_backward: bool = False,
     early_update: bool = False,
+    contention: Contention | None = None,
 ) -> Step:
     """The step that these buckets make. No buckets: compute alone, and `curve` may be None.
 
-    `single_after_backward`: nothing travels before the whole backward pass is over. Raises ValueError for a part of
-    the step that is negative or not finite, for buckets that are not a partition of the gradients, and for buckets
-    without a curve.
+    `gradients` in ready order, undisturbed. `single_after_backward`: nothing travels before the whole backward pass is
+    over. Raises ValueError for a part of the step that is negative or not finite, for buckets that are not a partition
+    of the gradients, and for buckets without a curve.
     """
     for name, part_s in (("forward_s", forward_s), ("backward_s", backward_s), ("optimizer_s", optimizer_s)):
         if not math.isfinite(part_s) or part_s < 0:
             raise ValueError(f"{name} is {part_s}: a part of a step takes zero seconds or more")
-    travelling: list[Collective] = []
+    shared = Shared([], backward_s, [(backward_s, backward_s + optimizer_s)], backward_s + optimizer_s)
+    nbytes: list[int] = []
     if buckets:
         if curve is None:
             raise ValueError("a cost model is needed to simulate communication")
-        earliest_s = backward_s if single_after_backward else 0.0
-        travelling = transfers(gradients, buckets, curve, not_before_s=earliest_s)
-    updates = _updates(travelling, backward_s, optimizer_s, early=early_update)
-    free_since_s = [backward_s, *(end_s for _, end_s in updates)]
-    exposed_s = sum(start_s - since_s for since_s, (start_s, _) in zip(free_since_s, updates, strict=False))
-    timeline = Timeline(
+        sizes = bucket_bytes(gradients, buckets)
+        if contention is None:
+            earliest_s = backward_s if single_after_backward else 0.0
+            travelling = transfers(gradients, buckets, curve, not_before_s=earliest_s)
+            updates = _updates(travelling, backward_s, optimizer_s, early=early_update)
+            shared = Shared([(c.start_s, c.end_s) for c in travelling], backward_s, updates, updates[-1][1])
+        else:
+            length_s = backward_s + contention.hooks_s(gradients)
+            delayed = contention.with_hooks(gradients)
+            complete = [length_s if single_after_backward else max(delayed[i].ready_s for i in b) for b in buckets]
+            shared = share(
+                complete, sizes, curve, contention,
+                backward_s=length_s, optimizer_s=optimizer_s, early_update=early_update,
+            )  # fmt: skip
+        nbytes = sizes
+    step_s = forward_s + shared.end_s
+    return Step(step_s, _waited(shared), _timeline(shared, nbytes, forward_s))
+
+
+def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
+    """Bytes of each bucket. Raises ValueError when one is empty, or a gradient is missing, unknown or in two."""
+    placed = sorted(index for bucket in buckets for index in bucket)
+    if placed != list(range(len(gradients))) or not all(buckets):
+        raise ValueError(f"the buckets do not hold each of the {len(gradients)} gradients exactly once")
+    return [sum(gradients[index].nbytes for index in bucket) for bucket in buckets]
+
+
+def _waited(shared: Shared) -> float:
+    """How long the device has nothing to do from the end of backward on [s]."""
+    free_since_s = [shared.backward_end_s, *(end_s for _, end_s in shared.updates)]
+    return sum(start_s - since_s for since_s, (start_s, _) in zip(free_since_s, shared.updates, strict=False))
+
+
+def _timeline(shared: Shared, nbytes: Sequence[int], forward_s: float) -> Timeline:
+    compute = [("forward", -forward_s, 0.0), ("backward", 0.0, shared.backward_end_s)]
+    compute += [("optimizer", start_s, end_s) for start_s, end_s in shared.updates]
+    return Timeline(
         label="simulated",
-        compute=[
-            Slice(name="forward", start_s=0.0, end_s=forward_s),
-            Slice(name="backward", start_s=forward_s, end_s=forward_s + backward_s),
-            *(
-                Slice(name="optimizer", start_s=forward_s + start_s, end_s=forward_s + end_s)
-                for start_s, end_s in updates
-            ),
-        ],
+        compute=[Slice(name=n, start_s=forward_s + start, end_s=forward_s + end) for n, start, end in compute],
         communication=[
-            Slice(name=f"bucket {number}", start_s=forward_s + c.start_s, end_s=forward_s + c.end_s, nbytes=c.nbytes)
-            for number, c in enumerate(travelling, start=1)
+            Slice(name=f"bucket {number}", start_s=forward_s + start_s, end_s=forward_s + end_s, nbytes=size)
+            for number, ((start_s, end_s), size) in enumerate(zip(shared.sent, nbytes, strict=True), start=1)
         ],
     )
-    return Step(step_s=forward_s + updates[-1][1], exposed_s=exposed_s, timeline=timeline)
 
 
 def _updates(

@@ -21,6 +21,8 @@ class StepModel:
     forward_s: float
     backward_s: float
     optimizer_s: float
+    loaded: tuple[Gradient, ...] | None = None
+    """The gradients with the ready times measured while gradients travelled, in that order, where they were."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:
@@ -28,7 +30,9 @@ class StepModel:
         whole_s = step.forward_s + step.backward_s + step.optimizer_s
         if not whole_s > 0:
             raise ValueError(f"a step of {whole_s} s cannot be planned: its parts must take time")
-        measured = cls(tuple(from_layers(layers)), step.forward_s, step.backward_s, step.optimizer_s)
+        gradients = tuple(from_layers(layers))
+        loaded = _loaded(layers, gradients)
+        measured = cls(gradients, step.forward_s, step.backward_s, step.optimizer_s, loaded)
         return measured.scaled(step.uninstrumented_step_s / whole_s)
 
     @property
@@ -49,8 +53,25 @@ class StepModel:
     def scaled(self, factor: float) -> StepModel:
         """The step of a device that takes `factor` times as long: 0.25 is one four times as fast."""
         return StepModel(
-            tuple(replace(gradient, ready_s=gradient.ready_s * factor) for gradient in self.gradients),
+            _slower(self.gradients, factor),
             self.forward_s * factor,
             self.backward_s * factor,
             self.optimizer_s * factor,
+            _slower(self.loaded, factor) if self.loaded is not None else None,
         )
+
+
+def _slower(gradients: Sequence[Gradient], factor: float) -> tuple[Gradient, ...]:
+    return tuple(replace(gradient, ready_s=gradient.ready_s * factor) for gradient in gradients)
+
+
+def _loaded(layers: Sequence[Layer], quiet: Sequence[Gradient]) -> tuple[Gradient, ...] | None:
+    """The gradients under load, in that ready order; quiet times where one was not measured; None where none was."""
+    ready_s = {tensor.name: tensor.ready_loaded_s for layer in layers for tensor in layer.tensors}
+    if all(value is None for value in ready_s.values()):
+        return None
+    found = [
+        replace(gradient, ready_s=loaded_s if (loaded_s := ready_s[gradient.name]) is not None else gradient.ready_s)
+        for gradient in quiet
+    ]
+    return tuple(sorted(found, key=lambda gradient: gradient.ready_s))

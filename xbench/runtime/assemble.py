@@ -85,6 +85,7 @@ def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bo
         layers=job.layers,
         step=job.step,
         cost_model=job.cost_model,
+        contention=job.contention,
         bounds=job.bounds if job.cost_model is not None else None,
         plans=job.plans,
         samples=job.series,
@@ -111,6 +112,7 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
             Job(
                 workload=job.workload or frame.workloads[place],
                 step=job.step,
+                contention=job.contention,
                 bounds=job.bounds,
                 plans=job.plans,
                 layers=job.layers,

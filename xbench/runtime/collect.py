@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from xbench.records import Bounds, CostModel, Layer, Parity, Plan, Sample, StepTimes, WorkloadRecord
+from xbench.records import Bounds, Contention, CostModel, Layer, Parity, Plan, Sample, StepTimes, WorkloadRecord
 from xbench.spec import RunSpec
 from xbench.stats.windows import overlap_rates
 
@@ -29,6 +29,7 @@ class JobFindings:
         self.step: StepTimes | None = None
         self.series: dict[str, list[float]] = {}
         self.cost_model: CostModel | None = None
+        self.contention: Contention | None = None
         self.plans: dict[str, Plan] = {}
         self.bounds: Bounds | None = None
 
@@ -62,6 +63,7 @@ class Collector:
         elif kind == "plans":
             found = self.jobs[job]
             found.cost_model = CostModel.model_validate(event["cost_model"]) if event["cost_model"] else None
+            found.contention = Contention.model_validate(event["contention"]) if event.get("contention") else None
             found.plans = {name: Plan.model_validate(plan) for name, plan in event["plans"].items()}
             found.bounds = Bounds.model_validate(event["bounds"])
         elif kind == "parity":

@@ -1,28 +1,33 @@
-"""A rank's profile phase: layers, collectives, plans. Every rank of the job calls `profile_job` together.
+"""A rank's profile phase: layers, collectives, contention, plans. Every rank of the job calls `profile_job` together.
 
-Gradients become ready later while others travel, where one processor computes and sends: on one core at 1 Gbit/s the
-backward pass takes half as long again. A plan made from the quiet profile then launches its last bucket too late. So
-the exact plan is run, the ready times are measured again under its traffic, and it is made anew from those, twice;
-every schedule that overlaps backward is planned and predicted from these loaded ready times.
+Gradients become ready later while others travel, where one processor computes and sends. So three more things are
+measured after the quiet step and the quiet link: the ready times under the exact plan's own traffic, twice, each time
+planned anew (schedules whose planners know no contention choose their buckets by these), what collectives and
+computation cost each other (`profilers.contention`; every prediction is made with it), and, where `auto` is to run,
+the best candidates for a few steps (`runtime.trial`).
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from xbench.planning import Gradient, bounds, from_layers, make_plans
+from xbench.planning import StepModel, bounds
+from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, fit
+from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
+from xbench.profilers.contention import measure_contention, summarise_contention
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import cost_points, left_out, samples, summarise
-from xbench.records import CostModel, Layer, Plan, StepTimes
+from xbench.records import Contention as ContentionRecord
+from xbench.records import CostModel, Layer, Plan
 from xbench.runtime.program import JobPlan
+from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine
 
 if TYPE_CHECKING:
@@ -31,10 +36,6 @@ if TYPE_CHECKING:
 COLLECTIVES_S = 6.0
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
-#: Modes whose gradients travel during backward; the others are planned from the quiet profile.
-OVERLAPPED = ("ddp", "ddp-tuned", "wfbp", "mgwfbp", "optimal")
-QUIET = ("compute", "single")
-ORDER = ("compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 
 
 def profile_job(rank: Rank) -> JobPlan:
@@ -59,7 +60,9 @@ def profile_job(rank: Rank) -> JobPlan:
             )
 
     keep_profile()
-    cost = None
+    cost: CostModel | None = None
+    contention: ContentionRecord | None = None
+    buffer_bytes = tuple(rank.workload.describe().buffer_bytes)
     if world_size > 1:
         rank.note("measuring collectives")
         measured = measure_all_reduce(
@@ -72,12 +75,24 @@ def profile_job(rank: Rank) -> JobPlan:
         )
         cost = fit(cost_points(gathered(measured)), backend=dist.get_backend(), world_size=world_size)
         for _ in range(UNDER_LOAD_ROUNDS):
-            plan, _ = plan_job(layers, step, cost)
-            buckets = complete(plan, unused).buckets["optimal"]
-            assert buckets is not None
-            layers = with_loaded(layers, ready_under_load(rank, buckets))
+            exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
+            layers = with_loaded(layers, ready_under_load(rank, with_missing(exact.buckets, unused)))
         keep_profile()
-    plan, event = plan_job(layers, step, cost)
+        if rank.device.type == "cpu":
+            curve = Curve.of(cost)
+            most_bytes = sum(layer.grad_bytes for layer in layers)
+            both = measure_contention(rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note)
+            contention = summarise_contention(gathered(both))
+    planner = Planner(
+        StepModel.of(layers, step),
+        cost,
+        Contention.of(contention) if contention is not None and contention.points else None,
+        buffer_bytes,
+    )
+    plans = planner.plans()
+    if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):
+        plans["auto"] = try_candidates(rank, planner, plans, unused)
+    plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
     if rank.rank == 0:
         rank.journal.write("plans", **event)
     return complete(plan, unused)
@@ -120,64 +135,42 @@ def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer
     ]
 
 
-def plan_job(layers: list[Layer], step: StepTimes, cost: CostModel | None) -> tuple[JobPlan, dict[str, Any]]:
-    """Plans, bounds and what the blocks need to know, from the measurements. Deterministic: every rank gets the same.
-
-    The parts of the step are instrumented and the step that users run is not, so all parts are scaled to make up the
-    bare step: predictions and bounds are then of the loop that `compare` times.
-    """
-    bare = step.uninstrumented_step_s / (step.forward_s + step.backward_s + step.optimizer_s)
-    quiet = [replace(gradient, ready_s=gradient.ready_s * bare) for gradient in from_layers(layers)]
-    loaded = under_load(layers, quiet, bare)
-    forward_s, backward_s, optimizer_s = (bare * part for part in (step.forward_s, step.backward_s, step.optimizer_s))
-    stretched_s = max(backward_s, loaded[-1].ready_s)
+def job_plan(
+    planner: Planner, plans: Mapping[str, Plan], compute_s: float, contention: ContentionRecord | None
+) -> tuple[JobPlan, dict[str, Any]]:
+    """What the blocks need to know of these plans, and the journal's event. Every rank makes the same."""
+    step, cost = planner.step, planner.cost
     curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
-    modes = [mode for mode in ORDER if cost is not None or mode in ("compute", "ddp", "single", "wfbp")]
-    plans: dict[str, Plan] = {}
-    for names, gradients, length_s in ((QUIET, quiet, backward_s), (OVERLAPPED, loaded, stretched_s)):
-        chosen = [mode for mode in names if mode in modes]
-        plans |= make_plans(gradients, cost, chosen, forward_s=forward_s, backward_s=length_s, optimizer_s=optimizer_s)
-    compute_s = step.uninstrumented_step_s
-    plans = {
-        mode: plans[mode].model_copy(update={"predicted_exposed_s": max(0.0, plans[mode].predicted_step_s - compute_s)})
-        for mode in modes
-    }
-    lower = bounds(
-        quiet, curve, forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s, compute_s=compute_s
-    )
+    lower = bounds(step.gradients, curve, compute_s=compute_s, **step.parts)
     plan = JobPlan(
         buckets={name: None if name in ("ddp", "compute") else p.buckets for name, p in plans.items()},
         step_s={name: p.predicted_step_s for name, p in plans.items()},
         exposed_s={name: p.predicted_exposed_s for name, p in plans.items()},
-        link_s={name: float(sum(curve(nbytes) for nbytes in p.bucket_bytes)) for name, p in plans.items()},
+        link_s={name: float(sum(curve(float(nbytes)) for nbytes in p.bucket_bytes)) for name, p in plans.items()},
         compute_s=compute_s,
     )
     event = {
         "cost_model": cost.model_dump() if cost is not None else None,
+        "contention": contention.model_dump() if contention is not None else None,
         "plans": {name: p.model_dump() for name, p in plans.items()},
         "bounds": lower.model_dump(),
     }
     return plan, event
 
 
-def under_load(layers: list[Layer], quiet: list[Gradient], bare: float) -> list[Gradient]:
-    """The gradients with their loaded ready times, in that order; the quiet ones where nothing was measured."""
-    ready_s = {t.name: t.ready_loaded_s for layer in layers for t in layer.tensors}
-    found = [
-        replace(g, ready_s=loaded_s * bare if (loaded_s := ready_s[g.name]) is not None else g.ready_s) for g in quiet
-    ]
-    return sorted(found, key=lambda gradient: gradient.ready_s)
+def with_missing(buckets: list[list[str]], missing: list[str]) -> list[list[str]]:
+    """The buckets, and one at the end for each parameter that got no gradient while profiling.
+
+    It may get one later, on some ranks or all, and every trainable parameter must be in exactly one bucket.
+    """
+    return [*buckets, *([name] for name in missing)]
 
 
 def complete(plan: JobPlan, missing: list[str]) -> JobPlan:
-    """Add parameters that got no gradient while profiling to each plan, a bucket each at the end.
-
-    They may get one later, on some ranks or all, and every trainable parameter must be in exactly one bucket.
-    """
+    """Each plan with the parameters that got no gradient while profiling, see `with_missing`."""
     if not missing:
         return plan
-    extra = [[name] for name in missing]
-    buckets = {name: b + extra if b is not None else None for name, b in plan.buckets.items()}
+    buckets = {name: with_missing(b, missing) if b is not None else None for name, b in plan.buckets.items()}
     return plan.model_copy(update={"buckets": buckets, "unused_parameters": True})
 
 

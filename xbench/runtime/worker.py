@@ -120,9 +120,10 @@ class Rank:
             self.turns.barrier(name)
         # A byte-sized all-reduce and not dist.barrier(): the same on every backend, and it warms the links.
         dist.all_reduce(torch.zeros(1, device=self.device))
-        self._device_idle()
+        self.device_idle()
 
-    def _device_idle(self) -> None:
+    def device_idle(self) -> None:
+        """Wait until the device has done all that it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -322,7 +323,7 @@ class Rank:
                     own = plan.step_s.get(mode.carrier, plan.compute_s)
                     steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
                 self.train(handle, warmup + steps, what, mark)
-            self._device_idle()
+            self.device_idle()
             self.clock.flush()
         self.workload.optimizer.zero_grad(set_to_none=True)
         self.journal.write(
@@ -338,7 +339,7 @@ class Rank:
 
     def _origin(self) -> tuple[float, Any]:
         """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
-        self._device_idle()
+        self.device_idle()
         return time.monotonic(), self.clock.mark()
 
 

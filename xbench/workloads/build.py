@@ -117,7 +117,16 @@ class Workload:
             grad_bytes=self.grad_bytes,
             batch_size=self.batch_size,
             input=self.input_description,
+            buffer_bytes=self.buffer_bytes,
         )
+
+    @property
+    def buffer_bytes(self) -> list[int]:
+        """Bytes of the model's buffers (batch-norm statistics) by dtype, in order of first appearance."""
+        found: dict[torch.dtype, int] = {}
+        for buffer in self.model.buffers():
+            found[buffer.dtype] = found.get(buffer.dtype, 0) + buffer.numel() * buffer.element_size()
+        return list(found.values())
 
 
 def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workload:

@@ -1,0 +1,209 @@
+"""auto: the best plan when communication is not free for compute, by search in the step simulator.
+
+With contention there is no order in which a dynamic programme could settle one bucket after the other: what a
+collective costs depends on what else is in flight and on how far backward has come, and how far it has come depends on
+what was sent. So plans are tried in the simulator itself:
+
+1. candidates from every family that is best somewhere: each schedule's own buckets, DDP's, uniform sizes, and exact
+   plans for a link that charges more for each collective (the latency that contention adds) and for ready times as
+   traffic stretches them;
+2. the best of them are improved cut by cut (drop a cut, move it, add one) until nothing helps.
+
+DDP's buckets are among the candidates, so `auto` is predicted never to be slower than they are. A plan with fewer
+buckets wins when the difference is under three parts in ten thousand a bucket: launches have costs that no model sees.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xbench.planning import merge
+from xbench.planning.contention import Contention, share
+from xbench.planning.cost import Curve, FloatArray, Transfer
+from xbench.planning.gradients import Gradient, require_ready_order
+from xbench.planning.simulate import Buckets, bucket_bytes
+from xbench.records import CostModel
+
+PENALTIES_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
+UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+IMPROVED = 3
+"""How many candidates are improved."""
+
+MOST_TRIALS = 500
+"""Simulations spent on improving one candidate."""
+
+_PER_BUCKET = 3e-4
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan and what the simulator says of it."""
+
+    name: str
+    buckets: Buckets
+    step_s: float
+
+
+class Search:
+    """Plans of one step on one link, tried in the simulator. Times [s] are since the start of backward."""
+
+    def __init__(
+        self,
+        gradients: Sequence[Gradient],
+        cost: CostModel,
+        *,
+        backward_s: float,
+        optimizer_s: float,
+        contention: Contention | None = None,
+    ) -> None:
+        """`gradients` undisturbed and in ready order. Raises ValueError when they are not."""
+        require_ready_order(gradients)
+        self.gradients = list(gradients)
+        self.cost = cost
+        self.curve = Curve.of(cost)
+        self.contention = contention or Contention.none()
+        self.backward_s = backward_s + self.contention.hooks_s(gradients)
+        self.optimizer_s = optimizer_s
+        self._ready_s = [gradient.ready_s for gradient in self.contention.with_hooks(gradients)]
+        self._carried = [0, *itertools.accumulate(gradient.nbytes for gradient in gradients)]
+        count = len(self.gradients)
+        self._forced = {j for j in range(1, count) if gradients[j].dtype != gradients[j - 1].dtype}
+
+    def seconds(self, buckets: Buckets) -> float:
+        """From the start of backward to the end of the step [s]."""
+        complete_s = [max(self._ready_s[index] for index in bucket) for bucket in buckets]
+        return self._share(complete_s, bucket_bytes(self.gradients, buckets))
+
+    def _seconds_of_cuts(self, cuts: Sequence[int]) -> float:
+        edges = [0, *cuts, len(self.gradients)]
+        complete_s = [self._ready_s[last - 1] for last in edges[1:]]
+        return self._share(complete_s, [self._carried[b] - self._carried[a] for a, b in itertools.pairwise(edges)])
+
+    def _share(self, complete_s: Sequence[float], nbytes: Sequence[int]) -> float:
+        return share(
+            complete_s, nbytes, self.curve, self.contention,
+            backward_s=self.backward_s, optimizer_s=self.optimizer_s, early_update=True,
+        ).end_s  # fmt: skip
+
+    def candidates(self) -> list[Candidate]:
+        """Every family's plan, the best first; equal plans once."""
+        found: dict[tuple[tuple[int, ...], ...], Candidate] = {}
+        for name, buckets in self._families():
+            key = tuple(tuple(bucket) for bucket in buckets)
+            if key not in found:
+                found[key] = Candidate(name, buckets, self.seconds(buckets))
+        return sorted(found.values(), key=lambda candidate: self._worth(candidate.step_s, len(candidate.buckets)))
+
+    def best(self) -> Candidate:
+        """The best plan found."""
+        starts = self.candidates()
+        finished = [starts[0], *(self._improved(candidate) for candidate in starts[:IMPROVED])]
+        return min(finished, key=lambda candidate: self._worth(candidate.step_s, len(candidate.buckets)))
+
+    def _families(self) -> Iterable[tuple[str, Buckets]]:
+        gradients = self.gradients
+        yield "ddp", merge.ddp(gradients)
+        yield "single", merge.single(gradients)
+        yield "wfbp", merge.wfbp(gradients)
+        yield "mgwfbp", merge.mgwfbp(gradients, self.cost.alpha_s, self.cost.beta_s_per_byte)
+        exact = merge.optimal(gradients, self.curve)
+        yield "optimal", exact
+        for parts in UNIFORM:
+            yield f"uniform in {parts}", self._uniform(self._carried[-1] / parts)
+        stretch = self._stretch(exact)
+        loaded = [replace(gradient, ready_s=gradient.ready_s * stretch) for gradient in gradients]
+        for penalty_s in PENALTIES_S:
+            yield f"optimal + {penalty_s * 1e3:g} ms", merge.optimal(loaded, self._charged(penalty_s))
+
+    def _stretch(self, buckets: Buckets) -> float:
+        """How much longer backward takes under this plan's traffic."""
+        if self.backward_s <= 0:
+            return 1.0
+        complete_s = [max(self._ready_s[index] for index in bucket) for bucket in buckets]
+        shared = share(
+            complete_s, bucket_bytes(self.gradients, buckets), self.curve, self.contention,
+            backward_s=self.backward_s, optimizer_s=0.0, early_update=True,
+        )  # fmt: skip
+        return shared.backward_end_s / self.backward_s
+
+    def _charged(self, penalty_s: float) -> Transfer:
+        """T beside computation, and so much more for each collective."""
+
+        def seconds(nbytes: FloatArray, /) -> FloatArray:
+            slower = np.maximum(1.0, self.contention.collective_slowdown(nbytes.ravel())[1]).reshape(nbytes.shape)
+            return np.where(nbytes > 0, self.curve(nbytes) * slower + penalty_s, 0.0)
+
+        return seconds
+
+    def _uniform(self, limit_bytes: float) -> Buckets:
+        buckets: Buckets = [[]]
+        filled = 0
+        for index, gradient in enumerate(self.gradients):
+            if buckets[-1] and (filled >= limit_bytes or index in self._forced):
+                buckets.append([])
+                filled = 0
+            buckets[-1].append(index)
+            filled += gradient.nbytes
+        return buckets
+
+    def _worth(self, seconds: float, buckets: int) -> float:
+        return seconds * (1.0 + _PER_BUCKET * buckets)
+
+    def _improved(self, start: Candidate) -> Candidate:
+        """Hill climbing on the cuts; a plan that is not contiguous is returned as it is."""
+        flat = [index for bucket in start.buckets for index in bucket]
+        if flat != list(range(len(flat))):
+            return start
+        cuts = list(itertools.accumulate(len(bucket) for bucket in start.buckets))[:-1]
+        best_s = self._worth(start.step_s, len(cuts) + 1)
+        trials = 0
+        improved = True
+        while improved and trials < MOST_TRIALS:
+            improved = False
+            for other in self._neighbours(cuts):
+                trials += 1
+                seconds = self._worth(self._seconds_of_cuts(other), len(other) + 1)
+                if seconds < best_s:
+                    cuts, best_s, improved = other, seconds, True
+                    break
+                if trials >= MOST_TRIALS:
+                    break
+        edges = [0, *cuts, len(flat)]
+        buckets = [list(range(a, b)) for a, b in itertools.pairwise(edges)]
+        return Candidate(f"{start.name}, improved", buckets, self._seconds_of_cuts(cuts))
+
+    def _neighbours(self, cuts: list[int]) -> Iterable[list[int]]:
+        """Plans one change away: the last cuts first, because what is sent last is what a step waits for."""
+        edges = [0, *cuts, len(self.gradients)]
+        for place in range(len(cuts) - 1, -1, -1):
+            at = cuts[place]
+            if at in self._forced:
+                continue
+            yield cuts[:place] + cuts[place + 1 :]
+            for distance in (1, -1, 3, -3, 9, -9):
+                if edges[place] < at + distance < edges[place + 2]:
+                    yield [*cuts[:place], at + distance, *cuts[place + 1 :]]
+        for place in range(len(edges) - 2, -1, -1):
+            first, last = edges[place], edges[place + 1]
+            if last - first > 1:
+                half = (self._carried[first] + self._carried[last]) / 2
+                middle = int(np.searchsorted(self._carried, half))
+                for at in {min(max(middle, first + 1), last - 1), last - 1}:
+                    yield [*cuts[:place], at, *cuts[place:]]
+
+
+def auto(
+    gradients: Sequence[Gradient],
+    cost: CostModel,
+    *,
+    backward_s: float,
+    optimizer_s: float,
+    contention: Contention | None = None,
+) -> Buckets:
+    """The best buckets found, in launch order; see the module. Raises ValueError when not in ready order."""
+    search = Search(gradients, cost, backward_s=backward_s, optimizer_s=optimizer_s, contention=contention)
+    return search.best().buckets

@@ -1,0 +1,210 @@
+"""What computation and communication cost each other while both run, and a step in which they share.
+
+A collective needs a processor: to launch it, to copy into and out of sockets, to add what arrives. Where the same
+processor (or the same memory, on a GPU the same multiprocessors) computes, each slows the other. Both are measured, by
+size M of the collective and by how many are in flight (a backend that works on two at once hides the latency of one
+behind the other):
+
+    ρ(M) = time of one collective beside computation / its time alone          (`collective_slowdown`)
+    σ(M) = time of computation beside collectives of M bytes / its time alone  (`compute_slowdown`)
+
+`share` then runs one backward pass as a fluid: while a collective is under way the computation proceeds at 1/σ, and
+while something computes the collective proceeds at 1/(ρ·T). Collectives are served first in, first out. Between two
+events (a bucket is complete, a collective ends, backward ends, an update ends) all rates are constant, so the timeline
+is exact for these rates. What a launch costs the host (c0) is inside σ: it was measured with the launches in it. The
+hook of each gradient, and the copy into its bucket, delay backward by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xbench import records
+from xbench.planning.cost import FloatArray, Transfer
+from xbench.planning.gradients import Gradient
+
+_EPSILON = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Contention:
+    """ρ and σ by size for one and for two collectives in flight, log-linear between measured sizes, flat beyond.
+
+    `log_sizes` (P,) ascending; `collective` and `compute` (2, P): the slow-downs with one and with two in flight.
+    """
+
+    log_sizes: FloatArray
+    collective: FloatArray
+    compute: FloatArray
+    hook_s: float = 0.0
+    copy_s_per_byte: float = 0.0
+
+    @classmethod
+    def of(cls, measured: records.Contention) -> Contention:
+        """From a record's points. Neither slow-down is below 1: a speed-up is noise.
+
+        Raises ValueError without a point or for a time that is not above zero.
+        """
+        by_size: dict[int, dict[int, records.ContentionPoint]] = {}
+        for point in measured.points:
+            if min(point.nbytes, point.alone_s, point.loaded_s, point.compute_slowdown) <= 0:
+                raise ValueError(
+                    f"a contention point of {point.nbytes} bytes has a size or time that is not above zero"
+                )
+            by_size.setdefault(point.nbytes, {})[point.in_flight] = point
+        if not by_size:
+            raise ValueError("there are no contention points")
+        sizes = sorted(by_size)
+        rows: list[tuple[list[float], list[float]]] = []
+        for in_flight in (1, 2):
+            # A size measured with only one count in flight stands for both.
+            points = [by_size[size].get(in_flight) or next(iter(by_size[size].values())) for size in sizes]
+            alone = [by_size[size].get(1, point).alone_s for size, point in zip(sizes, points, strict=True)]
+            rows.append(
+                (
+                    [
+                        max(1.0, p.loaded_s / a) if in_flight == 1 else p.loaded_s / a
+                        for p, a in zip(points, alone, strict=True)
+                    ],
+                    [max(1.0, p.compute_slowdown) for p in points],
+                )
+            )
+        return cls(
+            np.log(np.array(sizes, dtype=np.float64)),
+            np.array([row[0] for row in rows]),
+            np.array([row[1] for row in rows]),
+            measured.hook_s,
+            measured.copy_s_per_byte,
+        )
+
+    @classmethod
+    def none(cls) -> Contention:
+        """Communication that is free for computation, and the other way round."""
+        return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
+
+    def amplified(self, factor: float) -> Contention:
+        """The same with what each costs the other multiplied: ρ−1, σ−1, hooks and copies."""
+        return replace(
+            self,
+            collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
+            compute=1.0 + factor * (self.compute - 1.0),
+            hook_s=self.hook_s * factor,
+            copy_s_per_byte=self.copy_s_per_byte * factor,
+        )
+
+    def with_hooks(self, gradients: Sequence[Gradient]) -> list[Gradient]:
+        """The gradients (in ready order) with the cost of each one's hook and copy in the ready times from it on."""
+        delay_s = 0.0
+        delayed: list[Gradient] = []
+        for gradient in gradients:
+            delay_s += self.hook_s + self.copy_s_per_byte * gradient.nbytes
+            delayed.append(replace(gradient, ready_s=gradient.ready_s + delay_s))
+        return delayed
+
+    def hooks_s(self, gradients: Sequence[Gradient]) -> float:
+        """What all hooks and copies add to a backward pass [s]."""
+        return sum(self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
+
+    def collective_slowdown(self, nbytes: FloatArray) -> FloatArray:
+        """ρ, of shape (2, K) for K sizes [B]: with one and with two in flight."""
+        return self._at(self.collective, nbytes)
+
+    def compute_slowdown(self, nbytes: FloatArray) -> FloatArray:
+        """σ, of shape (2, K) for K sizes [B]: with one and with two in flight."""
+        return self._at(self.compute, nbytes)
+
+    def _at(self, table: FloatArray, nbytes: FloatArray) -> FloatArray:
+        where = np.log(np.maximum(nbytes, 1.0))
+        return np.stack([np.interp(where, self.log_sizes, row) for row in table])
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A backward pass and what follows it, times [s] since the start of backward.
+
+    `sent`: (start, end) of each bucket on the link, in launch order. `backward_end_s`: when the stretched backward pass
+    ends. `updates`: when the optimizer works. `end_s`: when the step ends.
+    """
+
+    sent: list[tuple[float, float]]
+    backward_end_s: float
+    updates: list[tuple[float, float]]
+    end_s: float
+
+
+def share(
+    complete_s: Sequence[float],
+    nbytes: Sequence[int],
+    curve: Transfer,
+    contention: Contention,
+    *,
+    backward_s: float,
+    optimizer_s: float,
+    early_update: bool,
+) -> Shared:
+    """Run one backward pass with its collectives and its optimizer.
+
+    `complete_s` [s of undisturbed backward]: when each bucket's last gradient is ready, in launch order; `nbytes` [B]
+    likewise. With `early_update` the optimizer works on what has arrived, by bytes; else once everything has. An
+    update is computation too: it slows collectives that are still under way, and they slow it.
+    """
+    count = len(nbytes)
+    sizes = np.array(nbytes, dtype=np.float64)
+    alone = curve(sizes).tolist() if count else []
+    rho = contention.collective_slowdown(sizes).tolist() if count else [[], []]
+    sigma = contention.compute_slowdown(sizes).tolist() if count else [[], []]
+    released = [max(0.0, at) for at in complete_s]
+    for k in range(1, count):
+        released[k] = max(released[k], released[k - 1])
+    whole = float(sizes.sum())
+    update_s = [optimizer_s * (size / whole) if whole > 0 else 0.0 for size in sizes.tolist()]
+
+    now = progress = 0.0
+    queued = served = 0
+    remaining = 1.0  # of the collective being served
+    started = 0.0
+    backward_end: float | None = None
+    pending = 0.0 if count else optimizer_s  # optimizer work [s] that can be done now
+    sent: list[tuple[float, float]] = []
+    updates: list[tuple[float, float]] = []
+    while True:
+        if backward_end is None and progress >= backward_s - _EPSILON:
+            backward_end, progress = now, math.inf  # whatever was not complete before is complete now
+        while queued < count and released[queued] <= progress + _EPSILON:
+            started = now if queued == served else started
+            queued += 1
+        busy, computing = queued > served, backward_end is None or pending > 0
+        if not busy and not computing:
+            break
+        slot = 1 if queued - served > 1 else 0
+        speed = 1.0 / sigma[slot][served] if busy else 1.0
+        work = pending if backward_end is not None else min([backward_s, *released[queued : queued + 1]]) - progress
+        compute_s = work / speed if computing else math.inf
+        whole_s = alone[served] * (rho[slot][served] if computing else 1.0) if busy else math.inf
+        link_s = remaining * whole_s if busy else math.inf
+        step = min(compute_s, link_s)
+        if backward_end is None:
+            progress = progress + work if compute_s <= link_s else progress + step * speed
+        elif computing:
+            pending = 0.0 if compute_s <= link_s else pending - step * speed
+            if updates and updates[-1][1] == now:
+                updates[-1] = (updates[-1][0], now + step)
+            else:
+                updates.append((now, now + step))
+        now += step
+        if not busy:
+            continue
+        remaining = 0.0 if link_s <= compute_s else remaining - step / whole_s
+        if remaining <= _EPSILON:
+            sent.append((started, now))
+            served += 1
+            remaining, started = 1.0, now
+            if early_update:
+                pending += update_s[served - 1]
+            elif served == count:
+                pending = optimizer_s
+    return Shared(sent, backward_end if backward_end is not None else now, updates, now)

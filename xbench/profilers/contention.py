@@ -1,0 +1,273 @@
+"""Both at once: what collectives cost a computation on the same host, and the other way round.
+
+Three runs of the same two things, on every rank:
+
+- *computation alone*: training steps without communication, with a mark at every layer's forward and every gradient;
+  the median offsets of the marks say how far into a step a computation is, to a fraction of a layer;
+- *collectives alone*: all-reduces of one size back to back, one or two in flight, as an engine keeps them;
+- *both*: steps in the computing thread, the same all-reduces from another. The progress made while a size was sent
+  (the marks passed, in undisturbed seconds) against the time it took is the slow-down of the computation; the time a
+  collective took against its time alone is that of the collective.
+
+The other thread launches, so what a launch costs the processor is part of the slow-down. Collectives release the
+interpreter while they wait. On a GPU the two share the device and not the host, and this measures the host: there,
+contention is not measured.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.profilers.layers import StepWorkload
+from xbench.records import Contention, ContentionPoint
+
+SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
+IN_FLIGHT = (1, 2)
+ALONE_S, TOGETHER_S = 0.2, 0.4
+PASSES = 2
+LONGEST_S = 0.15
+"""A larger size is left out when one collective of it takes longer: what holds for this one holds for it."""
+
+FEWEST, MOST = 3, 300
+TEMPLATE_STEPS = 5
+
+
+class Progress:
+    """Marks in a training step, and how far a computation is at any time, in undisturbed seconds.
+
+    `run_step` runs a step and marks it. After `learn`, `at` translates a time into progress since the first step.
+    """
+
+    def __init__(self, workload: StepWorkload) -> None:
+        self._workload = workload
+        self._marks: list[float] = []
+        self._starts: list[int] = []
+        self._handles: list[Any] = []
+        self._template: list[float] = []
+
+    def __enter__(self) -> Progress:
+        marks, now = self._marks, time.perf_counter
+        for module in self._workload.model.modules():
+            if next(module.parameters(recurse=False), None) is not None:
+                self._handles.append(module.register_forward_pre_hook(lambda *_: marks.append(now())))
+        for parameter in self._workload.model.parameters():
+            if parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(lambda _: marks.append(now()))  # type: ignore[no-untyped-call]
+                self._handles.append(hook)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def run_step(self) -> None:
+        """One training step without communication."""
+        self._starts.append(len(self._marks))
+        self._marks.append(time.perf_counter())
+        self._workload.optimizer.zero_grad(set_to_none=True)
+        self._workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+        self._workload.optimizer.step()
+
+    def learn(self, warmup: int = 1) -> None:
+        """Take the steps run so far, but the first `warmup`, as undisturbed, and forget them."""
+        self._starts.append(len(self._marks))
+        self._marks.append(time.perf_counter())
+        steps = [[*self._marks[a:b], self._marks[b]] for a, b in itertools.pairwise(self._starts)][warmup:]
+        if len({len(step) for step in steps}) > 1:  # a graph that changes from step to step: only whole steps compare
+            steps = [[step[0], step[-1]] for step in steps]
+            self.__exit__()
+        columns = zip(*([mark - step[0] for mark in step] for step in steps), strict=True)
+        self._template = list(itertools.accumulate((statistics.median(column) for column in columns), max))
+        self._marks.clear()
+        self._starts.clear()
+
+    def at(self, when_s: float) -> float:
+        """Undisturbed seconds of computation done by `when_s` since `learn`; linear between marks."""
+        per_step = len(self._template) - 1
+        index = bisect.bisect_right(self._marks, when_s) - 1
+        if index < 0:
+            return 0.0
+        step, place = divmod(index, per_step)
+        passed, following = self._marks[index], self._marks[min(index + 1, len(self._marks) - 1)]
+        within = (when_s - passed) / (following - passed) if following > passed else 0.0
+        here, there = self._template[place], self._template[place + 1]
+        return step * self._template[-1] + here + min(1.0, within) * (there - here)
+
+    def end(self) -> None:
+        """A last mark, so that progress in the last step can be told."""
+        self._marks.append(time.perf_counter())
+
+
+@dataclass
+class Stream:
+    """All-reduces of one size back to back: when it began and ended on this rank's clock, of how many collectives."""
+
+    nbytes: int
+    in_flight: int
+    count: int
+    begin_s: float = 0.0
+    end_s: float = 0.0
+
+    @property
+    def each_s(self) -> float:
+        """Seconds a collective."""
+        return (self.end_s - self.begin_s) / self.count
+
+
+@dataclass
+class Measured:
+    """What one rank saw. Slow-downs hold one entry a stream of `together`."""
+
+    alone: list[Stream] = field(default_factory=list)
+    together: list[Stream] = field(default_factory=list)
+    slowdowns: list[float] = field(default_factory=list)
+    launch_s: float = 0.0
+    hook_s: float = 0.0
+    copy_s_per_byte: float = 0.0
+
+
+def measure_contention(
+    workload: StepWorkload,
+    group: dist.ProcessGroup | None,
+    transfer_s: Callable[[float], float],
+    *,
+    most_bytes: int,
+    note: Callable[[str], None],
+) -> Measured:
+    """Run the three; every rank of `group` calls it together. CPU ranks only.
+
+    `transfer_s` is T [s] of a size [B] as every rank knows it: it decides how many collectives fill a stream, on all
+    ranks alike. No size above `most_bytes` is tried, nor one that takes longer than LONGEST_S. Trains the model.
+    Raises ValueError for a group of one, and what the backend raises.
+    """
+    if dist.get_world_size(group) < 2:
+        raise ValueError("contention needs at least two ranks")
+    found = Measured()
+    found.hook_s, found.copy_s_per_byte = _copy_cost()
+    sizes = [size for size in SIZES if size <= most_bytes and transfer_s(size) <= LONGEST_S] or [SIZES[0]]
+
+    def streams(seconds: float) -> list[Stream]:
+        return [
+            Stream(size, in_flight, max(FEWEST, min(MOST, int(seconds / max(1e-4, transfer_s(size))))))
+            for size in sizes
+            for in_flight in IN_FLIGHT
+        ]
+
+    launches: list[float] = []
+    for stream in streams(ALONE_S):
+        note(f"collectives of {stream.nbytes} bytes, alone")
+        launches += _send(stream, group)
+        found.alone.append(stream)
+    found.launch_s = statistics.median(launches)
+    for number in range(PASSES):
+        again = streams(TOGETHER_S)
+        found.together += again if number % 2 == 0 else again[::-1]
+
+    with Progress(workload) as progress:
+        for number in range(TEMPLATE_STEPS + 1):
+            note(f"computation alone, step {number + 1}")
+            progress.run_step()
+        progress.learn()
+        failures: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                for stream in found.together:
+                    _send(stream, group)
+            except BaseException as error:
+                failures.append(error)
+
+        sender = threading.Thread(target=send, name="xbench-collectives", daemon=True)
+        sender.start()
+        while sender.is_alive():
+            note("computation and collectives at once")
+            progress.run_step()
+        sender.join()
+        progress.end()
+        if failures:
+            raise failures[0]
+    for stream in found.together:
+        done_s = progress.at(stream.end_s) - progress.at(stream.begin_s)
+        found.slowdowns.append((stream.end_s - stream.begin_s) / done_s if done_s > 0 else float("inf"))
+    workload.optimizer.zero_grad(set_to_none=True)
+    return found
+
+
+def summarise_contention(ranks: Sequence[Measured]) -> Contention:
+    """One table from every rank's: times of the slowest rank, slow-downs as the ranks' mean, passes as their mean.
+
+    A rank that made no progress at all while a size was sent is left out for it; where all are, so is the size.
+    """
+    first = ranks[0]
+    points: list[ContentionPoint] = []
+    for place, stream in enumerate(first.alone):
+        key = (stream.nbytes, stream.in_flight)
+        loaded: list[float] = []
+        slowdowns: list[float] = []
+        for number, again in enumerate(first.together):
+            if (again.nbytes, again.in_flight) == key:
+                loaded.append(max(rank.together[number].each_s for rank in ranks))
+                slowdowns += [r.slowdowns[number] for r in ranks if r.slowdowns[number] != float("inf")]
+        if slowdowns:
+            points.append(
+                ContentionPoint(
+                    nbytes=stream.nbytes,
+                    in_flight=stream.in_flight,
+                    alone_s=max(rank.alone[place].each_s for rank in ranks),
+                    loaded_s=statistics.mean(loaded),
+                    compute_slowdown=statistics.mean(slowdowns),
+                )
+            )
+    return Contention(
+        launch_s=max(rank.launch_s for rank in ranks),
+        hook_s=max(rank.hook_s for rank in ranks),
+        copy_s_per_byte=max(rank.copy_s_per_byte for rank in ranks),
+        points=points,
+    )
+
+
+def _send(stream: Stream, group: dist.ProcessGroup | None) -> list[float]:
+    """Send a stream; the host time of each launch [s]."""
+    buffers = [torch.zeros(stream.nbytes // 4) for _ in range(stream.in_flight)]
+    flying: list[dist.Work] = []
+    launches: list[float] = []
+    dist.all_reduce(torch.zeros(1), group=group)  # all ranks are here
+    stream.begin_s = time.perf_counter()
+    for number in range(stream.count):
+        if len(flying) == stream.in_flight:
+            flying.pop(0).wait()
+        before_s = time.perf_counter()
+        work = dist.all_reduce(buffers[number % stream.in_flight], group=group, async_op=True)
+        launches.append(time.perf_counter() - before_s)
+        assert work is not None
+        flying.append(work)
+    for work in flying:
+        work.wait()
+    stream.end_s = time.perf_counter()
+    return launches
+
+
+def _copy_cost(repetitions: int = 30) -> tuple[float, float]:
+    """Host time of a scaled copy into a bucket: (whatever its size [s], a byte [s/B]), from a tiny and a large one."""
+    took: list[float] = []
+    sizes = (64, 1024 * 1024)  # elements: the large one does not fit a core's own cache, as a step's gradients do not
+    for elements in sizes:
+        source, bucket = torch.ones(elements), torch.ones(elements)
+        times: list[float] = []
+        for _ in range(repetitions):
+            before_s = time.perf_counter()
+            torch.mul(source, 0.5, out=bucket)
+            times.append(time.perf_counter() - before_s)
+        took.append(statistics.median(times))
+    return took[0], max(0.0, (took[1] - took[0]) / (4 * (sizes[1] - sizes[0])))

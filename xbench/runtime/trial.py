@@ -1,0 +1,135 @@
+"""A few real steps of the best candidate plans, before `auto` settles on one.
+
+The search ranks plans by a model, and the model's best are often within its error of each other. So a short list (the
+search's best, and each schedule's own buckets that are predicted close) is run in turns, a step of warm-up and two
+steps at a time, and the fastest is taken: by its median, and only over the model's favourite where it is a percent
+faster. Where measurement and prediction disagree by more than a tenth, what computation and communication cost each
+other is scaled until the candidates' predictions fit, the search runs again, and its new answer is tried too.
+
+All ranks decide alike: times are the slowest rank's, shared before any decision.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from xbench.planning.auto import Candidate
+from xbench.planning.plans import Planner
+from xbench.planning.simulate import Buckets
+from xbench.records import Plan
+from xbench.schedules.engine import Engine
+from xbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from xbench.runtime.worker import Rank
+
+TRIAL_S = 15.0
+MOST_ROUNDS = 5
+TIMED_STEPS = 2
+CLOSE = 1.3
+"""Other schedules' plans are tried when they are predicted to take at most this many times the best."""
+
+RIVALS = ("optimal", "ddp", "mgwfbp", "single", "wfbp")
+BETTER = 0.99
+DISAGREE = 0.10
+_FACTORS = (0.25, 4.0)
+
+
+def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unused: Sequence[str]) -> Plan:
+    """The plan of `auto` after the trial. Every rank calls it together and gets the same."""
+    favourite = Candidate("auto", _indices(planner, plans["auto"]), plans["auto"].predicted_step_s)
+    shortlist = [favourite]
+    for mode in RIVALS:
+        if mode not in plans:
+            continue
+        buckets = _indices(planner, plans[mode])
+        step_s = planner.simulate("auto", buckets).step_s
+        if step_s <= CLOSE * favourite.step_s and all(buckets != other.buckets for other in shortlist):
+            shortlist.append(Candidate(mode, buckets, step_s))
+    rounds = _rounds(shortlist)
+    if rounds == 0:
+        why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
+        return plans["auto"].model_copy(update={"note": why})
+    measured = _run(rank, planner, shortlist, rounds, unused)
+    off = statistics.median(m / c.step_s for m, c in zip(measured, shortlist, strict=True))
+    again = ""
+    if abs(off - 1) > DISAGREE and planner.contention is not None:
+        fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, shortlist, measured)))
+        found = fitted.search().best()
+        if all(found.buckets != other.buckets for other in shortlist):
+            best = min(range(len(shortlist)), key=lambda place: measured[place])
+            second = [shortlist[best], Candidate("planned again", found.buckets, found.step_s)]
+            again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
+            both = _run(rank, planner, second, rounds, unused)
+            shortlist.append(second[1])
+            measured.append(measured[best] * both[1] / both[0])
+    chosen = min(range(len(shortlist)), key=lambda place: measured[place])
+    if measured[chosen] > BETTER * measured[0]:
+        chosen = 0
+    tried = ", ".join(f"{c.name} {format_seconds(m)}" for c, m in zip(shortlist, measured, strict=True))
+    plan = planner.plan("auto", shortlist[chosen].buckets)
+    note = f"the buckets of {shortlist[chosen].name!r}, after {rounds * TIMED_STEPS} steps each of: {tried}{again}"
+    return plan.model_copy(update={"note": note})
+
+
+def _indices(planner: Planner, plan: Plan) -> Buckets:
+    place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
+    return [[place[name] for name in names] for names in plan.buckets]
+
+
+def _rounds(shortlist: Sequence[Candidate]) -> int:
+    round_s = (1 + TIMED_STEPS) * sum(candidate.step_s for candidate in shortlist)
+    return min(MOST_ROUNDS, int(TRIAL_S / round_s)) if round_s > 0 else MOST_ROUNDS
+
+
+def _run(
+    rank: Rank, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Sequence[str]
+) -> list[float]:
+    """Median step [s] of each candidate, of the slowest rank, in rounds whose order turns."""
+    times: list[list[float]] = [[] for _ in shortlist]
+    names = [gradient.name for gradient in planner.step.gradients]
+    for number in range(rounds):
+        for offset in range(len(shortlist)):
+            place = (number + offset) % len(shortlist)
+            candidate = shortlist[place]
+            buckets = [[names[index] for index in bucket] for bucket in candidate.buckets] + [[n] for n in unused]
+            engine = Engine(rank.workload.model, rank.workload.optimizer, buckets, group=rank.group, wait="step")
+            for step in range(1 + TIMED_STEPS):
+                rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
+                dist.all_reduce(torch.zeros(1, device=rank.device))
+                rank.device_idle()
+                start_s = time.perf_counter()
+                rank.workload.optimizer.zero_grad(set_to_none=True)
+                rank.workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+                rank.workload.optimizer.step()
+                rank.device_idle()
+                if step:
+                    times[place].append(time.perf_counter() - start_s)
+            engine.detach()
+    slowest = torch.tensor(times, dtype=torch.float64, device=rank.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    rank.workload.optimizer.zero_grad(set_to_none=True)
+    return [statistics.median(row) for row in slowest.tolist()]
+
+
+def _factor(planner: Planner, shortlist: Sequence[Candidate], measured: Sequence[float]) -> float:
+    """By how much to multiply the contention so that predictions fit on the (geometric) mean, within _FACTORS."""
+    assert planner.contention is not None
+    low, high = _FACTORS
+    wanted = sum(math.log(value) for value in measured)
+    for _ in range(20):
+        middle = math.sqrt(low * high)
+        fitted = replace(planner, contention=planner.contention.amplified(middle))
+        if sum(math.log(fitted.simulate("auto", candidate.buckets).step_s) for candidate in shortlist) < wanted:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
