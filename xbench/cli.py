@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
+    "scale": (
+        "xbench.commands.scale",
+        "Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
+    ),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),

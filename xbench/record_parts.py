@@ -16,27 +16,27 @@ from xbench.spec import WorkloadSpec
 Label = Literal["real", "emulated", "simulated"]
 Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
 Interval = tuple[float, float]
-LARGEST = 1e30
-"""No time, size, rate or count comes near it, and what reports compute from such numbers stays finite."""
+LARGEST_INTEGER = 2**63 - 1
+"""No size or count comes near it; Python's integers know no end, and those beyond 1e308 cannot be divided."""
 
 
 class Part(BaseModel):
-    """Base of everything in a record: frozen, unknown fields refused, NaN, infinity and numbers beyond LARGEST too."""
+    """Base of everything in a record: frozen; unknown fields, NaN, infinity and integers beyond 64 bits are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="after")
     @classmethod
-    def _is_no_larger(cls, value: Any) -> Any:
+    def _fits(cls, value: Any) -> Any:
         if _is_beyond(value):
-            raise PydanticCustomError("too_large", "no number in a record can be beyond 1e30")
+            raise PydanticCustomError("too_large", "an integer beyond 64 bits is neither a size nor a count")
         return value
 
 
 def _is_beyond(value: object) -> bool:
-    """Whether any number in a field is beyond LARGEST. Parts inside it have been asked already."""
-    if isinstance(value, (int, float)):
-        return abs(value) > LARGEST
+    """Whether any integer in a field is beyond LARGEST_INTEGER. Parts inside it have been asked already."""
+    if isinstance(value, int):
+        return abs(value) > LARGEST_INTEGER
     if isinstance(value, Mapping):
         return any(map(_is_beyond, value.values()))
     return isinstance(value, (list, tuple)) and any(map(_is_beyond, value))

@@ -30,11 +30,12 @@ class ErrorBand(Part):
 
 
 class LinkTerms(Part):
-    """T(M) = a_s + b_s_per_byte · M of one all-reduce of M bytes, as a straight line, over `workers`."""
+    """One all-reduce over `workers`: the line T(M) = a_s + b_s_per_byte · M, and what the curve says of one M."""
 
     workers: int
     a_s: float
     b_s_per_byte: float
+    all_gradients_s: float = Field(description="T of all gradients at once, by the curve that plans are made with")
 
 
 class ScalingPoint(Part):

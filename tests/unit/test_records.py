@@ -176,6 +176,28 @@ def test_numbers_that_are_none_are_refused(number: str, path: tuple[Any, ...]) -
         loads(json.dumps(document).replace('"@"', number))
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400), 2**63], ids=["huge", "-huge", "64 bits"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("environment", "memory_bytes"),
+        ("layers", 1, "parameters"),
+        ("cost_model", "points", 0, "nbytes"),
+        ("plans", "wfbp", "bucket_bytes", 3),
+    ],
+)
+def test_integers_beyond_all_measure_are_refused(number: int, path: tuple[Any, ...]) -> None:
+    document = json.loads(TEXTS["profile"])
+    holder = document
+    for key in path[:-1]:
+        holder = holder[key]
+    assert holder[path[-1]] is not None
+    holder[path[-1]] = number
+    with pytest.raises(RecordError, match=f"not a valid xbench result: profile.{path[0]}.*64 bits") as caught:
+        loads(json.dumps(document))
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "missing.json", "missing/record.json"])
 def test_paths_that_cannot_be_read(name: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError):

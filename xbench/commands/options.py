@@ -110,15 +110,15 @@ def effort_from(
     return Effort(**preset | {name: value for name, value in given.items() if value is not None})
 
 
-def check_json(json_to: str | None) -> None:
-    """Refuse a `--json` that could not be written, before anything is launched. Raises SpecError."""
+def check_json(json_to: str | None, option: str = "--json") -> None:
+    """Refuse a `--json`, or another output file, that could not be written, before anything is done. SpecError."""
     if json_to is None or json_to == "-":
         return
     path = Path(json_to)
     if path.is_dir():
-        raise SpecError(f"--json: {json_to!r} is a folder", hint=f"write {path / 'record.json'}")
+        raise SpecError(f"{option}: {json_to!r} is a folder", hint=f"write {path / ('record.' + option.strip('-'))}")
     if not path.absolute().parent.is_dir():
-        raise SpecError(f"--json: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
+        raise SpecError(f"{option}: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:

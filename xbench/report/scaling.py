@@ -65,13 +65,15 @@ def _wide(record: Scaling, console: Console) -> None:
         ("Buckets (simulated)", lambda point: str(point.buckets)),
     ]  # fmt: skip
     for title, cell in columns:
-        console.print(_table(record, title, cell))
+        say(console, title, "italic")  # a table folds its title to its own width
+        console.print(_table(record, cell))
+    say(console, "One all-reduce: a + b·M of the line, and all gradients by the curve (simulated)", "italic")
     console.print(_link_table(record))
 
 
-def _table(record: Scaling, title: str, cell: Cell) -> Table:
+def _table(record: Scaling, cell: Cell) -> Table:
     """One figure: a row a size, a column a mode. The best mode needs no mark: the findings name it."""
-    shown = titled_table(title, ("workers", "right"), *((mode, "right") for mode in record.modes))
+    shown = titled_table("", ("workers", "right"), *((mode, "right") for mode in record.modes))
     found = {(point.workers, point.mode): point for point in record.points}
     for workers in record.workers:
         cells = [found.get((workers, mode)) for mode in record.modes]
@@ -82,19 +84,18 @@ def _table(record: Scaling, title: str, cell: Cell) -> Table:
 def _link_table(record: Scaling) -> Table:
     """What one all-reduce costs at each size: the straight line carried over."""
     shown = titled_table(
-        "One all-reduce of M bytes: a + b·M (simulated)",
-        ("workers", "right"), ("a", "right"), ("b, a MiB", "right"), ("all gradients at once", "right"),
+        "",
+        ("workers", "right"), ("a", "right"), ("b, a MiB", "right"), ("all gradients", "right"),
         ("rate of that", "right"),
     )  # fmt: skip
     for link in record.links:
-        nbytes = record.workload.grad_bytes
-        whole_s = link.a_s + link.b_s_per_byte * nbytes
+        whole_s = link.all_gradients_s
         shown.add_row(
             str(link.workers),
             format_seconds(link.a_s),
             format_seconds(link.b_s_per_byte * 1024**2),
             format_seconds(whole_s),
-            format_rate(8 * nbytes / whole_s if whole_s > 0 else None),
+            format_rate(8 * record.workload.grad_bytes / whole_s if whole_s > 0 else None),
         )
     return shown
 

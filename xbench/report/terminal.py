@@ -187,11 +187,16 @@ def _time_table(record: Comparison, longest_s: float, width: int) -> Table:
             Text(result.mode),
             format_seconds(estimate.median) if estimate else "–",
             *([interval] if wide else []),
-            Bar(size=longest_s, begin=0, end=estimate.median, width=bar_columns) if estimate and longest_s > 0 else "",
+            _bar(estimate.median, longest_s, bar_columns) if estimate and longest_s > 0 else "",
             _ratio(result),
             _styled(_verdict(record, result)),
         )
     return table
+
+
+def _bar(time_s: float, longest_s: float, columns: int) -> Bar:
+    """A bar as long as the time's share of the longest, which has all columns."""
+    return Bar(size=1.0, begin=0.0, end=time_s / longest_s, width=columns)
 
 
 def _step_table(record: Comparison, width: int) -> Table:
@@ -224,9 +229,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
     if not trusted(result) or result.seconds_per_sample is None:
         return
     if longest_s > 0:
-        console.print(
-            "  ", Bar(size=longest_s, begin=0, end=result.seconds_per_sample.median, width=40), sep="", end=""
-        )
+        console.print("  ", _bar(result.seconds_per_sample.median, longest_s, 40), sep="", end="")
     facts = [
         f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {record.reference} {_ratio(result)}",
         f"step {format_seconds(result.step_s.median if result.step_s else None)}, "

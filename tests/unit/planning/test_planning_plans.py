@@ -49,6 +49,7 @@ def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
         "wfbp": [["c"], ["b"], ["a"]],
         "mgwfbp": [["c", "b", "a"]],
         "optimal": [["c"], ["b", "a"]],
+        "auto": [["c"], ["b", "a"]],
     }
     # c has all but two of the bytes: with early updates nothing of the optimizer's 0.1 is left for the end
     assert {mode: round(plan.predicted_step_s, 6) for mode, plan in plans.items()} == {
@@ -59,6 +60,7 @@ def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
         "wfbp": 14.0,
         "mgwfbp": 13.9,
         "optimal": 13.0,
+        "auto": 13.0,
     }
     for mode, plan in plans.items():
         assert plan.mode == mode

@@ -143,6 +143,13 @@ def test_records_with_nothing_measured_still_render() -> None:
     assert "INCOMPLETE: it ended before everything was measured." in render(empty)
 
 
+@pytest.mark.parametrize("width", [60, 100])
+def test_bars_are_drawn_of_any_times(width: int) -> None:
+    modes = [made.mode_result("ddp", step_s, (1.0, 1.0, 1.0), "reference") for step_s in (1e-300, 1e308)]
+    for mode in modes:
+        assert "█" in render(made.comparison([mode]), width=width)
+
+
 def test_off_a_terminal_the_console_is_plain_and_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)

@@ -1,0 +1,92 @@
+"""How long does it take to predict every mode on ten sizes for a model of 600 tensors?
+
+    python benchmarks/scale_time.py [--repeats 9] [--output results/scale-time.json]
+
+Each topology, with a straight cost model and with one of several pieces; timed is
+`planning.scale.scale` alone. Real times of a simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+
+from xbench import environment
+from xbench.planning.gradients import Gradient
+from xbench.planning.plans import PLANNED_MODES
+from xbench.planning.scale import scale
+from xbench.planning.step import StepModel
+from xbench.planning.topology import parse_topology
+from xbench.records import CostModel, CostSegment
+
+TENSORS = 600
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+TOPOLOGIES = ("ring", "tree", "halving-doubling", "hierarchical:gpus=8")
+
+
+def model() -> StepModel:
+    """600 tensors as a densenet has them: many of a few hundred bytes, some of a megabyte, 80 MB in all."""
+    chance = random.Random(0)
+    sizes = [chance.choice([256, 512, 4096, 65536, 600_000]) for _ in range(TENSORS)]
+    gradients = tuple(Gradient(f"layer{i}.weight", size, 0.2 * (i + 1) / TENSORS) for i, size in enumerate(sizes))
+    return StepModel(gradients, 0.1, 0.2, 0.01)
+
+
+def costs() -> dict[str, CostModel]:
+    """A straight line as at 1 Gbit/s, and the same with three pieces."""
+    line = CostModel(
+        backend="gloo",
+        world_size=2,
+        alpha_s=3e-4,
+        beta_s_per_byte=8.2e-9,
+        alpha_ci95=(2e-4, 4e-4),
+        beta_ci95=(8e-9, 8.4e-9),
+        max_relative_residual=0.05,
+        points=[],
+    )
+    pieces = [
+        CostSegment(from_bytes=1024, alpha_s=2e-4, beta_s_per_byte=2e-9),
+        CostSegment(from_bytes=65536, alpha_s=-1.6e-4, beta_s_per_byte=7.5e-9),
+        CostSegment(from_bytes=1048576, alpha_s=-9e-4, beta_s_per_byte=8.2e-9),
+    ]
+    return {"line": line, "segments": line.model_copy(update={"segments": pieces})}
+
+
+def main() -> None:
+    """Time every combination, write the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--output", type=Path, default=Path("results/scale-time.json"))
+    options = parser.parse_args()
+    step = model()
+    samples: dict[str, list[float]] = {}
+    for topology in TOPOLOGIES:
+        for name, cost in costs().items():
+            times = samples.setdefault(f"{topology}, {name}", [])
+            for _ in range(options.repeats):
+                start_s = time.perf_counter()
+                found = scale(step, cost, parse_topology(topology), SIZES, PLANNED_MODES, batch_size=4, band=0.1)
+                times.append(time.perf_counter() - start_s)
+                assert len(found) == len(PLANNED_MODES) * len(SIZES)
+    result = {
+        "label": "real",
+        "made_by": f"python benchmarks/scale_time.py --repeats {options.repeats}",
+        "environment": environment.capture().model_dump(),
+        "tensors": TENSORS,
+        "sizes": list(SIZES),
+        "modes": list(PLANNED_MODES),
+        "median_s": {name: statistics.median(times) for name, times in samples.items()},
+        "longest_s": {name: max(times) for name, times in samples.items()},
+        "samples_s": samples,
+    }
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    for name, times in samples.items():
+        print(f"{name}: median {statistics.median(times):.3f} s, longest {max(times):.3f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Scaling: exact figures on a step that can be worked out by hand, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_scaling import COST, comparison, profile, step
+
+from xbench.errors import RecordError, SpecError
+from xbench.planning.plans import PLANNED_MODES
+from xbench.planning.scale import (
+    ERROR_BAND,
+    Request,
+    check,
+    error_band,
+    parse_scaled_modes,
+    parse_workers,
+    scale,
+    to_record,
+)
+from xbench.planning.topology import Topology, parse_topology
+from xbench.planning.what_if import Change, measured, what_if
+from xbench.records import Comparison, Profile, dump, loads
+
+RING = Topology("ring")
+
+
+def test_exact_figures_of_single_and_wfbp() -> None:
+    """Forward 1, backward 2, no optimizer; gradients of 4 and 8 bytes at 1 and 2 s; α = 0.1 s a message, β = 0."""
+    found = scale(step(), COST, RING, [2, 4], ["compute", "single", "wfbp"], batch_size=5, band=0.25)
+    assert [(p.mode, p.workers) for p in found] == [
+        ("compute", 2), ("compute", 4), ("single", 2), ("single", 4), ("wfbp", 2), ("wfbp", 4),
+    ]  # fmt: skip
+    # An all-reduce takes 0.2 s on 2 workers and 0.6 s on 4. wfbp: the first travels within backward.
+    assert [p.step_s for p in found] == pytest.approx([3.0, 3.0, 3.2, 3.6, 3.2, 3.6])
+    four = found[3]
+    assert four.samples_per_s == pytest.approx(4 * 5 / 3.6)
+    assert four.efficiency == pytest.approx(3 / 3.6)
+    assert four.exposed_s == pytest.approx(0.6)
+    assert four.step_band_s == pytest.approx((3.6 / 1.25, 3.6 / 0.75))
+    assert (four.buckets, four.largest_bucket_bytes, found[5].buckets, found[0].buckets) == (1, 12, 2, 0)
+
+
+def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans() -> None:
+    from xbench.planning.plans import make_plans
+
+    modes = [mode for mode in PLANNED_MODES if mode != "compute"]
+    found = scale(step(), COST, RING, [2], modes, batch_size=1, band=0.0)
+    plans = make_plans(step().gradients, COST, modes, **step().parts)
+    assert [point.step_s for point in found] == [plans[mode].predicted_step_s for mode in modes]
+
+
+@given(st.sampled_from(["ring", "tree", "halving-doubling", "doubling"]), st.integers(2, 3000), st.integers(2, 3000))
+def test_throughput_never_exceeds_what_compute_allows_and_steps_never_shrink(name: str, few: int, many: int) -> None:
+    few, many = sorted((few, many))
+    for mode in ("single", "wfbp", "optimal", "ddp"):
+        points = scale(step(), COST, Topology(name), [few, many], [mode], batch_size=3, band=0.1)
+        assert all(0 < point.efficiency <= 1 for point in points)
+        assert points[0].step_s <= points[1].step_s * (1 + 1e-12)
+
+
+def test_the_exact_plan_is_never_behind() -> None:
+    sizes = parse_workers("2..2048")
+    found = scale(step(), COST, RING, sizes, ["optimal", "single", "wfbp", "mgwfbp"], batch_size=1, band=0.0)
+    steps = {(point.mode, point.workers): point.step_s for point in found}
+    for size in sizes:
+        assert all(steps["optimal", size] <= steps[mode, size] * (1 + 1e-9) for mode in ("single", "wfbp", "mgwfbp"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("2..16", (2, 4, 8, 16)),
+        ("2..20", (2, 4, 8, 16, 20)),
+        ("3..3", (3,)),
+        ("8,2,4, 4", (2, 4, 8)),
+        ("2, 6..24 ,100", (2, 6, 12, 24, 100)),
+    ],
+)
+def test_sizes(text: str, sizes: tuple[int, ...]) -> None:
+    assert parse_workers(text) == sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1..8", "--workers: 1 is below 2, and one worker has nobody to share with"),
+        ("0", "--workers: 0 is below 2, and one worker has nobody to share with"),
+        ("-4", "--workers: -4 is below 2, and one worker has nobody to share with"),
+        ("8..2", "--workers: '8..2' runs backwards"),
+        ("many", "--workers: 'many' in 'many' is not a whole number"),
+        ("2,,4", "--workers: '' in '2,,4' is not a whole number"),
+        ("2...8", "--workers: '.8' in '2...8' is not a whole number"),
+        ("2..9999999", "--workers: 9999999 is above 1000000"),
+        (",".join(map(str, range(2, 200))), "--workers: 198 sizes are too many"),
+    ],
+)
+def test_bad_sizes(text: str, sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_workers(text)
+    assert str(caught.value) == sentence
+    assert caught.value.hint
+
+
+@given(st.text("0123456789.,- x", max_size=12))
+def test_sizes_parse_or_are_refused(text: str) -> None:
+    try:
+        sizes = parse_workers(text)
+    except SpecError:
+        return
+    assert sizes == tuple(sorted(set(sizes)))
+    assert sizes[0] >= 2
+
+
+def test_modes() -> None:
+    assert parse_scaled_modes(None) == tuple(mode for mode in PLANNED_MODES if mode != "compute")
+    assert parse_scaled_modes("wfbp, compute,wfbp") == ("wfbp", "compute")
+    for text, sentence, hint in (
+        ("optimum", "unknown mode 'optimum'", "did you mean 'optimal'?"),
+        ("wfbp,", "--modes: 'wfbp,' has an empty name", "write ddp,optimal"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_scaled_modes(text)
+        assert (str(caught.value), caught.value.hint) == (sentence, hint)
+
+
+def test_the_band_is_the_given_one_or_the_record_s_worst_or_the_constant() -> None:
+    assert error_band(measured(profile(), "p"), 0.3).share == 0.3
+    assert error_band(measured(profile(), "p"), None) is ERROR_BAND
+    own = error_band(measured(comparison({"compute": 0.5, "ddp": -0.08, "wfbp": 0.03}), "c"), None)
+    assert (own.share, "that of ddp, on 2 workers" in own.source) == (0.08, True)
+    assert error_band(measured(comparison({"ddp": -3.0}), "c"), None).share == 0.95
+    assert error_band(measured(comparison({}), "c"), None) is ERROR_BAND
+
+
+def record(
+    source: Profile | Comparison | None = None, topology: str = "ring", workers: str = "2..2048", **change: float
+):  # type: ignore[no-untyped-def]
+    scenario = what_if(measured(source or profile(), "results/p.json"), Change(**change))  # type: ignore[arg-type]
+    request = Request(parse_topology(topology), parse_workers(workers), parse_scaled_modes(None))
+    return to_record(scenario, request, "xbench scale results/p.json")
+
+
+def test_a_whole_record_survives_its_round_trip() -> None:
+    made = record()
+    assert loads(dump(made)) == made
+    assert (made.source.path, made.source.kind, made.topology) == ("results/p.json", "profile", "ring")
+    assert len(made.points) == len(made.modes) * len(made.workers)
+    assert [link.workers for link in made.links] == made.workers
+    assert made.links[0].a_s == made.measured_link.a_s == COST.alpha_s
+    assert made.links[0].all_gradients_s == pytest.approx(COST.alpha_s)
+
+
+def test_a_faster_device_halves_compute_and_leaves_the_link() -> None:
+    whole, half = record(), record(compute_scale=0.5)
+    assert (whole.compute_s, half.compute_s, half.compute_scale) == (3.0, 1.5, 0.5)
+    assert whole.links == half.links
+    assert any("What if: compute × 0.5" in sentence for sentence in half.assumptions)
+
+
+def test_reaching_far_is_allowed_and_said() -> None:
+    told = " ".join(record().warnings)
+    assert "2 workers were measured. Other sizes, up to 2048 (1024 times as many), are extrapolated" in told
+    assert not any("were measured. Other sizes" in sentence for sentence in record(workers="2").warnings)
+    small = " ".join(record(topology="tree", workers="2").warnings)
+    assert "the largest measured was" not in small  # 12 bytes travel, 1 MiB was measured
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"world_size": 4}, "its cost model is of 4 workers over gloo and its fabric has 2 over gloo"),
+        ({"backend": "nccl"}, "its cost model is of 2 workers over nccl and its fabric has 2 over gloo"),
+        ({"collective": "broadcast"}, "its cost model is of broadcast, and all_reduce is needed"),
+    ],
+)
+def test_a_cost_model_from_elsewhere_is_refused(changes: dict[str, object], sentence: str) -> None:
+    foreign = profile().model_copy(update={"cost_model": COST.model_copy(update=changes)})
+    with pytest.raises(RecordError, match=sentence):
+        check(measured(foreign, "p.json"))
+
+
+@pytest.mark.parametrize("change", ["cost_model", "layers", "step"])
+def test_a_profile_that_lacks_a_part_is_refused(change: str) -> None:
+    empty = [] if change == "layers" else None
+    with pytest.raises(RecordError):
+        record(profile().model_copy(update={change: empty}))

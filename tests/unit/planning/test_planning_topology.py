@@ -1,0 +1,242 @@
+"""Topologies: the table's formulas for a line, exactly invertible for any curve, monotone where they must be."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.errors import SpecError
+from xbench.planning import cost
+from xbench.planning.cost import Curve
+from xbench.planning.topology import (
+    Topology,
+    carried_over,
+    message,
+    message_of,
+    parse_topology,
+    terms,
+)
+from xbench.records import CostModel, CostPoint, CostSegment
+
+ALL = [
+    Topology("ring"),
+    Topology("tree"),
+    Topology("halving-doubling"),
+    Topology("doubling"),
+    Topology("hierarchical", 8),
+]
+SIZES = [2, 3, 4, 7, 8, 16, 64, 100, 2048]
+
+times = st.floats(1e-7, 1e-2)
+workers = st.integers(2, 4096)
+topologies = st.sampled_from(ALL)
+
+
+@st.composite
+def curves(draw: st.DrawFn, *, first: float = 1.0) -> Curve:
+    """Any monotone piecewise linear curve with a first knot at `first` bytes or later."""
+    count = draw(st.integers(1, 6))
+    gaps = draw(st.lists(st.floats(1.0, 1e6), min_size=count, max_size=count))
+    rises = draw(st.lists(st.floats(0.0, 1e-2), min_size=count, max_size=count))
+    return Curve(
+        np.cumsum(np.array(gaps)) - gaps[0] + first,
+        np.cumsum(np.array(rises)) + draw(times),
+        draw(st.floats(0.0, 1e-7)),
+    )
+
+
+@st.composite
+def straight(draw: st.DrawFn) -> CostModel:
+    return model(draw(st.integers(2, 64)), draw(times), draw(st.floats(1e-12, 1e-7)))
+
+
+def model(world_size: int, alpha_s: float, beta: float, **changes: object) -> CostModel:
+    points = [
+        CostPoint(nbytes=n, transfer_s=alpha_s + beta * n, ci95=(0.0, 1.0), wait_s=0.0, repetitions=3)
+        for n in (1024, 1024**2)
+    ]
+    made = CostModel(
+        backend="gloo", world_size=world_size, alpha_s=alpha_s, beta_s_per_byte=beta,
+        alpha_ci95=(alpha_s / 2, alpha_s * 2), beta_ci95=(beta / 2, beta * 2), max_relative_residual=0.01,
+        points=points,
+    )  # fmt: skip
+    return made.model_copy(update=changes)
+
+
+FORMULAS = {
+    "ring": cost.ring,
+    "tree": cost.double_binary_trees,
+    "halving-doubling": cost.halving_doubling,
+    "doubling": cost.recursive_doubling,
+}
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_line_becomes_the_table_s_line(name: str, count: int) -> None:
+    a, b = FORMULAS[name](3e-5, 1e-9, 0.0, count)
+    assert Topology(name).line(3e-5, 1e-9, count) == (a, b)
+    curve = Topology(name).curve(Curve.line(3e-5, 1e-9), count)
+    for nbytes in (1.0, 1e3, 1e6, 1e9):
+        assert curve(nbytes) == pytest.approx(a + b * nbytes, rel=1e-12)
+
+
+def test_exact_figures() -> None:
+    line = Curve.line(1.0, 1.0)
+    assert Topology("ring").curve(line, 4)(8.0) == 2 * 3 * (1 + 2)
+    assert Topology("tree").curve(line, 4)(8.0) == 3 * 1 + (1 + 8)
+    assert Topology("halving-doubling").curve(line, 4)(8.0) == 2 * (1 + 4) + 2 * (1 + 2)
+    assert Topology("doubling").curve(line, 4)(8.0) == 2 * (1 + 8)
+    # 8 workers in hosts of 4: inside, a ring of 4 with messages of 2 bytes at 0.5 + 8/8·m; across, a ring of 2.
+    nested = Topology("hierarchical", 4, inside_bps=8.0, inside_latency_s=0.5)
+    assert nested.curve(line, 8)(8.0) == 2 * 3 * (0.5 + 2) + 2 * 1 * (1 + 4)
+    assert nested.curve(line, 2)(8.0) == 2 * 1 * (0.5 + 4)
+    assert nested.curve(line, 5)(8.0) == nested.curve(line, 8)(8.0)
+
+
+def test_a_step_between_protocols_stays_at_its_size_of_message() -> None:
+    # Two workers: messages of half the bytes. Below 100 bytes a message takes 1 s, from 200 on 3 s.
+    measured = Curve(np.array([200.0, 400.0]), np.array([2.0, 6.0]), 0.0)
+    t = message_of(measured, 2)
+    assert (t(100.0), t(200.0)) == (1.0, 3.0)
+    four = Topology("ring").curve(t, 4)
+    assert (four(400.0), four(800.0)) == (6 * 1.0, 6 * 3.0)
+    halving = Topology("halving-doubling").curve(t, 4)
+    assert halving(400.0) == 2 * 3.0 + 2 * 1.0  # messages of 200 and of 100 bytes
+    assert Topology("tree").curve(t, 4)(200.0) == 3 * 1.0 + 3.0
+
+
+@given(curves(), workers)
+def test_there_and_back_is_the_identity(curve: Curve, count: int) -> None:
+    again = Topology("ring").curve(message_of(curve, count), count)
+    np.testing.assert_allclose(again.sizes, curve.sizes, rtol=1e-12)
+    np.testing.assert_allclose(again.times, curve.times, rtol=1e-12)
+    assert again.slope == pytest.approx(curve.slope, rel=1e-12)
+
+
+@given(curves(), st.floats(1.0, 1e9), st.sampled_from(["ring", "tree", "halving-doubling"]))
+def test_on_two_workers_three_algorithms_are_one(t: Curve, nbytes: float, name: str) -> None:
+    """A message of half the bytes each way, or of all of them: alike for a line, so measured ones tell the same t."""
+    line = Curve.line(float(t.times[0]), t.slope)
+    assert Topology(name).curve(line, 2)(nbytes) == pytest.approx(2 * line.times[0] + t.slope * nbytes)
+
+
+@given(curves(), topologies, workers, st.lists(st.floats(0.0, 1e9), min_size=2, max_size=8))
+def test_more_bytes_never_take_less_time(t: Curve, topology: Topology, count: int, sizes: list[float]) -> None:
+    took = topology.curve(t, count)(np.array(sorted(sizes)))
+    assert np.all(np.diff(took) >= -1e-12 * took[:-1])
+
+
+@given(times, st.floats(1e-12, 1e-7), topologies, workers, workers, st.floats(1.0, 1e9))
+def test_more_workers_never_take_less_time_on_a_straight_line(
+    alpha_s: float, beta: float, topology: Topology, few: int, many: int, nbytes: float
+) -> None:
+    few, many = sorted((few, many))
+    line = Curve.line(alpha_s, beta)
+    assert topology.curve(line, few)(nbytes) <= topology.curve(line, many)(nbytes) * (1 + 1e-12)
+
+
+@given(curves(), topologies, workers)
+def test_a_curve_is_the_sum_of_its_messages(t: Curve, topology: Topology, count: int) -> None:
+    """The knots are enough: between them nothing bends."""
+    sizes = np.geomspace(1.0, 1e9, 40)
+    took = topology.curve(t, count)(sizes)
+    if topology.name == "ring":
+        wanted = 2 * (count - 1) * t(sizes / count)
+    elif topology.name == "tree":
+        wanted = (2 * math.log2(count) - 1) * float(t.times[0]) + t(sizes)
+    elif topology.name == "doubling":
+        wanted = math.log2(count) * t(sizes)
+    elif topology.name == "halving-doubling" and count & (count - 1) == 0:
+        wanted = 2 * sum(t(sizes / 2**k) for k in range(1, int(math.log2(count)) + 1))
+    elif topology.name == "hierarchical" and count > 8:
+        hosts = math.ceil(count / 8)
+        wanted = 14 * (topology.inside_latency_s + sizes / topology.inside_bps) + 2 * (hosts - 1) * t(sizes / hosts)
+    else:
+        return
+    np.testing.assert_allclose(took, wanted, rtol=1e-9)
+
+
+@given(straight(), topologies, workers)
+def test_the_line_and_the_curve_of_a_cost_model_agree(measured: CostModel, topology: Topology, count: int) -> None:
+    made = carried_over(measured, topology, count)
+    assert made.world_size == count
+    for nbytes in (1e3, 1e6, 1e9):
+        line = made.alpha_s + made.beta_s_per_byte * nbytes
+        assert Curve.of(made)(nbytes) == pytest.approx(line, rel=1e-9)
+    assert made.alpha_ci95[0] <= made.alpha_s <= made.alpha_ci95[1]
+    assert made.beta_ci95[0] <= made.beta_s_per_byte <= made.beta_ci95[1]
+
+
+def test_the_ring_that_was_measured_is_that_very_model() -> None:
+    measured = model(4, 1e-3, 1e-8)
+    assert carried_over(measured, Topology("ring"), 4) is measured
+
+
+def test_segments_are_carried_over_as_the_curve() -> None:
+    pieces = [
+        CostSegment(from_bytes=1000, alpha_s=1e-3, beta_s_per_byte=1e-8),
+        CostSegment(from_bytes=100_000, alpha_s=0.0, beta_s_per_byte=2e-8),
+    ]
+    measured = model(2, 1e-3, 1.5e-8, segments=pieces, segmented_max_relative_residual=0.01)
+    for topology in ALL:
+        for count in (4, 6, 64):
+            wanted = topology.curve(message(measured), count)
+            got = Curve.of(carried_over(measured, topology, count))
+            sizes = np.geomspace(1e3, 1e9, 30)
+            np.testing.assert_allclose(got(sizes), wanted(sizes), rtol=1e-4)  # knots are whole bytes
+
+
+def test_alpha_and_beta_of_one_message() -> None:
+    # The paper's K80 on 10GbE: a = 9.72e-4 over 16 workers is 30 messages.
+    alpha_s, beta = terms(model(16, 9.72e-4, 1.97e-9))
+    assert alpha_s == pytest.approx(9.72e-4 / 30)
+    assert beta == pytest.approx(1.97e-9 * 16 / 30)
+    made = carried_over(model(16, 9.72e-4, 1.97e-9), Topology("ring"), 64)
+    assert made.alpha_s == pytest.approx(9.72e-4 * 126 / 30)
+    assert made.beta_s_per_byte == pytest.approx(1.97e-9 * (63 / 64) / (15 / 16))
+
+
+@pytest.mark.parametrize("topology", ALL, ids=str)
+def test_one_worker_has_no_all_reduce(topology: Topology) -> None:
+    for call in (
+        lambda: topology.curve(Curve.line(1.0, 1.0), 1),
+        lambda: topology.line(1.0, 1.0, 1),
+        lambda: message_of(Curve.line(1.0, 1.0), 1),
+    ):
+        with pytest.raises(ValueError, match="at least 2"):
+            call()
+
+
+@pytest.mark.parametrize("topology", ALL, ids=str)
+def test_a_topology_s_text_parses_to_itself(topology: Topology) -> None:
+    again = parse_topology(str(topology))
+    assert (again.name, again.gpus, again.inside_bps) == (topology.name, topology.gpus, topology.inside_bps)
+    assert again.inside_latency_s == pytest.approx(topology.inside_latency_s)
+
+
+def test_options_inside_a_host() -> None:
+    assert parse_topology("hierarchical:gpus=4,rate=100gbit,latency=2us") == Topology("hierarchical", 4, 1e11, 2e-6)
+    assert parse_topology("double-binary-trees") == Topology("tree")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "hint"),
+    [
+        ("rign", "unknown topology 'rign'", "did you mean 'ring'? (xbench scale --help lists them all)"),
+        ("hierarchical", "'hierarchical' does not say how many workers a host has", "write hierarchical:gpus=8"),
+        ("hierarchical:gpus=1", "'hierarchical:gpus=1': gpus=1 is out of range 2 to 1024", "try gpus=2"),
+        ("hierarchical:gpu=8", "'hierarchical:gpu=8': unknown option 'gpu'", "did you mean 'gpus'?"),
+        ("ring:gpus=8", "'ring:gpus=8': unknown option 'gpus'", "it takes no options"),
+        ("", "'' has no name", "write name or name:key=value,key=value"),
+        ("hierarchical:gpus=8,rate=fast", "'fast' is not a rate", "write it like 100mbit, 1gbit or 10gbit"),
+    ],
+)
+def test_bad_topologies(text: str, sentence: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_topology(text)
+    assert (str(caught.value), caught.value.hint) == (sentence, hint)

@@ -1,0 +1,147 @@
+"""Crossover points in words: from which number of workers on something else is best.
+
+A change counts when it lasts: "from 256 workers on" holds at 256 and at every larger size that was computed. Two steps
+within half a percent of each other are equal, since no prediction is that good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xbench.records import ScalingPoint
+
+EQUAL = 0.005
+CLOSE = 0.01
+HALF = 0.5
+EXACT = "optimal"
+DEFAULT = "ddp"
+
+
+def crossovers(by_mode: Mapping[str, Sequence[ScalingPoint]], *, dtypes: int = 1) -> list[str]:
+    """Sentences, the most useful first; `by_mode` holds the points of each mode, sizes ascending and alike.
+
+    `dtypes`: how many the gradients have; no bucket holds two, so that is the fewest buckets there can be.
+    """
+    modes = {mode: points for mode, points in by_mode.items() if points}
+    if not modes:
+        return []
+    return [*_fastest(modes), *_one_bucket(modes, dtypes), *_default(modes), *_overtakings(modes), *_waiting(modes)]
+
+
+def _sizes(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[int]:
+    return [point.workers for point in next(iter(modes.values()))]
+
+
+def _best(modes: Mapping[str, Sequence[ScalingPoint]], place: int) -> list[str]:
+    """The fastest modes at one size, those equal to the fastest included, in their order."""
+    least_s = min(points[place].step_s for points in modes.values())
+    return [mode for mode, points in modes.items() if points[place].step_s <= least_s * (1 + EQUAL)]
+
+
+def _fastest(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
+    """Who is fastest where; of several, one that is so at most sizes speaks for all."""
+    if len(modes) == 1:
+        return []
+    sizes = _sizes(modes)
+    best = [_best(modes, place) for place in range(len(sizes))]
+    everywhere = [mode for mode in modes if all(mode in names for names in best)]
+    if everywhere:
+        where = "at every size" if len(sizes) > 1 else f"with {sizes[0]} workers"
+        return [f"{_and(everywhere)} {_is(everywhere)} fastest {where}."]
+    runs: list[tuple[int, str]] = []
+    for size, names in zip(sizes, best, strict=True):
+        if not runs or runs[-1][1] not in names:
+            runs.append((size, max(names, key=lambda mode: sum(mode in other for other in best))))
+    first, *rest = runs
+    return [
+        f"{first[1]} is fastest with {first[0]} workers" + "".join(f", {name} from {n} on" for n, name in rest) + "."
+    ]
+
+
+def _one_bucket(modes: Mapping[str, Sequence[ScalingPoint]], dtypes: int) -> list[str]:
+    """From where on the exact plan sends everything at once."""
+    if EXACT not in modes:
+        return []
+    points = modes[EXACT]
+    one = "one bucket" if dtypes == 1 else "one bucket a dtype"
+    since = _from_on(points, [point.buckets <= dtypes for point in points])
+    if since is None:
+        last = points[-1]
+        return [f"Up to {last.workers} workers several buckets are best: the exact plan has {last.buckets} there."]
+    if since == points[0].workers:
+        return [f"At every size {one} is best."] if len(points) > 1 else [f"With {since} workers {one} is best."]
+    return [f"From {since} workers on {one} is best."]
+
+
+def _default(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
+    """Where DDP's own buckets stop being good enough."""
+    if DEFAULT not in modes or len(modes) == 1:
+        return []
+    points = modes[DEFAULT]
+    least = [min(others[place].step_s for others in modes.values()) for place in range(len(points))]
+    behind = [point.step_s / fastest_s - 1 for point, fastest_s in zip(points, least, strict=True)]
+    since = _from_on(points, [share > CLOSE for share in behind])
+    last = points[-1].workers
+    if since is None:
+        if max(behind) <= CLOSE:
+            return ["DDP's default buckets are within 1 % of the fastest at every size."]
+        place = max(range(len(points)), key=lambda index: behind[index])
+        return [
+            f"DDP's default buckets are within 1 % of the fastest with {last} workers, and {100 * behind[place]:.0f} % "
+            f"behind with {points[place].workers}."
+        ]
+    worst = max(range(len(points)), key=lambda index: behind[index])
+    where = "at every size" if since == points[0].workers else f"from {since} workers on"
+    return [
+        f"DDP's default buckets are more than 1 % behind the fastest {where}, by {100 * behind[worst]:.0f} % with "
+        f"{points[worst].workers}."
+    ]
+
+
+def _overtakings(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
+    """ "From 16 workers on single beats wfbp": those who were slower and are faster to the end."""
+    overtaken: dict[tuple[int, str], list[str]] = {}
+    for winner, mine in modes.items():
+        for loser, theirs in modes.items():
+            pairs = list(zip(mine, theirs, strict=True))
+            since = _from_on(mine, [a.step_s < b.step_s * (1 - EQUAL) for a, b in pairs])
+            if since is not None and any(a.step_s > b.step_s * (1 + EQUAL) for a, b in pairs):
+                overtaken.setdefault((since, winner), []).append(loser)
+    together: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    for (since, winner), losers in sorted(overtaken.items(), key=lambda item: item[0]):
+        together.setdefault((since, tuple(losers)), []).append(winner)
+    return [
+        f"From {since} workers on {_and(winners)} {'beats' if len(winners) == 1 else 'beat'} {_and(losers)}."
+        for (since, losers), winners in together.items()
+    ]
+
+
+def _waiting(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
+    """From where on even the fastest mode waits for more than half of the step."""
+    points = next(iter(modes.values()))
+    most = [max(others[place].efficiency for others in modes.values()) for place in range(len(points))]
+    since = _from_on(points, [efficiency < HALF for efficiency in most])
+    if since is None:
+        return []
+    what = "the fastest mode" if len(modes) > 1 else next(iter(modes))
+    if since == points[0].workers:
+        return [f"At every size even {what} waits for gradients for more than half of the step."]
+    return [f"From {since} workers on even {what} waits for gradients for more than half of the step."]
+
+
+def _from_on(points: Sequence[ScalingPoint], holds: Sequence[bool]) -> int | None:
+    """The first size from which on `holds` is true to the end; None when it is false at the last."""
+    since = None
+    for point, true in zip(reversed(points), reversed(holds), strict=True):
+        if not true:
+            break
+        since = point.workers
+    return since
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

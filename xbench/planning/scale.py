@@ -1,0 +1,299 @@
+"""One profiled step on any number of workers: every mode's step, throughput, efficiency and exposed communication.
+
+Each worker keeps its batch and computes as it did (weak scaling); what changes with the number of workers is T(M),
+which `topology` carries over. With C the step without communication and `batch` samples a worker and step:
+
+    throughput(N) = N · batch / step(N)        efficiency(N) = throughput(N) / (N · batch / C) = C / step(N)
+
+Plans are made anew for every size, as a user would: what is merged depends on the latency, which grows with N. All of
+it is simulated. The error band is how far predictions were off where they were checked against measured steps; what
+carrying over to other sizes adds is not in it, because nobody measured those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+
+from xbench.errors import RecordError, SpecError, unknown
+from xbench.planning.cost import Curve
+from xbench.planning.findings import crossovers
+from xbench.planning.gradients import dtypes_of
+from xbench.planning.plans import PLANNED_MODES, make_plans
+from xbench.planning.step import StepModel
+from xbench.planning.topology import Topology, carried_over, message, terms
+from xbench.planning.what_if import Measured, Scenario
+from xbench.records import (
+    Comparison,
+    CostModel,
+    ErrorBand,
+    LinkTerms,
+    Scaling,
+    ScalingPoint,
+    ScalingSource,
+)
+from xbench.units import format_bytes, format_percent, format_seconds
+
+CONTROLS = frozenset({"compute"})
+"""Modes that train no common network: computed when asked for, never an answer."""
+
+MAX_WORKERS = 1_000_000
+MAX_SIZES = 100
+LARGEST_BAND = 0.95
+
+ERROR_BAND = ErrorBand(
+    share=0.27,
+    source="95th percentile of |predicted / measured − 1| over the 12 schedules of results/resnet18-1gbit.json and "
+    "results/densenet121-1gbit.json, on 2 workers",
+)
+"""The band of a profile, which holds no measured step of any schedule."""
+
+
+def scale(
+    step: StepModel,
+    cost: CostModel,
+    topology: Topology,
+    workers: Sequence[int],
+    modes: Sequence[str],
+    *,
+    batch_size: int,
+    band: float,
+) -> list[ScalingPoint]:
+    """Every mode at every number of workers: modes in their order, sizes in theirs.
+
+    `cost` was measured in a ring of its `world_size`; `batch_size` samples a worker and step; `band` as in `ErrorBand`.
+    Raises SpecError for an unknown mode, ValueError for fewer than two workers or a cost model that is none.
+    """
+    found: dict[tuple[str, int], ScalingPoint] = {}
+    for count in workers:
+        plans = make_plans(step.gradients, carried_over(cost, topology, count), modes, **step.parts)
+        for mode, plan in plans.items():
+            step_s = plan.predicted_step_s
+            found[mode, count] = ScalingPoint(
+                mode=mode,
+                workers=count,
+                step_s=step_s,
+                step_band_s=(step_s / (1 + band), step_s / (1 - band)),
+                exposed_s=max(0.0, step_s - step.compute_s),
+                samples_per_s=count * batch_size / step_s,
+                efficiency=step.compute_s / step_s,
+                buckets=len(plan.buckets),
+                largest_bucket_bytes=max(plan.bucket_bytes, default=0),
+            )
+    return [found[mode, count] for mode in modes for count in workers]
+
+
+def parse_workers(text: str) -> tuple[int, ...]:
+    """Sizes, ascending, from '2..2048' (doubling, both ends in), '2,4,8' or both mixed. Raises SpecError."""
+    sizes: set[int] = set()
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        low, high = _size(first, text), _size(last if dots else first, text)
+        if high < low:
+            raise SpecError(f"--workers: {part.strip()!r} runs backwards", hint=f"write {high}..{low}")
+        while low < high:
+            sizes.add(low)
+            low *= 2
+        sizes.add(high)
+    if len(sizes) > MAX_SIZES:
+        raise SpecError(f"--workers: {len(sizes)} sizes are too many", hint=f"at most {MAX_SIZES}")
+    return tuple(sorted(sizes))
+
+
+def parse_scaled_modes(text: str | None) -> tuple[str, ...]:
+    """Modes from 'ddp,optimal'; None: all but the controls. Raises SpecError with the nearest name."""
+    if text is None:
+        return tuple(mode for mode in PLANNED_MODES if mode not in CONTROLS)
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name:
+            raise SpecError(f"--modes: {text!r} has an empty name", hint="write ddp,optimal")
+        if name not in PLANNED_MODES:
+            error = unknown("mode", name, PLANNED_MODES)
+            raise SpecError(str(error), hint=error.hint or f"one job's schedules are {', '.join(PLANNED_MODES)}")
+    return tuple(dict.fromkeys(names))
+
+
+def error_band(measured: Measured, share: float | None) -> ErrorBand:
+    """The band: as given; else the record's own, when it holds measured steps; else `ERROR_BAND`."""
+    if share is not None:
+        return ErrorBand(share=share, source="given with --error-band")
+    if isinstance(measured.record, Comparison):
+        errors = {
+            name: abs(measured.record.modes[name].prediction_error or 0.0)
+            for name in measured.measured_step_s
+            if name not in CONTROLS and measured.record.modes[name].prediction_error is not None
+        }
+        if errors:
+            worst = max(errors, key=lambda name: errors[name])
+            return ErrorBand(
+                share=min(errors[worst], LARGEST_BAND),
+                source=f"the largest error of this record's own predictions, that of {worst}, on "
+                f"{measured.cost.world_size} workers",
+            )
+    return ERROR_BAND
+
+
+def check(measured: Measured) -> None:
+    """Raise RecordError for a record whose numbers cannot be carried over to other sizes."""
+    cost, fabric = measured.cost, measured.fabric
+    if cost.collective != "all_reduce":
+        raise RecordError(f"{measured.name!r}: its cost model is of {cost.collective}, and all_reduce is needed")
+    if (cost.world_size, cost.backend) != (fabric.world_size, fabric.backend):
+        raise RecordError(
+            f"{measured.name!r}: its cost model is of {cost.world_size} workers over {cost.backend} and its fabric has "
+            f"{fabric.world_size} over {fabric.backend}: they are not of one measurement"
+        )
+    if not measured.step.compute_s > 0:
+        raise RecordError(f"{measured.name!r}: its step took {measured.step.compute_s:g} s: nothing to scale")
+    if not measured.step.grad_bytes > 0:
+        raise RecordError(f"{measured.name!r}: its gradients have no bytes: nothing to send")
+    try:
+        message(cost)
+    except ValueError as error:
+        raise RecordError(f"{measured.name!r}: its cost model is not one: {error}") from None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `xbench scale` is asked for, parsed."""
+
+    topology: Topology
+    workers: tuple[int, ...]
+    modes: tuple[str, ...]
+    error_band: float | None = None
+
+
+def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
+    """The whole answer. `scenario` is the measurements, with what a what-if changed. Raises RecordError, SpecError."""
+    measured = scenario.measured
+    check(measured)
+    step, cost = scenario.step, scenario.cost
+    band = error_band(measured, request.error_band)
+    points = scale(
+        step,
+        cost,
+        request.topology,
+        request.workers,
+        request.modes,
+        batch_size=measured.workload.batch_size,
+        band=band.share,
+    )
+    by_mode: Mapping[str, list[ScalingPoint]] = {
+        mode: [point for point in points if point.mode == mode] for mode in request.modes if mode not in CONTROLS
+    }
+    links = [carried_over(cost, request.topology, count) for count in request.workers]
+    return Scaling(
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        command=command,
+        xbench=metadata.version("xbench"),
+        source=ScalingSource(
+            path=measured.name,
+            kind=measured.record.kind,
+            created=measured.record.created,
+            command=measured.record.command,
+        ),
+        workload=measured.workload,
+        fabric=measured.fabric,
+        topology=str(request.topology),
+        compute_scale=scenario.compute_scale,
+        compute_s=step.compute_s,
+        modes=list(request.modes),
+        workers=list(request.workers),
+        measured_link=_terms(measured.cost, measured.step),
+        links=[_terms(link, step) for link in links],
+        error_band=band,
+        points=points,
+        findings=crossovers(by_mode, dtypes=len(dtypes_of(step.gradients))),
+        assumptions=_assumptions(scenario, request),
+        warnings=_warnings(scenario, request),
+    )
+
+
+def _terms(model: CostModel, step: StepModel) -> LinkTerms:
+    return LinkTerms(
+        workers=model.world_size,
+        a_s=model.alpha_s,
+        b_s_per_byte=model.beta_s_per_byte,
+        all_gradients_s=Curve.of(model)(float(step.grad_bytes)),
+    )
+
+
+def _size(text: str, whole: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise SpecError(
+            f"--workers: {text.strip()!r} in {whole!r} is not a whole number", hint="write 2..2048 or 2,4,8"
+        ) from None
+    if number < 2:
+        raise SpecError(f"--workers: {number} is below 2, and one worker has nobody to share with", hint="2..2048")
+    if number > MAX_WORKERS:
+        raise SpecError(f"--workers: {number} is above {MAX_WORKERS}", hint="2..2048")
+    return number
+
+
+def _assumptions(scenario: Scenario, request: Request) -> list[str]:
+    """What the figures rest on, a sentence each."""
+    cost, topology = scenario.cost, request.topology
+    alpha_s, beta_s_per_byte = terms(cost)
+    said = [
+        f"The {cost.world_size} workers that were measured over {cost.backend} ran a ring: one message takes "
+        f"{format_seconds(alpha_s)} and {format_seconds(beta_s_per_byte * 1024**2)} a MiB as a straight line; its "
+        "measured shape is kept.",
+        *(f"What if: {change}." for change in scenario.changes),
+    ]
+    if topology.name == "hierarchical":
+        said.append(
+            f"What was measured is the link between hosts. Inside a host of {topology.gpus} a message takes "
+            f"{format_seconds(topology.inside_latency_s)} and {format_seconds(8e9 / topology.inside_bps)} a GB, which "
+            "was not measured: rate= and latency= change it."
+        )
+    said += [
+        "Every worker keeps its batch, computes as fast as the one that was profiled, and is never late; no link is "
+        "shared with others.",
+        "A size at which something changes is one of those shown: the change lies between it and the one before.",
+    ]
+    return said
+
+
+def _warnings(scenario: Scenario, request: Request) -> list[str]:
+    """Where the figures reach beyond what was measured; it is allowed, and said."""
+    cost, fabric = scenario.cost, scenario.measured.fabric
+    said = list(scenario.cautions)
+    least, most = min(request.workers), max(request.workers)
+    if most > cost.world_size or least < cost.world_size:
+        far = f" ({most // cost.world_size} times as many)" if most >= 2 * cost.world_size else ""
+        said.append(
+            f"{cost.world_size} workers were measured. Other sizes, up to {most}{far}, are extrapolated by the "
+            f"formulas of {request.topology.name}."
+        )
+    points = scenario.measured.cost.points
+    if points:
+        smallest = min(point.nbytes for point in points) / cost.world_size
+        largest = max(point.nbytes for point in points) / cost.world_size
+        whole = scenario.step.grad_bytes
+        split = request.topology.name in ("ring", "halving-doubling")
+        if split and whole / most < smallest:
+            said.append(
+                f"With {most} workers even all gradients at once travel in messages of {format_bytes(whole / most)}. "
+                f"The smallest measured was {format_bytes(smallest)}: smaller ones are taken to need as long."
+            )
+        if not split and whole > largest * 1.001 and request.topology.name != "hierarchical":
+            said.append(
+                f"Messages of up to {format_bytes(whole)} travel here, and the largest measured was "
+                f"{format_bytes(largest)}: beyond it the last slope goes on."
+            )
+    if fabric.hosts == 1 and fabric.name != "cluster":
+        said.append("The all-reduce was measured inside one machine: links between machines are slower.")
+    residual = cost.segmented_max_relative_residual if cost.segments else cost.max_relative_residual
+    if residual is not None and residual > 0.25:
+        said.append(
+            f"The cost model misses a size that was measured by {format_percent(residual, 0)}: profile again on a "
+            "quieter machine."
+        )
+    if not scenario.measured.record.complete:
+        said.append("The run that measured this ended early.")
+    return said

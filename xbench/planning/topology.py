@@ -1,0 +1,235 @@
+"""What an all-reduce costs for any number of workers: back from a measured curve to one message, and forward again.
+
+An all-reduce is a fixed sequence of messages. Let t(m) be the time of one message of m bytes between neighbours,
+α + βm when it is a straight line (latency α, seconds a byte β). What Gloo and NCCL run on a few workers, where cost
+models are measured, is a ring: N0 workers send 2(N0−1) messages of M/N0 bytes one after the other, so that
+
+    T0(M) = 2(N0−1) · t(M/N0)        and back        t(m) = T0(N0·m) / (2(N0−1))
+
+That holds for a curve as it does for a line, so the shape that was measured (a step between protocols, a bend where
+caches end) is carried over too, and stays where it belongs: at a size of message. Forward, for M bytes and N workers:
+
+| topology | T(M) | for t = α + βm |
+| --- | --- | --- |
+| `ring` | 2(N−1) · t(M/N) | 2(N−1)α + 2(N−1)/N·βM |
+| `halving-doubling` | 2 · Σ t(M/2ᵏ), k = 1..log2 N | 2α·log2 N + 2(N−1)/N·βM |
+| `tree` | (2·log2 N − 1) · t(0) + t(M) | 2α·log2 N + βM |
+| `doubling` | log2 N · t(M) | (α + βM)·log2 N |
+| `hierarchical` | ring of G inside a host + ring of N/G across hosts | the sum of two rings |
+
+Sources: Thakur, Rabenseifner, Gropp 2005 (ring, doubling, halving and doubling); Sanders, Speck, Träff 2009 (two
+binary trees, pipelined so that each byte crosses a link once a direction). The straight lines are those of
+`planning.cost`, which a test holds these to.
+
+What is assumed, besides: the reduction (γ seconds a byte) hides in β, as no all-reduce can tell them apart; ring and
+halving-doubling are not changed by that (both weigh β + γ/2), trees and doubling come out at most γ/2 too low a byte.
+All links are alike and none is shared, so a switch with less than full bisection bandwidth is slower. Nobody is late.
+With N between two powers of two the formulas of log2 N are interpolated. Messages smaller than the smallest measured
+take its time, and larger ones go on with the last slope. At N0 = 2 ring, trees and halving-doubling cost the same
+straight line, so that what is measured on two workers tells α and β whichever of the three ran.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xbench.errors import SpecError, unknown
+from xbench.planning import cost
+from xbench.planning.cost import Curve, FloatArray
+from xbench.records import CostModel, CostSegment, Interval
+from xbench.spec import known_options, parse_int, parse_options
+from xbench.units import parse_rate, parse_seconds
+
+INSIDE_BPS = 1.6e12
+"""Rate [bit/s] inside a host unless one is given: 200 GB/s a GPU each way, NVLink of the A100's generation, as a large
+all-reduce uses it (NVIDIA's nccl-tests call it bus bandwidth)."""
+
+INSIDE_LATENCY_S = 5e-6
+"""Latency [s] of a message inside a host unless one is given: a kernel's launch to flag, NCCL's order of magnitude."""
+
+NAMES = ("ring", "tree", "halving-doubling", "hierarchical", "doubling")
+_ALIASES = {"double-binary-trees": "tree", "recursive-doubling": "doubling"}
+
+
+@dataclass(frozen=True)
+class Topology:
+    """How workers are joined and which algorithm reduces. `gpus`, `inside_*`: of `hierarchical` alone."""
+
+    name: str
+    gpus: int = 1
+    inside_bps: float = INSIDE_BPS
+    inside_latency_s: float = INSIDE_LATENCY_S
+
+    def __str__(self) -> str:
+        if self.name != "hierarchical":
+            return self.name
+        inside = f"rate={self.inside_bps / 1e9:g}gbit,latency={self.inside_latency_s * 1e6:g}us"
+        return f"hierarchical:gpus={self.gpus},{inside}"
+
+    def line(self, alpha_s: float, beta_s_per_byte: float, workers: int) -> tuple[float, float]:
+        """(a [s], b [s/B]) of one all-reduce over `workers`, for messages of α + βm between hosts.
+
+        ALGORITHMS.md's table with γ = 0. Raises ValueError for fewer than two workers.
+        """
+        if self.name != "hierarchical":
+            return _LINES[self.name](alpha_s, beta_s_per_byte, 0.0, workers)
+        inside, hosts = self._split(workers)
+        terms = [cost.ring(self.inside_latency_s, 8 / self.inside_bps, 0.0, inside)] if inside > 1 else []
+        if hosts > 1:
+            terms.append(cost.ring(alpha_s, beta_s_per_byte, 0.0, hosts))
+        return sum(a for a, _ in terms), sum(b for _, b in terms)
+
+    def curve(self, message: Curve, workers: int) -> Curve:
+        """T(M) of one all-reduce over `workers`, for messages that take `message` between hosts.
+
+        Exact: a sum of piecewise linear curves is one. Raises ValueError for fewer than two workers.
+        """
+        if workers < 2:
+            raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
+        if self.name == "hierarchical":
+            inside, hosts = self._split(workers)
+            near = Curve.line(self.inside_latency_s, 8 / self.inside_bps)
+            parts = [(2.0 * (n - 1), 1.0 / n, t) for n, t in ((inside, near), (hosts, message)) if n > 1]
+            return _sum(parts)
+        rounds = math.log2(workers)
+        if self.name == "ring":
+            return _sum([(2.0 * (workers - 1), 1.0 / workers, message)])
+        if self.name == "doubling":
+            return _sum([(rounds, 1.0, message)])
+        if self.name == "tree":
+            base = float(message.times[0]) * (2 * rounds - 1)
+            return Curve(message.sizes, message.times + base, message.slope)
+        whole = math.floor(rounds)
+        halvings = [(2.0, 0.5**k, message) for k in range(1, whole + 1)]
+        rest = rounds - whole
+        if rest > 0:  # between powers of two: a share of one more round, which carries what is left of the bytes
+            halvings.append((2 * rest, (0.5**whole - 1 / workers) / rest, message))
+        return _sum(halvings)
+
+    def _split(self, workers: int) -> tuple[int, int]:
+        """(Workers a host, hosts); the last host may be partly empty, and counts as full."""
+        if workers < 2:
+            raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
+        return min(self.gpus, workers), math.ceil(workers / self.gpus)
+
+
+_LINES: dict[str, Callable[[float, float, float, int], tuple[float, float]]] = {
+    "ring": cost.ring,
+    "tree": cost.double_binary_trees,
+    "halving-doubling": cost.halving_doubling,
+    "doubling": cost.recursive_doubling,
+}
+
+
+def parse_topology(text: str) -> Topology:
+    """A topology from 'ring', 'tree', 'halving-doubling', 'doubling' or 'hierarchical:gpus=8[,rate=R][,latency=L]'.
+
+    `rate` and `latency` are those inside a host. Raises SpecError with the nearest name or option.
+    """
+    name, options = parse_options(text)
+    name = _ALIASES.get(name, name)
+    if name not in NAMES:
+        raise unknown("topology", name, NAMES, listing="xbench scale --help")
+    if name != "hierarchical":
+        known_options(text, options, ())
+        return Topology(name)
+    known_options(text, options, ("gpus", "rate", "latency"))
+    if "gpus" not in options:
+        raise SpecError(f"{text!r} does not say how many workers a host has", hint="write hierarchical:gpus=8")
+    latency_s = parse_seconds(options["latency"]) if "latency" in options else INSIDE_LATENCY_S
+    return Topology(
+        name,
+        parse_int(text, "gpus", options["gpus"], 2, 1024),
+        parse_rate(options["rate"]) if "rate" in options else INSIDE_BPS,
+        latency_s,
+    )
+
+
+def message(measured: CostModel) -> Curve:
+    """t(m): the time of one message of m bytes, back from the ring that was measured. Exact for any curve.
+
+    Raises ValueError for a cost model of fewer than two workers or with times that fall.
+    """
+    return message_of(Curve.of(measured), measured.world_size)
+
+
+def message_of(curve: Curve, workers: int) -> Curve:
+    """t(m) = T(N·m) / (2(N−1)), from a ring of N = `workers` that takes `curve`. Raises ValueError for N < 2."""
+    if workers < 2:
+        raise ValueError(f"a ring of {workers}: an all-reduce needs at least 2 workers")
+    rounds = 2.0 * (workers - 1)
+    return Curve(curve.sizes / workers, curve.times / rounds, curve.slope * workers / rounds)
+
+
+def terms(measured: CostModel) -> tuple[float, float]:
+    """(α [s], β [s/B]) of one message, back from the fitted line of a ring: a / 2(N−1) and b·N / 2(N−1)."""
+    per_a, per_b = cost.ring(1.0, 1.0, 0.0, measured.world_size)
+    return measured.alpha_s / per_a, measured.beta_s_per_byte / per_b
+
+
+def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostModel:
+    """The cost model of `workers`, from one that was measured in a ring of its own `world_size`.
+
+    Its line is the topology's formula for the measured line; its segments are the curve carried over, so that
+    `Curve.of` gives it back. Nothing was measured for it: it has no points, and its residuals are those of the
+    measurement. For the ring that was measured it is that very model. Raises ValueError as `curve` does.
+    """
+    if topology.name == "ring" and workers == measured.world_size:
+        return measured
+    alpha_s, beta_s_per_byte = terms(measured)
+    a_s, b_s_per_byte = topology.line(alpha_s, beta_s_per_byte, workers)
+
+    def interval(ends: Interval, estimate: float, place: int) -> Interval:
+        """Both ends through the same formula, which is linear in α and in β."""
+        unit = (1.0, 0.0) if place == 0 else (0.0, 1.0)
+        slope = topology.line(*unit, workers)[place] - topology.line(0.0, 0.0, workers)[place]
+        now = (a_s, b_s_per_byte)[place]
+        per = cost.ring(1.0, 1.0, 0.0, measured.world_size)[place]
+        low, high = (now + slope * (end - estimate) / per for end in ends)
+        return low, high
+
+    return measured.model_copy(
+        update={
+            "world_size": workers,
+            "alpha_s": a_s,
+            "beta_s_per_byte": b_s_per_byte,
+            "alpha_ci95": interval(measured.alpha_ci95, measured.alpha_s, 0),
+            "beta_ci95": interval(measured.beta_ci95, measured.beta_s_per_byte, 1),
+            "points": [],
+            "segments": _segments(topology.curve(message(measured), workers)),
+            "segmented_max_relative_residual": None,
+        }
+    )
+
+
+def _sum(parts: Sequence[tuple[float, float, Curve]]) -> Curve:
+    """Σ count · t(share · M) as one curve: its knots are those of all parts, at the M where each part has them."""
+    if len(parts) == 1:
+        count, share, curve = parts[0]
+        return Curve(curve.sizes / share, curve.times * count, curve.slope * share * count)
+    sizes = np.unique(np.concatenate([curve.sizes / share for _, share, curve in parts]))
+    times = np.zeros_like(sizes)
+    for count, share, curve in parts:
+        times += count * _from_first(curve, sizes * share)
+    return Curve(sizes, np.maximum.accumulate(times), sum(count * share * curve.slope for count, share, curve in parts))
+
+
+def _from_first(curve: Curve, sizes: FloatArray) -> FloatArray:
+    """The curve, with its first time in place of T(0) = 0: a knot at no bytes is the limit from above."""
+    return np.where(sizes > 0, curve(sizes), curve.times[0])
+
+
+def _segments(curve: Curve) -> list[CostSegment]:
+    """The pieces of a curve; none for a straight line from no bytes on. Knots at a fraction of a byte are rounded."""
+    starts, places = np.unique(np.round(curve.sizes).astype(np.int64), return_index=True)
+    if starts.size == 1 and starts[0] == 0:
+        return []
+    slopes = np.append(np.diff(curve.times[places]) / np.diff(curve.sizes[places]), curve.slope)
+    return [
+        CostSegment(from_bytes=int(start), alpha_s=float(time_s - slope * start), beta_s_per_byte=float(slope))
+        for start, time_s, slope in zip(starts, curve.times[places], slopes, strict=True)
+    ]
