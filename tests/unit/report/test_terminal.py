@@ -145,7 +145,7 @@ def test_records_with_nothing_measured_still_render() -> None:
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_bars_are_drawn_of_any_times(width: int) -> None:
-    modes = [made.mode_result("ddp", step_s, (1.0, 1.0, 1.0), "reference") for step_s in (1e-300, 1e308)]
+    modes = [made.mode_result("ddp", step_s, (1.0, 1.0, 1.0), "reference") for step_s in (1e-300, 1e9)]
     for mode in modes:
         assert "█" in render(made.comparison([mode]), width=width)
 
