@@ -81,7 +81,10 @@ def profile_job(rank: Rank) -> JobPlan:
         if rank.device.type == "cpu":
             curve = Curve.of(cost)
             most_bytes = sum(layer.grad_bytes for layer in layers)
-            both = measure_contention(rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note)
+            quick = rank.run.kind == "comparison" and effort.launches == 1
+            both = measure_contention(
+                rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick
+            )
             contention = summarise_contention(gathered(both))
     planner = Planner(
         StepModel.of(layers, step),
