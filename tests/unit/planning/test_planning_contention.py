@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.planning.auto import Search
+from xbench.planning.contention import Contention, share
+from xbench.planning.cost import Curve
+from xbench.planning.gradients import Gradient
+from xbench.planning.simulate import simulate
+from xbench.records import Contention as Measured
+from xbench.records import ContentionPoint, CostModel
+
+SECOND = Curve.line(1.0, 0.0)
+
+
+def constant(rho: float, sigma: float) -> Contention:
+    return Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
+
+
+def point(nbytes: int, in_flight: int, alone_s: float, loaded_s: float, slowdown: float) -> ContentionPoint:
+    return ContentionPoint(
+        nbytes=nbytes, in_flight=in_flight, alone_s=alone_s, loaded_s=loaded_s, compute_slowdown=slowdown
+    )
+
+
+def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
+    return CostModel(
+        backend="gloo", world_size=2, alpha_s=alpha_s, beta_s_per_byte=beta_s_per_byte, alpha_ci95=(alpha_s, alpha_s),
+        beta_ci95=(beta_s_per_byte, beta_s_per_byte), max_relative_residual=0.0, points=[],
+    )  # fmt: skip
+
+
+def test_each_slows_the_other_while_both_run() -> None:
+    # from 1 s on both run at half speed: the second that backward still needs and the collective's take two
+    shared = share([1.0], [8], SECOND, constant(2.0, 2.0), backward_s=2.0, optimizer_s=0.5, early_update=False)
+    assert shared.sent == [(1.0, pytest.approx(3.0))]
+    assert shared.backward_end_s == pytest.approx(3.0)
+    assert shared.updates == [(pytest.approx(3.0), pytest.approx(3.5))]
+    assert shared.end_s == pytest.approx(3.5)
+
+
+def test_a_collective_has_the_host_to_itself_after_backward() -> None:
+    # half a second of backward is left at 1.5 s: it takes one, in which half of the collective's second is done
+    shared = share([1.5], [8], SECOND, constant(2.0, 2.0), backward_s=2.0, optimizer_s=0.0, early_update=False)
+    assert shared.backward_end_s == pytest.approx(2.5)
+    assert shared.sent == [(1.5, pytest.approx(3.0))]
+
+
+def test_an_early_update_is_computation_too() -> None:
+    # both buckets are there when backward ends at 2; the first arrives at 3, and its half second of update takes one
+    # beside the second, of which that leaves half: 1 + 0.5 to arrive, then 0.5 for its own update
+    shared = share([2.0, 2.0], [8, 8], SECOND, constant(2.0, 2.0), backward_s=2.0, optimizer_s=1.0, early_update=True)
+    assert shared.sent == [(2.0, pytest.approx(3.0)), (pytest.approx(3.0), pytest.approx(4.5))]
+    assert shared.updates == [(pytest.approx(3.0), pytest.approx(4.0)), (pytest.approx(4.5), pytest.approx(5.0))]
+    assert shared.end_s == pytest.approx(5.0)
+
+
+def test_the_table_is_read_by_size_and_flight() -> None:
+    points = [point(100, 1, 1.0, 1.5, 1.2), point(100, 2, 1.0, 0.8, 1.1), point(10000, 1, 2.0, 6.0, 2.0)]
+    table = Contention.of(Measured(launch_s=0.0, points=points))
+    sizes = np.array([1.0, 100.0, 1000.0, 10000.0, 1e9])
+    np.testing.assert_allclose(table.collective_slowdown(sizes)[0], [1.5, 1.5, 2.25, 3.0, 3.0])
+    np.testing.assert_allclose(table.collective_slowdown(sizes)[1], [0.8, 0.8, 1.9, 3.0, 3.0])
+    np.testing.assert_allclose(table.compute_slowdown(sizes)[0], [1.2, 1.2, 1.6, 2.0, 2.0])
+
+
+def test_a_table_without_points_or_with_no_time_is_refused() -> None:
+    with pytest.raises(ValueError, match="no contention points"):
+        Contention.of(Measured(launch_s=0.0, points=[]))
+    with pytest.raises(ValueError, match="not above zero"):
+        Contention.of(Measured(launch_s=0.0, points=[point(100, 1, 0.0, 1.0, 1.0)]))
+
+
+nets = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50)), min_size=1, max_size=7)
+
+
+def gradients_of(net: list[tuple[int, int]]) -> list[Gradient]:
+    ready_s = itertools.accumulate(gap / 10 for _, gap in net)
+    return [Gradient(f"g{k}", size, at) for k, ((size, _), at) in enumerate(zip(net, ready_s, strict=True))]
+
+
+@given(nets, st.integers(0, 63), st.booleans(), st.booleans(), st.floats(0.0, 3.0))
+def test_free_communication_is_the_simulation_without(
+    net: list[tuple[int, int]], cuts: int, early: bool, after: bool, alpha_s: float
+) -> None:
+    gradients = gradients_of(net)
+    edges = [0, *(k for k in range(1, len(net)) if cuts >> (k - 1) & 1), len(net)]
+    buckets = [list(range(a, b)) for a, b in itertools.pairwise(edges)]
+    parts = {"forward_s": 1.0, "backward_s": gradients[-1].ready_s, "optimizer_s": 0.7}
+    curve = Curve.line(alpha_s, 0.01)
+    options = {"single_after_backward": after, "early_update": early}
+    without = simulate(gradients, buckets, curve, **parts, **options)  # type: ignore[arg-type]
+    free = simulate(gradients, buckets, curve, **parts, **options, contention=Contention.none())  # type: ignore[arg-type]
+    assert free.step_s == pytest.approx(without.step_s, abs=1e-9)
+    assert free.exposed_s == pytest.approx(without.exposed_s, abs=1e-9)
+
+
+@given(nets, st.floats(1.0, 3.0), st.floats(1.0, 3.0))
+def test_auto_is_never_predicted_slower_than_any_schedule(net: list[tuple[int, int]], rho: float, sigma: float) -> None:
+    gradients = gradients_of(net)
+    search = Search(
+        gradients, line(1.0, 0.05), backward_s=gradients[-1].ready_s, optimizer_s=0.5, contention=constant(rho, sigma)
+    )
+    found = search.best()
+    assert sorted(index for bucket in found.buckets for index in bucket) == list(range(len(net)))
+    assert search.seconds(found.buckets) == pytest.approx(found.step_s)
+    for other in search.candidates():
+        # a plan of more buckets must be worth three parts in ten thousand for each
+        assert found.step_s <= other.step_s * (1 + 3e-4 * len(other.buckets)) + 1e-9
