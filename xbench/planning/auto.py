@@ -59,8 +59,12 @@ class Search:
         backward_s: float,
         optimizer_s: float,
         contention: Contention | None = None,
+        others: Sequence[tuple[str, Buckets]] = (),
     ) -> None:
-        """`gradients` undisturbed and in ready order. Raises ValueError when they are not."""
+        """`gradients` undisturbed and in ready order; `others` are further candidates by name.
+
+        Raises ValueError when the gradients are not in ready order.
+        """
         require_ready_order(gradients)
         self.gradients = list(gradients)
         self.cost = cost
@@ -68,6 +72,7 @@ class Search:
         self.contention = contention or Contention.none()
         self.backward_s = backward_s + self.contention.hooks_s(gradients)
         self.optimizer_s = optimizer_s
+        self._others = list(others)
         self._ready_s = [gradient.ready_s for gradient in self.contention.with_hooks(gradients)]
         self._carried = [0, *itertools.accumulate(gradient.nbytes for gradient in gradients)]
         count = len(self.gradients)
@@ -106,6 +111,7 @@ class Search:
 
     def _families(self) -> Iterable[tuple[str, Buckets]]:
         gradients = self.gradients
+        yield from self._others
         yield "ddp", merge.ddp(gradients)
         yield "single", merge.single(gradients)
         yield "wfbp", merge.wfbp(gradients)

@@ -152,6 +152,7 @@ class Planner:
             backward_s=self.step.backward_s,
             optimizer_s=self.step.optimizer_s,
             contention=self.contention,
+            others=[(mode, self._buckets(mode)) for mode in ("optimal", "mgwfbp") if self.step.loaded is not None],
         )
 
     def _note(self, mode: str, step_s: float) -> str | None:
