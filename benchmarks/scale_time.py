@@ -2,7 +2,7 @@
 
     python benchmarks/scale_time.py [--repeats 9] [--output results/scale-time.json]
 
-Each topology, with a straight cost model and with one of several pieces; timed is
+Each topology, with a straight cost model, with one of several pieces, and with that and contention; timed is
 `planning.scale.scale` alone. Real times of a simulation.
 """
 
@@ -15,7 +15,10 @@ import statistics
 import time
 from pathlib import Path
 
+import numpy as np
+
 from xbench import environment
+from xbench.planning.contention import Contention
 from xbench.planning.gradients import Gradient
 from xbench.planning.plans import PLANNED_MODES
 from xbench.planning.scale import scale
@@ -56,6 +59,14 @@ def costs() -> dict[str, CostModel]:
     return {"line": line, "segments": line.model_copy(update={"segments": pieces})}
 
 
+def contention() -> Contention:
+    """Collectives and computation that slow each other down by a fifth to a half."""
+    sizes = np.log(np.array([4096.0, 65536.0, 524288.0, 8388608.0]))
+    collective = np.array([[1.5, 1.4, 1.3, 1.2], [1.2, 1.2, 1.2, 1.1]])
+    compute = np.array([[1.4, 1.4, 1.3, 1.3], [1.5, 1.4, 1.3, 1.3]])
+    return Contention(sizes, collective, compute, 3e-6, 2e-11)
+
+
 def main() -> None:
     """Time every combination, write the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -65,11 +76,16 @@ def main() -> None:
     step = model()
     samples: dict[str, list[float]] = {}
     for topology in TOPOLOGIES:
-        for name, cost in costs().items():
+        line, pieces = costs().values()
+        cases = {"line": (line, None), "segments": (pieces, None), "segments, contention": (pieces, contention())}
+        for name, (cost, shared) in cases.items():
             times = samples.setdefault(f"{topology}, {name}", [])
             for _ in range(options.repeats):
                 start_s = time.perf_counter()
-                found = scale(step, cost, parse_topology(topology), SIZES, PLANNED_MODES, batch_size=4, band=0.1)
+                found = scale(
+                    step, cost, parse_topology(topology), SIZES, PLANNED_MODES,
+                    batch_size=4, band=0.1, contention=shared,
+                )  # fmt: skip
                 times.append(time.perf_counter() - start_s)
                 assert len(found) == len(PLANNED_MODES) * len(SIZES)
     result = {

@@ -192,7 +192,7 @@ def main() -> None:
             )
         charts.append(
             Chart(
-                f"{net.title}, ring of {AT}: which step gives which gain",
+                f"{net.title}, ring of {AT}, by step time",
                 "forward + backward of one worker, s",
                 [Line("wfbp", STEPS_S, [g[0] for g in gains]), Line("single", STEPS_S, [g[1] for g in gains])],
                 [Mark(net.step_s, net.over_wfbp, "wfbp"), Mark(net.step_s, net.over_single, "single")],

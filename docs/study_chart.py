@@ -13,6 +13,9 @@ from html import escape
 WIDTH, HEIGHT = 330, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 30, 44
 COLOURS = {"wfbp": "#c2410c", "single": "#1d4ed8", "optimal": "#15803d", "mgwfbp": "#6b7280"}
+WIDTHS = {"wfbp": 4.5, "single": 3, "optimal": 1.6}
+"""Those drawn first are widest, so that they show where others lie on them."""
+
 INK, FAINT = "#1f2937", "#e5e7eb"
 
 
@@ -65,7 +68,9 @@ def _legend(y_title: str, marks: str) -> list[str]:
     parts = [_text(14, 22, y_title, size=13, weight="bold")]
     x = 390
     for name in ("wfbp", "single", "optimal"):
-        parts.append(f'<line x1="{x}" x2="{x + 22}" y1="18" y2="18" stroke="{COLOURS[name]}" stroke-width="2"/>')
+        parts.append(
+            f'<line x1="{x}" x2="{x + 22}" y1="18" y2="18" stroke="{COLOURS[name]}" stroke-width="{WIDTHS[name]}"/>'
+        )
         parts.append(_text(x + 28, 22, name, size=12))
         x += 52 + 7 * len(name)
     parts.append(f'<circle cx="{x + 8}" cy="18" r="5" fill="white" stroke="{INK}" stroke-width="1.6"/>')
@@ -95,7 +100,10 @@ def _chart(chart: Chart) -> list[str]:
     parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{one:.1f}" y2="{one:.1f}" stroke="{COLOURS["mgwfbp"]}"/>')
     for line in chart.lines:
         points = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in zip(line.x, line.y, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[line.name]}" stroke-width="2"/>')
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{COLOURS[line.name]}" '
+            f'stroke-width="{WIDTHS[line.name]}"/>'
+        )
     for mark in chart.marks:
         y = y_of(mark.y)
         if chart.levels:
@@ -118,6 +126,8 @@ def _scale(low: float, high: float, start: float, end: float):  # type: ignore[n
 
 def _ticks(low: float, high: float) -> list[float]:
     """Round values within the range: 1, 2, 5 of each decade; closer ones where the range is short."""
+    if high / low < 1.6:
+        return [0.05 * count for count in range(1, 100) if low <= 0.05 * count <= high]
     steps = [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3] if high / low < 3 else [1, 2, 5] if high / low < 300 else [1]
     found = [step * 10.0**decade for decade in range(-4, 5) for step in steps]
     return [tick for tick in found if low <= tick <= high]

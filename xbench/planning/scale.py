@@ -5,9 +5,13 @@ which `topology` carries over. With C the step without communication and `batch`
 
     throughput(N) = N · batch / step(N)        efficiency(N) = throughput(N) / (N · batch / C) = C / step(N)
 
-Plans are made anew for every size, as a user would: what is merged depends on the latency, which grows with N. All of
-it is simulated. The error band is how far predictions were off where they were checked against measured steps; what
-carrying over to other sizes adds is not in it, because nobody measured those.
+Plans are made anew for every size, as a user would: what is merged depends on the latency, which grows with N. Where
+the profile has contention, it is carried over by size of message and every step is simulated with it. `auto` is the
+best of the other modes' plans and a few more, without the search cut by cut that a run makes: its figures are upper
+limits.
+
+All of it is simulated. The error band is how far predictions were off where they were checked against measured steps;
+what carrying over to other sizes adds is not in it, because nobody measured those.
 """
 
 from __future__ import annotations
@@ -18,18 +22,23 @@ from datetime import UTC, datetime
 from importlib import metadata
 
 from xbench.errors import RecordError, SpecError, unknown
+from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.findings import crossovers
 from xbench.planning.gradients import dtypes_of
-from xbench.planning.plans import PLANNED_MODES, make_plans
+from xbench.planning.plans import PLANNED_MODES, Planner
+from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
-from xbench.planning.topology import Topology, carried_over, message, terms
+from xbench.planning.straight import optimal_line
+from xbench.planning.topology import Topology, carried_contention, carried_over, message, terms
 from xbench.planning.what_if import Measured, Scenario
 from xbench.records import (
     Comparison,
     CostModel,
     ErrorBand,
     LinkTerms,
+    Plan,
+    Profile,
     Scaling,
     ScalingPoint,
     ScalingSource,
@@ -38,6 +47,10 @@ from xbench.units import format_bytes, format_percent, format_seconds
 
 CONTROLS = frozenset({"compute"})
 """Modes that train no common network: computed when asked for, never an answer."""
+
+AUTO = "auto"
+CHARGES_S = (1e-3, 4e-3, 16e-3)
+"""What a launch may cost beyond the link's latency, in the exact plans that `auto` chooses from."""
 
 MAX_WORKERS = 1_000_000
 MAX_SIZES = 100
@@ -60,29 +73,53 @@ def scale(
     *,
     batch_size: int,
     band: float,
+    contention: Contention | None = None,
+    buffer_bytes: Sequence[int] = (),
 ) -> list[ScalingPoint]:
     """Every mode at every number of workers: modes in their order, sizes in theirs.
 
-    `cost` was measured in a ring of its `world_size`; `batch_size` samples a worker and step; `band` as in `ErrorBand`.
+    `cost` was measured in a ring of its `world_size`; `batch_size` samples a worker and step; `band` as in `ErrorBand`;
+    `contention` as measured with `cost`; `buffer_bytes` as `Planner` takes them.
     Raises SpecError for an unknown mode, ValueError for fewer than two workers or a cost model that is none.
     """
     found: dict[tuple[str, int], ScalingPoint] = {}
     for count in workers:
-        plans = make_plans(step.gradients, carried_over(cost, topology, count), modes, **step.parts)
-        for mode, plan in plans.items():
+        shared = carried_contention(contention, cost.world_size, topology, count) if contention else None
+        planner = Planner(step, carried_over(cost, topology, count), shared, tuple(buffer_bytes))
+        for mode, plan in _plans(planner, modes).items():
             step_s = plan.predicted_step_s
             found[mode, count] = ScalingPoint(
                 mode=mode,
                 workers=count,
                 step_s=step_s,
                 step_band_s=(step_s / (1 + band), step_s / (1 - band)),
-                exposed_s=max(0.0, step_s - step.compute_s),
+                exposed_s=plan.predicted_exposed_s,
                 samples_per_s=count * batch_size / step_s,
                 efficiency=step.compute_s / step_s,
                 buckets=len(plan.buckets),
                 largest_bucket_bytes=max(plan.bucket_bytes, default=0),
             )
     return [found[mode, count] for mode in modes for count in workers]
+
+
+def _plans(planner: Planner, modes: Sequence[str]) -> dict[str, Plan]:
+    """A plan by mode, in the order of `modes`; that of `auto` is chosen among the others'."""
+    found = {mode: planner.plan(mode) for mode in modes if mode != AUTO}
+    if AUTO in modes:
+        found[AUTO] = planner.plan(AUTO, _quick(planner, found))
+    return {mode: found[mode] for mode in modes}
+
+
+def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
+    """The best buckets among every mode's own and exact plans that charge more for a launch."""
+    gradients, cost = planner.step.gradients, planner.cost
+    place = {gradient.name: index for index, gradient in enumerate(gradients)}
+    names = [(plans.get(mode) or planner.plan(mode)).buckets for mode in ("ddp", "single", "wfbp", "mgwfbp", "optimal")]
+    candidates = [[[place[name] for name in bucket] for bucket in buckets] for buckets in names]
+    if cost is not None:
+        candidates += [optimal_line(gradients, cost.alpha_s + more_s, cost.beta_s_per_byte) for more_s in CHARGES_S]
+    distinct = {tuple(tuple(bucket) for bucket in buckets): buckets for buckets in candidates}
+    return min(distinct.values(), key=lambda buckets: (planner.simulate(AUTO, buckets).step_s, len(buckets)))
 
 
 def parse_workers(text: str) -> tuple[int, ...]:
@@ -136,6 +173,19 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
     return ERROR_BAND
 
 
+def contention_of(measured: Measured) -> Contention | None:
+    """What was measured of communication beside computation. Raises RecordError when it is not valid."""
+    record = measured.record
+    jobs = (
+        [record] if isinstance(record, Profile) else [job for job in record.jobs if job.workload == measured.workload]
+    )
+    found = next((job.contention for job in jobs if job.contention is not None), None)
+    try:
+        return Contention.of(found) if found is not None else None
+    except ValueError as error:
+        raise RecordError(f"{measured.name!r}: its contention is not valid: {error}") from None
+
+
 def check(measured: Measured) -> None:
     """Raise RecordError for a record whose numbers cannot be carried over to other sizes."""
     cost, fabric = measured.cost, measured.fabric
@@ -180,6 +230,8 @@ def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
         request.modes,
         batch_size=measured.workload.batch_size,
         band=band.share,
+        contention=contention_of(measured),
+        buffer_bytes=measured.workload.buffer_bytes,
     )
     by_mode: Mapping[str, list[ScalingPoint]] = {
         mode: [point for point in points if point.mode == mode] for mode in request.modes if mode not in CONTROLS
@@ -250,6 +302,14 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
             f"What was measured is the link between hosts. Inside a host of {topology.gpus} a message takes "
             f"{format_seconds(topology.inside_latency_s)} and {format_seconds(8e9 / topology.inside_bps)} a GB, which "
             "was not measured: rate= and latency= change it."
+        )
+    if contention_of(scenario.measured) is None:
+        said.append("Computation and communication do not slow each other down: this record did not measure how much.")
+    else:
+        said.append("Computation and communication slow each other down as was measured, by size of message.")
+    if AUTO in request.modes:
+        said.append(
+            "auto is the best of the other plans and a few more; a run searches on, so its steps here are upper limits."
         )
     said += [
         "Every worker keeps its batch, computes as fast as the one that was profiled, and is never late; no link is "

@@ -33,12 +33,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from xbench.errors import SpecError, unknown
 from xbench.planning import cost
+from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, FloatArray
 from xbench.records import CostModel, CostSegment, Interval
 from xbench.spec import known_options, parse_int, parse_options
@@ -109,6 +110,13 @@ class Topology:
         if rest > 0:  # between powers of two: a share of one more round, which carries what is left of the bytes
             halvings.append((2 * rest, (0.5**whole - 1 / workers) / rest, message))
         return _sum(halvings)
+
+    def share(self, workers: int) -> float:
+        """Bytes of the message that carries most, over the bytes of the all-reduce (between hosts where there are)."""
+        if self.name == "hierarchical":
+            inside, hosts = self._split(workers)
+            return 1 / hosts if hosts > 1 else 1 / inside
+        return {"ring": 1 / workers, "halving-doubling": 0.5}.get(self.name, 1.0)
 
     def _split(self, workers: int) -> tuple[int, int]:
         """(Workers a host, hosts); the last host may be partly empty, and counts as full."""
@@ -204,6 +212,15 @@ def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostM
             "segmented_max_relative_residual": None,
         }
     )
+
+
+def carried_contention(measured: Contention, world_size: int, topology: Topology, workers: int) -> Contention:
+    """What messages and computation cost each other, by size of all-reduce, from a ring of `world_size`.
+
+    A message is taken to keep a host as busy as one of its size did when it was measured.
+    """
+    moved = math.log(1 / world_size / topology.share(workers))
+    return replace(measured, log_sizes=measured.log_sizes + moved) if moved else measured
 
 
 def _sum(parts: Sequence[tuple[float, float, Curve]]) -> Curve:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_scaling import COST, comparison, profile, step
 
 from xbench.errors import RecordError, SpecError
+from xbench.planning.contention import Contention
 from xbench.planning.plans import PLANNED_MODES
 from xbench.planning.scale import (
     ERROR_BAND,
@@ -45,7 +47,7 @@ def test_exact_figures_of_single_and_wfbp() -> None:
 def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans() -> None:
     from xbench.planning.plans import make_plans
 
-    modes = [mode for mode in PLANNED_MODES if mode != "compute"]
+    modes = [mode for mode in PLANNED_MODES if mode not in ("compute", "auto")]
     found = scale(step(), COST, RING, [2], modes, batch_size=1, band=0.0)
     plans = make_plans(step().gradients, COST, modes, **step().parts)
     assert [point.step_s for point in found] == [plans[mode].predicted_step_s for mode in modes]
@@ -66,6 +68,26 @@ def test_the_exact_plan_is_never_behind() -> None:
     steps = {(point.mode, point.workers): point.step_s for point in found}
     for size in sizes:
         assert all(steps["optimal", size] <= steps[mode, size] * (1 + 1e-9) for mode in ("single", "wfbp", "mgwfbp"))
+
+
+@given(st.floats(1.0, 3.0), st.floats(1.0, 3.0), st.integers(2, 500), st.sampled_from(["ring", "tree"]))
+def test_auto_is_no_slower_than_any_other_mode_of_its_engine(rho: float, sigma: float, size: int, name: str) -> None:
+    beside = Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
+    modes = ["single", "wfbp", "mgwfbp", "optimal", "auto"]
+    found = scale(step(), COST, Topology(name), [size], modes, batch_size=1, band=0.0, contention=beside)
+    steps = {point.mode: point.step_s for point in found}
+    assert list(steps) == modes
+    # single's own step lets nothing travel during backward, which auto, on the same bucket, does not ask for.
+    assert all(steps["auto"] <= steps[mode] * (1 + 1e-9) for mode in modes)
+
+
+def test_contention_makes_overlap_cost_something() -> None:
+    beside = Contention(np.zeros(1), np.full((2, 1), 2.0), np.full((2, 1), 2.0))
+    free, dear = (
+        scale(step(), COST, RING, [2], ["wfbp"], batch_size=1, band=0.0, contention=c)[0] for c in (None, beside)
+    )
+    # The first collective takes 0.4 s beside backward, which then runs at half speed: 0.2 s of it are lost.
+    assert (free.step_s, dear.step_s) == pytest.approx((3.2, 3.4))
 
 
 @pytest.mark.parametrize(
