@@ -28,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "xbench.commands.scale",
         "Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
     ),
+    "validate": (
+        "xbench.commands.validate",
+        "Hold predictions against measured steps, over a matrix of workloads and links.",
+    ),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),

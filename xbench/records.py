@@ -2,11 +2,12 @@
 
 | schema_version | meaning |
 | --- | --- |
-| 1 | the first: profiles and comparisons; later, without a change to those, scalings |
+| 1 | the first: profiles and comparisons; later, without a change to those, scalings and validations |
 
-The parts that all kinds share are in `record_parts`, the simulated kind in `scaling_record`; this module exports both.
-`load` reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence. `save`
-writes atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
+The parts that all kinds share are in `record_parts`, the kinds that derive from others in `scaling_record` and
+`validation_record`; this module exports them all. `load` reads a file, migrates an older version and refuses a newer,
+truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes bytes, all rates
+bits per second. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -33,10 +34,19 @@ from xbench.record_parts import (
 )
 from xbench.scaling_record import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
 from xbench.spec import RunSpec
+from xbench.validation_record import (
+    AutoAgainst,
+    ErrorSummary,
+    Goal,
+    Validation,
+    ValidationCell,
+    ValidationPoint,
+)
 
 __all__ = [
     "SCHEMA_VERSION",
     "AnyRecord",
+    "AutoAgainst",
     "Bounds",
     "Comparison",
     "Contention",
@@ -46,8 +56,10 @@ __all__ = [
     "CostSegment",
     "Environment",
     "ErrorBand",
+    "ErrorSummary",
     "Estimate",
     "FabricRecord",
+    "Goal",
     "Interval",
     "Job",
     "Label",
@@ -69,6 +81,9 @@ __all__ = [
     "StepTimes",
     "Tensor",
     "Timeline",
+    "Validation",
+    "ValidationCell",
+    "ValidationPoint",
     "Verdict",
     "WorkloadRecord",
     "dump",
@@ -326,7 +341,7 @@ class Comparison(RecordBase):
     samples: list[Sample] = []
 
 
-AnyRecord = Profile | Comparison | Scaling
+AnyRecord = Profile | Comparison | Scaling | Validation
 """Every kind of record that `load` reads and `report` shows."""
 
 Record = Annotated[AnyRecord, Field(discriminator="kind")]

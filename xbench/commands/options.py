@@ -75,10 +75,17 @@ def run_options(command: F) -> F:
                      help="local:ranks=N, shaped:hosts=H,rate=R[,ranks=K], cluster, or auto."),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
         json_option,
-        click.option("--timeout", "timeout_s", callback=_timeout, default="120s", metavar="DURATION", show_default=True,
-                     help="Longest silence of a rank before it counts as hung."),
+        timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
                      help="Folder that keeps each run's record."),
+    )(command)  # fmt: skip
+
+
+def timeout_option(command: F) -> F:
+    """`--timeout DURATION`, passed as `timeout_s` [s]."""
+    return click.option(
+        "--timeout", "timeout_s", callback=_timeout, default="120s", metavar="DURATION", show_default=True,
+        help="Longest silence of a rank before it counts as hung.",
     )(command)  # fmt: skip
 
 

@@ -11,6 +11,7 @@ What can go wrong in such a measurement, and what is done about it:
   on all ranks, so drift is spread over the curve and does not bend it.
 - *Large sizes take for ever.* The first repetition of each size, set apart as warm-up, tells what another costs, and
   rank 0 spreads the time budget: a few repetitions of the large sizes, more of the small, equally many on all ranks.
+  Sizes above the first that takes longer than LONGEST_S are left out: there T is a line, and it is carried on.
 
 The all-reduce is called as the schedules call it: `dist.all_reduce(…, async_op=True).wait()` on their group. On a GPU
 it runs on a stream of its own between two events, and the host waits only after the pilot and at the end.
@@ -45,6 +46,10 @@ LEAST_SPAN_BYTES = 64 * 1024
 WANTED_REPETITIONS = 5
 FEWEST_REPETITIONS = 2
 SMALL_SHARE = 0.01
+LONGEST_S = 4.0
+MAY_BE_LONG_BYTES = 4 * 1024 * 1024
+"""Below this no size is held to LONGEST_S, which costs the ranks an exchange."""
+
 PINGS = 24
 ANCHORS = 8
 
@@ -215,6 +220,9 @@ def measure_all_reduce(
             if note is not None:
                 note(f"all-reduce of {size} bytes, first repetition")
             repeat(index)
+            if size >= MAY_BE_LONG_BYTES and _too_long(clock, marks[index][0], group, device):
+                sizes_bytes = sizes_bytes[: index + 1]
+                break
         clock.flush()
         pilot_s = [clock.elapsed_s(*marks[index][0]) for index in range(len(sizes_bytes))]
         align_s = min(pilot_s)
@@ -268,6 +276,14 @@ def _communication_stream(device: torch.device) -> contextlib.AbstractContextMan
     if device.type == "cuda":
         return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
     return contextlib.nullcontext()
+
+
+def _too_long(clock: Clock, took: tuple[Mark, Mark], group: dist.ProcessGroup | None, device: torch.device) -> bool:
+    """Whether a repetition took longer than LONGEST_S on any rank; the same answer on all."""
+    clock.flush()
+    slowest = torch.tensor([clock.elapsed_s(*took)], dtype=torch.float64, device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+    return slowest.item() > LONGEST_S
 
 
 def _agree(counts: list[int], group: dist.ProcessGroup | None, device: torch.device) -> list[int]:

@@ -15,7 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.records import AnyRecord, Comparison, Label, Layer, ModeResult, Plan, Profile, Scaling, StepTimes
+from xbench.records import (
+    AnyRecord,
+    Comparison,
+    Label,
+    Layer,
+    ModeResult,
+    Plan,
+    Profile,
+    Scaling,
+    StepTimes,
+    Validation,
+)
 from xbench.report import lines
 from xbench.report.answer import answer, controls, is_control, trusted
 from xbench.report.drawing import (
@@ -29,6 +40,7 @@ from xbench.report.drawing import (
     titled_table,
 )
 from xbench.report.scaling import render_scaling
+from xbench.report.validation import render_validation
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
 __all__ = ["make_console", "render", "render_comparison", "render_profile", "show"]
@@ -44,6 +56,8 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_comparison(record, console)
     elif isinstance(record, Scaling):
         render_scaling(record, console)
+    elif isinstance(record, Validation):
+        render_validation(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 

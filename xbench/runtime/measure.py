@@ -29,6 +29,7 @@ from xbench.records import CostModel, Layer, Plan
 from xbench.runtime.program import JobPlan
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine
+from xbench.spec import Effort
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 COLLECTIVES_S = 6.0
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
+FEWEST_UNDER_LOAD = 2
+UNDER_LOAD_S = 60.0
+"""Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
 
 
 def profile_job(rank: Rank) -> JobPlan:
@@ -76,12 +80,15 @@ def profile_job(rank: Rank) -> JobPlan:
         cost = fit(cost_points(gathered(measured)), backend=dist.get_backend(), world_size=world_size)
         for _ in range(UNDER_LOAD_ROUNDS):
             exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
-            layers = with_loaded(layers, ready_under_load(rank, with_missing(exact.buckets, unused)))
+            steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
+            if steps < FEWEST_UNDER_LOAD:
+                break
+            layers = with_loaded(layers, ready_under_load(rank, with_missing(exact.buckets, unused), steps))
         keep_profile()
         if rank.device.type == "cpu":
             curve = Curve.of(cost)
             most_bytes = sum(layer.grad_bytes for layer in layers)
-            quick = rank.run.kind == "comparison" and effort.launches == 1
+            quick = effort.profile_steps < Effort().profile_steps
             both = measure_contention(
                 rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick
             )
@@ -101,13 +108,13 @@ def profile_job(rank: Rank) -> JobPlan:
     return complete(plan, unused)
 
 
-def ready_under_load(rank: Rank, buckets: list[list[str]]) -> dict[str, float]:
-    """Ready time [s since the start of backward] of each tensor while these buckets travel, of the slowest rank."""
+def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[str, float]:
+    """Ready time [s since the start of backward] of each tensor while these buckets travel, slowest rank."""
     rank.note("measuring ready times under load")
     engine = Engine(rank.workload.model, None, buckets, group=rank.group)
     with LayerProfiler(rank.workload.model, rank.clock) as profiler:
         steps = []
-        for number in range(UNDER_LOAD_STEPS + 1):
+        for number in range(count + 1):
             rank.note(f"ready times under load, step {number + 1}")
             steps.append(profiler.run_step(rank.workload))
         rank.clock.flush()

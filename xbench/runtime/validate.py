@@ -1,0 +1,328 @@
+"""A matrix of comparisons, each prediction held against its measurement: workloads × fabrics, a cell at a time.
+
+A cell is an ordinary comparison. Predictions are made from its profile, which runs before anything is timed; what they
+are compared with are its timed blocks. A machine may compute faster or slower in the blocks than in the profile, which
+no model of schedules can know; the control mode `compute`, timed among the others, tells by how much, and a second
+error says what is left when the computation is predicted at that speed.
+
+Held-out cells run on another number of hosts than the predictions come from: the cost model and the contention of the
+cell on fewer hosts are carried over by topology, the computation by the speed that `compute` had on the larger fabric
+(hosts that share a machine's cores slow each other down, which no measurement of fewer shows).
+
+The record is saved after every cell: a run that dies keeps its cells, and `resume` goes on from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from xbench import environment
+from xbench.errors import Interrupted, RunError, SpecError, XbenchError
+from xbench.fabrics import parse_fabric
+from xbench.planning import bounds
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Curve
+from xbench.planning.plans import PLANNED_MODES, Planner
+from xbench.planning.step import StepModel
+from xbench.planning.topology import Topology, carried_contention, carried_over
+from xbench.records import (
+    AutoAgainst,
+    Comparison,
+    Environment,
+    FabricRecord,
+    ModeResult,
+    Plan,
+    Validation,
+    ValidationCell,
+    ValidationPoint,
+    WorkloadRecord,
+    load,
+    save,
+)
+from xbench.runtime.assemble import mode_values, now
+from xbench.runtime.progress import stamp
+from xbench.runtime.run import RunRequest, execute
+from xbench.spec import Effort, FabricSpec, ModeSpec, WorkloadSpec
+from xbench.stats.compare import paired_ratio
+from xbench.stats.validation import goals, summaries
+from xbench.units import parse_rate
+from xbench.workloads.probe import probe
+
+LONG_STEP_S = 0.75
+"""From this on a block is given its number of steps; below, it fills its usual time."""
+
+VERY_LONG_STEP_S = 20.0
+ROUNDS = (6, 5, 4)
+GUESSED_COMPUTE_S = 0.5
+
+
+@dataclass
+class ValidateRequest:
+    """What a user asked for, parsed."""
+
+    workloads: Sequence[WorkloadSpec]
+    fabrics: Sequence[FabricSpec]
+    modes: Sequence[ModeSpec]
+    held_out: Sequence[FabricSpec] = ()
+    cell_s: float = 150.0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    timeout_s: float = 120.0
+    output: Path = Path("results/runs")
+    resume: Validation | None = None
+    command: str = "xbench validate"
+
+
+def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Path, XbenchError | None]:
+    """Run every cell that is missing: the record, where it is kept, and the error that ended it early, if one did.
+
+    A cell that fails is kept with its reason, and the others run. Raises UsageError before anything is launched.
+    """
+    found = probe(list(request.workloads), request.device, max(f.world_size for f in _all_fabrics(request)))
+    workloads = [item.record for item in found.workloads]
+    place = request.output / f"{stamp()}-validation" / "record.json"
+    done = list(request.resume.cells) if request.resume is not None else []
+    kept: list[ValidationCell] = []
+    error: XbenchError | None = None
+    described = environment.capture(found.model_dump())
+    cells = list(product(_all_fabrics(request), zip(found.specs, workloads, strict=True)))
+    for number, (fabric, (spec, workload)) in enumerate(cells):
+        before = next((cell for cell in done if _same(cell, spec, fabric)), None)
+        if before is not None:
+            kept.append(before)
+            continue
+        effort = effort_for(workload, fabric, kept, request)
+        console.print(f"cell {number + 1} of {len(cells)}: {workload.title} on {fabric}", highlight=False)
+        try:
+            kept.append(_run_cell(request, spec, workload, fabric, effort, kept, console))
+        except Interrupted as caught:
+            error = caught
+            break
+        finally:
+            save(record(request, described, [*kept, *_missing(done, kept)], complete=False), place)
+    complete = error is None
+    made = record(request, described, kept, complete=complete, error=str(error) if error is not None else None)
+    save(made, place)
+    if error is None and all(cell.error is not None for cell in kept):
+        error = RunError("no cell was measured", hint="its reasons are in the record")
+    return made, place, error
+
+
+def record(
+    request: ValidateRequest,
+    described: Environment,
+    cells: Sequence[ValidationCell],
+    *,
+    complete: bool,
+    error: str | None = None,
+) -> Validation:
+    """The record of these cells."""
+    fitted = [cell for cell in cells if cell.predicted_on == cell.fabric.world_size]
+    return Validation(
+        created=now(),
+        command=request.command,
+        environment=described,
+        modes=[mode.text for mode in request.modes],
+        complete=complete,
+        error=error,
+        cells=list(cells),
+        errors=summaries(fitted),
+        errors_at_speed=summaries(fitted, at_speed=True),
+        goals=goals(fitted),
+        warnings=environment.noise_warnings(),
+    )
+
+
+def effort_for(
+    workload: WorkloadRecord, fabric: FabricSpec, known: Iterable[ValidationCell], request: ValidateRequest
+) -> Effort:
+    """Rounds and steps that fit the time of a cell, by the bytes, the rate and what earlier cells say of the compute.
+
+    At least four rounds, which an interval needs, of two steps; two where a step takes longer than 20 s.
+    """
+    link_s = 0.0
+    if fabric.rate is not None:
+        link_s = 2 * (fabric.world_size - 1) / fabric.world_size * 8 * workload.grad_bytes / parse_rate(fabric.rate)
+    computed = [cell.compute_s for cell in known if cell.workload.spec == workload.spec and cell.compute_s > 0]
+    step_s = link_s + (computed[-1] if computed else GUESSED_COMPUTE_S)
+    if step_s < LONG_STEP_S:
+        return Effort(launches=1, rounds=ROUNDS[0])
+    if step_s > VERY_LONG_STEP_S:
+        return Effort(launches=1, rounds=2, steps=2, warmup_steps=1, parity_steps=1, profile_steps=8)
+    afforded = request.cell_s / (step_s * len(request.modes))
+    rounds = next((r for r in ROUNDS if afforded / r >= 3), ROUNDS[-1])
+    steps = max(2, int(afforded / rounds) - 1)
+    return Effort(launches=1, rounds=rounds, steps=steps, warmup_steps=1, parity_steps=2)
+
+
+def cell_of(comparison: Comparison, path: str, source: Comparison | None = None) -> ValidationCell:
+    """A comparison as a cell; with `source`, predicted from what was measured there, on fewer workers.
+
+    Raises SpecError when the comparison holds no profile.
+    """
+    job = comparison.jobs[0]
+    base = source or comparison
+    base_job = base.jobs[0]
+    if base_job.step is None or base.cost_model is None or not base_job.layers:
+        raise SpecError(f"{path!r} holds no profile: nothing was predicted")
+    control = comparison.modes.get("compute")
+    blocks_s = control.step_s.median if control is not None and control.step_s is not None else None
+    step = StepModel.of(base_job.layers, base_job.step)
+    at_speed = step.scaled(blocks_s / step.compute_s) if blocks_s is not None else None
+    workers = comparison.fabric.world_size
+    cost = carried_over(base.cost_model, Topology("ring"), workers)
+    contention = Contention.of(base_job.contention) if base_job.contention and base_job.contention.points else None
+    if contention is not None:
+        contention = carried_contention(contention, base.cost_model.world_size, Topology("ring"), workers)
+    buffers = tuple(base_job.workload.buffer_bytes)
+    points = []
+    for name, mode in comparison.modes.items():
+        plan = job.plans.get(name)
+        if mode.step_s is None or plan is None or name not in PLANNED_MODES:
+            continue
+        before = Planner(step, cost, contention, buffers)
+        predicted_s = plan.predicted_step_s if source is None else _predict(before, plan)
+        again_s = _predict(Planner(at_speed, cost, contention, buffers), plan) if at_speed is not None else None
+        points.append(_point(mode, predicted_s, again_s))
+    curve = Curve.of(cost)
+    bound_step = at_speed or step
+    return ValidationCell(
+        workload=job.workload,
+        fabric=comparison.fabric,
+        predicted_on=base.fabric.world_size,
+        compute_s=step.compute_s,
+        compute_blocks_s=blocks_s,
+        backward_overlap_bound_s=bounds(
+            bound_step.gradients, curve, compute_s=bound_step.compute_s, **bound_step.parts
+        ).backward_overlap_bound_s,
+        points=points,
+        auto_against=_against(comparison),
+        blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),
+        record=path,
+    )
+
+
+def _run_cell(
+    request: ValidateRequest,
+    spec: WorkloadSpec,
+    workload: WorkloadRecord,
+    fabric: FabricSpec,
+    effort: Effort,
+    kept: Sequence[ValidationCell],
+    console: Console,
+) -> ValidationCell:
+    asked = RunRequest(
+        kind="comparison",
+        workloads=[spec],
+        modes=request.modes,
+        reference="ddp" if any(mode.text == "ddp" for mode in request.modes) else None,
+        fabric=fabric,
+        effort=effort,
+        device=request.device,
+        timeout_s=max(request.timeout_s, 2 * VERY_LONG_STEP_S),
+        output=request.output,
+    )
+    try:
+        result = execute(asked, console)
+        if result.error is not None:
+            raise result.error
+        assert isinstance(result.record, Comparison)
+        source = _source(request, spec, fabric, kept)
+        return cell_of(result.record, str(result.path), source)
+    except Interrupted:
+        raise
+    except XbenchError as failed:
+        console.print(f"left out: {failed}", style="red", highlight=False)
+        return _failed(workload, fabric, str(failed))
+
+
+def _source(
+    request: ValidateRequest, spec: WorkloadSpec, fabric: FabricSpec, kept: Sequence[ValidationCell]
+) -> Comparison | None:
+    """The comparison that a held-out cell is predicted from: the same workload and rate on the fabric asked for."""
+    if fabric not in request.held_out:
+        return None
+    for cell in kept:
+        rate = parse_fabric(cell.fabric.spec).rate
+        if cell.workload.spec == spec and rate == fabric.rate and cell.error is None:
+            found = load(Path(cell.record))
+            return found if isinstance(found, Comparison) else None
+    return None
+
+
+def _predict(planner: Planner, plan: Plan) -> float:
+    """The step of this plan's buckets under this planner's model."""
+    place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
+    return planner.simulate(plan.mode, [[place[name] for name in names] for names in plan.buckets]).step_s
+
+
+def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> ValidationPoint:
+    assert mode.step_s is not None
+    measured_s = mode.step_s.median
+    return ValidationPoint(
+        mode=mode.mode,
+        predicted_step_s=predicted_s,
+        measured_step_s=mode.step_s,
+        error=predicted_s / measured_s - 1,
+        error_at_speed=again_s / measured_s - 1 if again_s is not None else None,
+        ratio_to_ddp=mode.ratio.value if mode.ratio is not None else None,
+        against_ddp=mode.ratio.ci95 if mode.ratio is not None else None,
+        verdict=mode.ratio.verdict if mode.ratio is not None else None,
+    )
+
+
+def _against(comparison: Comparison) -> list[AutoAgainst]:
+    """`auto` against every other mode that trains, in pairs of blocks."""
+    run = comparison.spec
+    values = {
+        mode.text: mode_values(run, mode, comparison.samples, None)
+        for mode in run.modes
+        if mode.name != "compute" and comparison.modes[mode.text].status == "ok"
+    }
+    found = []
+    for name, blocks in values.items():
+        if name != "auto" and blocks and values.get("auto"):
+            ratio = paired_ratio(values["auto"], blocks)
+            found.append(AutoAgainst(mode=name, ratio=ratio.value, ci95=ratio.ci95, verdict=ratio.verdict))
+    return found
+
+
+def _failed(workload: WorkloadRecord, fabric: FabricSpec, why: str) -> ValidationCell:
+    return ValidationCell(
+        workload=workload,
+        fabric=FabricRecord(
+            name=fabric.name,
+            spec=str(fabric),
+            label="real",
+            backend="",
+            hosts=fabric.hosts,
+            ranks_per_host=fabric.ranks,
+            world_size=fabric.world_size,
+            rate_bps=parse_rate(fabric.rate) if fabric.rate is not None else None,
+        ),
+        predicted_on=fabric.world_size,
+        compute_s=0.0,
+        backward_overlap_bound_s=None,
+        points=[],
+        blocks=0,
+        record="",
+        error=why,
+    )
+
+
+def _all_fabrics(request: ValidateRequest) -> list[FabricSpec]:
+    return [*request.fabrics, *request.held_out]
+
+
+def _same(cell: ValidationCell, spec: WorkloadSpec, fabric: FabricSpec) -> bool:
+    return cell.error is None and cell.workload.spec == spec and cell.fabric.spec == str(fabric)
+
+
+def _missing(done: Sequence[ValidationCell], kept: Sequence[ValidationCell]) -> list[ValidationCell]:
+    """Cells of the record that is resumed which have not been come to yet: an interrupted resume keeps them."""
+    return [cell for cell in done if cell not in kept]

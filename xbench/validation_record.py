@@ -1,0 +1,91 @@
+"""What `xbench validate` found: predictions beside measurements, cell by cell. `records` exports these names.
+
+A cell is one workload on one fabric. What was predicted comes from the model alone, what was measured from real steps;
+the raw samples of each cell stay in the comparison that it names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from xbench.record_parts import Environment, Estimate, FabricRecord, Interval, Part, Verdict, WorkloadRecord
+
+
+class ValidationPoint(Part):
+    """One mode of one cell."""
+
+    mode: str
+    predicted_step_s: float
+    measured_step_s: Estimate
+    error: float = Field(description="predicted over measured, minus one")
+    error_at_speed: float | None = Field(
+        default=None,
+        description="the same, with the computation predicted at the speed that it had while the modes were timed",
+    )
+    against_ddp: Interval | None = Field(default=None, description="95 % interval of this mode's time over DDP's")
+    ratio_to_ddp: float | None = None
+    verdict: Verdict | None = Field(default=None, description="against DDP")
+
+
+class AutoAgainst(Part):
+    """`auto` against one other mode of the same cell; below 1: auto is faster."""
+
+    mode: str
+    ratio: float
+    ci95: Interval
+    verdict: Verdict
+
+
+class ValidationCell(Part):
+    """One workload on one fabric: every mode predicted and measured."""
+
+    workload: WorkloadRecord
+    fabric: FabricRecord
+    predicted_on: int = Field(description="workers on which what predictions are made of was measured")
+    compute_s: float = Field(description="a step without communication, as measured in the profile")
+    compute_blocks_s: float | None = Field(default=None, description="the same among the timed blocks")
+    backward_overlap_bound_s: float | None
+    points: list[ValidationPoint]
+    auto_against: list[AutoAgainst] = []
+    blocks: int = Field(description="timed blocks of each mode")
+    record: str = Field(description="the comparison that was measured")
+    error: str | None = Field(default=None, description="why the cell has no points, one sentence")
+
+
+class ErrorSummary(Part):
+    """How far off a group of predictions was: |predicted over measured − 1|."""
+
+    name: str
+    count: int
+    median: float
+    p95: float = Field(description="95th percentile, the value at or above 95 % of them")
+    worst: float
+    bias: float = Field(description="median of the signed errors: above 0, predictions are too slow")
+
+
+class Goal(Part):
+    """A claim, what was found, and whether it held."""
+
+    claim: str
+    found: str
+    held: bool
+
+
+class Validation(Part):
+    """`xbench validate`."""
+
+    kind: Literal["validation"] = "validation"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    environment: Environment
+    modes: list[str]
+    complete: bool
+    error: str | None = None
+    cells: list[ValidationCell] = []
+    errors: list[ErrorSummary] = Field(default=[], description="of all cells, then by mode, workload and fabric")
+    errors_at_speed: list[ErrorSummary] = Field(default=[], description="the same with `error_at_speed`")
+    goals: list[Goal] = []
+    warnings: list[str] = []
