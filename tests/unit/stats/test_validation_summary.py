@@ -1,0 +1,122 @@
+"""Errors of predictions summed up, and claims decided, exactly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.records import (
+    AutoAgainst,
+    Estimate,
+    FabricRecord,
+    ValidationCell,
+    ValidationPoint,
+    Verdict,
+    WorkloadRecord,
+)
+from xbench.spec import WorkloadSpec
+from xbench.stats.validation import goals, name_of, summaries, summary
+
+
+def cell(
+    name: str = "resnet18",
+    rate: str = "1gbit",
+    steps: dict[str, tuple[float, float]] | None = None,
+    *,
+    bound_s: float | None = 0.5,
+    against_ddp: Verdict = "faster",
+    against: dict[str, Verdict] | None = None,
+) -> ValidationCell:
+    """`steps`: (predicted, measured) by mode."""
+    workload = WorkloadRecord(
+        spec=WorkloadSpec(name=name), title=name, parameters=1, tensors=1, grad_bytes=4, batch_size=1, input=""
+    )
+    fabric = FabricRecord(
+        name="shaped", spec=f"shaped:hosts=2,rate={rate}", label="real", backend="gloo", hosts=2, ranks_per_host=1,
+        world_size=2, rate_bps={"1gbit": 1e9, "10gbit": 1e10}[rate],
+    )  # fmt: skip
+    points = [
+        ValidationPoint(
+            mode=mode, predicted_step_s=predicted, measured_step_s=Estimate(median=took, ci95=(took, took)),
+            error=predicted / took - 1, error_at_speed=0.5 * (predicted / took - 1),
+            verdict="reference" if mode == "ddp" else against_ddp,
+        )
+        for mode, (predicted, took) in (steps or {}).items()
+    ]  # fmt: skip
+    others = [
+        AutoAgainst(mode=mode, ratio=1.0, ci95=(0.9, 1.1), verdict=found) for mode, found in (against or {}).items()
+    ]
+    return ValidationCell(
+        workload=workload, fabric=fabric, predicted_on=2, compute_s=0.4, backward_overlap_bound_s=bound_s,
+        points=points, auto_against=others, blocks=4, record="record.json",
+    )  # fmt: skip
+
+
+def test_a_group_s_figures() -> None:
+    found = summary("all", [-0.10, 0.02, 0.04, -0.01])
+    assert (found.count, found.worst) == (4, 0.10)
+    assert found.median == pytest.approx(0.03)
+    assert found.p95 == pytest.approx(0.10)
+    assert found.bias == pytest.approx(0.005)
+    with pytest.raises(ValueError, match="no predictions"):
+        summary("none", [])
+
+
+@given(st.lists(st.floats(-0.9, 10), min_size=1, max_size=60))
+def test_the_95th_percentile_is_not_exceeded_by_more_than_one_in_twenty(errors: list[float]) -> None:
+    found = summary("all", errors)
+    assert sum(abs(error) > found.p95 for error in errors) <= 0.05 * len(errors)
+    assert found.median <= found.p95 <= found.worst
+    assert found.p95 in [abs(error) for error in errors]
+
+
+def test_groups_are_all_then_mode_workload_and_fabric_without_the_control() -> None:
+    cells = [
+        cell("resnet18", "1gbit", {"compute": (9.0, 1.0), "ddp": (1.1, 1.0), "auto": (0.9, 1.0)}),
+        cell("vgg11", "10gbit", {"ddp": (1.2, 1.0)}),
+    ]
+    found = {row.name: row for row in summaries(cells)}
+    assert list(found) == [
+        "all", "ddp", "auto", "resnet18", "vgg11", "shaped:hosts=2,rate=1gbit", "shaped:hosts=2,rate=10gbit"
+    ]  # fmt: skip
+    assert found["all"].count == 3
+    assert found["ddp"].median == pytest.approx(0.15)
+    again = summaries(cells, at_speed=True)[0]
+    assert again.worst == pytest.approx(0.1)
+    assert summaries([]) == []
+
+
+def test_claims_that_hold() -> None:
+    steps = {"ddp": (1.01, 1.0), "auto": (0.53, 0.52)}
+    found = goals([cell(steps=steps, against={"ddp": "faster", "wfbp": "equivalent"})])
+    assert [goal.held for goal in found] == [True] * 6
+    assert found[-1].found == "96% of all such seconds, 96% with every cell counted alike"
+
+
+def test_claims_that_do_not_hold_name_the_cells() -> None:
+    steps = {"ddp": (1.2, 1.0), "auto": (1.3, 1.02)}
+    found = goals([cell(steps=steps, against_ddp="slower", against={"ddp": "slower"})])
+    assert [goal.held for goal in found] == [False] * 6
+    assert "resnet18 at 1gbit" in found[2].found
+    assert "behind: resnet18 at 1gbit" in found[3].found
+    assert "above: resnet18 at 1gbit 104.0%" in found[4].found
+
+
+def test_fast_links_are_not_held_to_the_bound_and_cells_without_auto_to_nothing_of_it() -> None:
+    fast = cell(rate="10gbit", steps={"ddp": (1.0, 1.0), "auto": (1.0, 1.0)})
+    assert len(goals([fast])) == 4
+    assert len(goals([cell(steps={"ddp": (1.0, 1.0)})])) == 2
+    assert goals([cell()]) == []
+
+
+def test_one_cell_in_ten_may_be_behind() -> None:
+    steps = {"ddp": (1.0, 1.0), "auto": (0.5, 0.5)}
+    many = [cell(steps=steps, against={"wfbp": "slower" if place == 0 else "faster"}) for place in range(10)]
+    claim = "auto is at least as fast as every other mode in 90% of the cells"
+    assert next(goal for goal in goals(many) if goal.claim == claim).held
+    assert not next(goal for goal in goals(many[:9]) if goal.claim == claim).held
+
+
+def test_cells_are_named_by_workload_and_rate() -> None:
+    assert name_of(cell("vgg11", "10gbit")) == "vgg11 at 10gbit"
