@@ -18,7 +18,8 @@ from xbench.report.terminal import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TEXTS = {
-    kind: (GOLDEN / f"{kind}-v1.json").read_text(encoding="utf-8") for kind in ("comparison", "profile", "scaling")
+    kind: (GOLDEN / f"{kind}-v1.json").read_text(encoding="utf-8")
+    for kind in ("comparison", "profile", "scaling", "validation")
 }
 
 anything = st.recursive(
@@ -238,5 +239,5 @@ def test_records_are_immutable() -> None:
 
 def test_the_schema_is_json_and_names_every_kind() -> None:
     schema = json.loads(json.dumps(json_schema()))
-    assert schema["discriminator"]["mapping"].keys() == {"profile", "comparison", "scaling"}
+    assert schema["discriminator"]["mapping"].keys() == {"profile", "comparison", "scaling", "validation"}
     assert {"Profile", "Comparison", "Scaling", "ModeResult", "CostModel", "Environment"} <= schema["$defs"].keys()

@@ -5,7 +5,7 @@ Predicted times are simulated, measured ones real; headings say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -34,12 +34,17 @@ def render_validation(record: Validation, console: Console) -> None:
                 table.add_row(*row)
             console.print(table)
         say(console, AT_SPEED, "dim")
-    for title, cells in (("Every cell", fitted), ("Held out", held_out)):
-        if cells:
+    for title, cells in (("", fitted), ("Held out: ", held_out)):
+        if cells and console.width >= NARROW_COLUMNS + _MODE_COLUMNS * max(0, len(record.modes) - 7):
+            _tables(title, cells, record.modes, console)
+        elif cells:
             console.print()
-            say(console, f"{title}: measured step (real), error of the prediction, time over DDP's", "italic")
+            say(console, f"{title}measured step (real), error of the prediction, time over DDP's", "italic")
             for cell in cells:
                 _cell(cell, console)
+        for cell in cells:
+            if cell.error is not None:
+                say(console, f"{name_of(cell)}: left out: {cell.error}", "red")
     if held_out:
         say(console, held_out_line(held_out), "bold")
     console.print()
@@ -50,6 +55,7 @@ def render_validation(record: Validation, console: Console) -> None:
 
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")
+_MODE_COLUMNS = 12
 AT_SPEED = (
     "At speed: the computation predicted at the speed that it had while the modes were timed, which the control mode "
     "compute measures. Bias: the median of the signed errors; above zero, steps were faster than predicted."
@@ -98,9 +104,29 @@ def held_out_line(cells: Sequence[ValidationCell]) -> str:
     return " ".join(said).replace(" ;", ";")
 
 
+def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], console: Console) -> None:
+    """A row a cell and a column a mode: how far off, how long, against DDP."""
+    figures: list[tuple[str, Callable[[ValidationPoint], str]]] = [
+        ("Error of the prediction", lambda point: _signed(point.error)),
+        ("Measured step (real)", lambda point: format_seconds(point.measured_step_s.median)),
+        ("Time over DDP's (real)", _ratio),
+    ]
+    for name, figure in figures:
+        shown = [mode for mode in modes if figure is not _ratio or mode not in (*CONTROLS, "ddp")]
+        if not shown:
+            continue
+        console.print()
+        say(console, f"{title}{name}", "italic")
+        table = titled_table("", ("cell", "left"), *((mode, "right") for mode in shown))
+        for cell in cells:
+            points = {point.mode: point for point in cell.points}
+            if points:
+                table.add_row(name_of(cell), *(figure(points[mode]) if mode in points else "–" for mode in shown))
+        console.print(table)
+
+
 def _cell(cell: ValidationCell, console: Console) -> None:
     if cell.error is not None:
-        fact(console, name_of(cell), f"left out: {cell.error}", "red")
         return
     said = [
         f"{point.mode} {format_seconds(point.measured_step_s.median)} {_signed(point.error)}{_over_ddp(point)}"
@@ -146,6 +172,10 @@ def _over_ddp(point: ValidationPoint) -> str:
     if point.ratio_to_ddp is None or point.verdict == "reference" or point.mode in CONTROLS:
         return ""
     return f" ({point.ratio_to_ddp:.2f})"
+
+
+def _ratio(point: ValidationPoint) -> str:
+    return f"{point.ratio_to_ddp:.2f}" if point.ratio_to_ddp is not None else "–"
 
 
 def _share(value: float) -> str:

@@ -25,7 +25,7 @@ CONTROLS = ("compute",)
 
 
 def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> list[ErrorSummary]:
-    """Errors of all predictions, then by mode, by workload and by rate, each in order of appearance.
+    """Errors of all predictions, then by mode, by workload and by link, each in order of appearance.
 
     `at_speed`: of the predictions at the speed that computation had among the timed blocks. Controls do not count.
     """
@@ -38,7 +38,7 @@ def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> lis
     groups: dict[str, list[float]] = {"all": []}
     for name in ("mode", "workload", "fabric"):
         for cell, point, error in rows:
-            key = {"mode": point.mode, "workload": cell.workload.title, "fabric": cell.fabric.spec}[name]
+            key = {"mode": point.mode, "workload": cell.workload.title, "fabric": link_of(cell)}[name]
             groups.setdefault(key, []).append(error)
     groups["all"] = [error for _, _, error in rows]
     return [summary(name, errors) for name, errors in groups.items() if errors]
@@ -132,8 +132,13 @@ def _removed(cells: Sequence[ValidationCell]) -> Goal:
 
 def name_of(cell: ValidationCell) -> str:
     """'resnet18 at 1gbit', for people."""
+    return f"{cell.workload.title} {link_of(cell)}"
+
+
+def link_of(cell: ValidationCell) -> str:
+    """'at 1gbit', or 'on local:ranks=2' where links have no rate."""
     rate = next((part[5:] for part in cell.fabric.spec.split(":")[-1].split(",") if part.startswith("rate=")), None)
-    return f"{cell.workload.title} at {rate}" if rate else f"{cell.workload.title} on {cell.fabric.spec}"
+    return f"at {rate}" if rate else f"on {cell.fabric.spec}"
 
 
 def _ratio(gained: float, possible: float) -> float:

@@ -21,6 +21,7 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "profile": made.profile,
     "scaling": made.scaling,
+    "validation": made.validation,
 }
 
 
@@ -38,12 +39,16 @@ def test_every_version_ever_written_loads(path: Path) -> None:
     assert load(path).schema_version == SCHEMA_VERSION
 
 
-@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling])
+@pytest.mark.parametrize(
+    "make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling, made.validation]
+)
 def test_records_survive_the_round_trip(make: Callable[[], AnyRecord]) -> None:
     assert loads(json_report.render(make())) == make()
 
 
-@pytest.mark.parametrize("make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling])
+@pytest.mark.parametrize(
+    "make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling, made.validation]
+)
 @pytest.mark.parametrize("name", FORMATS.names())
 def test_every_format_renders_every_record(name: str, make: Callable[[], AnyRecord]) -> None:
     assert "resnet18" in FORMATS.load(name)(make())

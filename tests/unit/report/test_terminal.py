@@ -25,6 +25,7 @@ CASES: dict[str, Callable[[], AnyRecord]] = {
     "comparison-paired": made.paired,
     "profile": made.profile,
     "scaling": made.scaling,
+    "validation": made.validation,
 }
 
 

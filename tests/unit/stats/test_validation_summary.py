@@ -78,7 +78,7 @@ def test_groups_are_all_then_mode_workload_and_fabric_without_the_control() -> N
     ]
     found = {row.name: row for row in summaries(cells)}
     assert list(found) == [
-        "all", "ddp", "auto", "resnet18", "vgg11", "shaped:hosts=2,rate=1gbit", "shaped:hosts=2,rate=10gbit"
+        "all", "ddp", "auto", "resnet18", "vgg11", "at 1gbit", "at 10gbit"
     ]  # fmt: skip
     assert found["all"].count == 3
     assert found["ddp"].median == pytest.approx(0.15)
