@@ -2,12 +2,13 @@
 
 `step` holds what a profile says of compute; `cost` fits T(bytes); `merge` chooses buckets; `simulate` puts them on a
 timeline; `bounds` says how fast a step could be; `plans` makes the plan of each mode; `turns` finds the turn order of
-jobs that share a device.
+jobs that share a device; `next_forward` lets gradients travel on into the next forward pass.
 """
 
 from xbench.planning.bounds import bounds, removed_share
 from xbench.planning.cost import Curve, fit
 from xbench.planning.gradients import Gradient, from_layers
+from xbench.planning.next_forward import NextForward, best_next_forward
 from xbench.planning.plans import NEED_COST, PLANNED_MODES, bucket_caps_mib, make_plan, make_plans
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
@@ -20,10 +21,12 @@ __all__ = [
     "Curve",
     "Gradient",
     "JobTimes",
+    "NextForward",
     "Step",
     "StepModel",
     "Throughput",
     "TurnPlan",
+    "best_next_forward",
     "best_pattern",
     "bounds",
     "bucket_caps_mib",
