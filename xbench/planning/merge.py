@@ -21,9 +21,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xbench.planning.cost import Transfer
+from xbench.planning.cost import Curve, Transfer
 from xbench.planning.gradients import Gradient, dtypes_of, require_ready_order
 from xbench.planning.simulate import Buckets, transfers
+from xbench.planning.straight import optimal_line
 
 DDP_FIRST_BUCKET_BYTES = 1024 * 1024
 DDP_BUCKET_BYTES = 25 * 1024 * 1024
@@ -81,8 +82,9 @@ def optimal(gradients: Sequence[Gradient], curve: Transfer) -> Buckets:
 
         end[j] = min over i < j of  max(end[i], ready[j]) + T(bytes of i+1..j)
 
-    O(L²), a vector operation a row. Every prefix ends as early as it can; of ends that are equal but for rounding the
-    one with fewer buckets is taken, because a launch, free in this model, is not free in the world.
+    O(L²), a vector operation a row; O(L) where T is a straight line (`straight.optimal_line`). Every prefix ends as
+    early as it can; of ends that are equal but for rounding the one with fewer buckets is taken, because a launch, free
+    in this model, is not free in the world.
 
     Several dtypes: contiguous buckets break at every change of dtype, which is hopeless when two dtypes alternate. So
     each dtype's own optimum, launched in order of readiness, one bucket a dtype, and DDP's buckets stand for election
@@ -106,6 +108,8 @@ def optimal(gradients: Sequence[Gradient], curve: Transfer) -> Buckets:
 
 def optimal_contiguous(gradients: Sequence[Gradient], curve: Transfer, *, across_dtypes: bool = False) -> Buckets:
     """The dynamic programme of `optimal` alone. `across_dtypes` lifts the rule of one dtype a bucket (for bounds)."""
+    if isinstance(curve, Curve) and curve.sizes.size == 1 and curve.sizes[0] == 0:  # one knot, at no bytes: a line
+        return optimal_line(gradients, float(curve.times[0]), curve.slope, across_dtypes=across_dtypes)
     require_ready_order(gradients)
     count = len(gradients)
     ready = [gradient.ready_s for gradient in gradients]

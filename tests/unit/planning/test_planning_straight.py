@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xbench.planning.cost import Curve
+from xbench.planning.cost import Curve, FloatArray, Transfer
 from xbench.planning.gradients import Gradient
-from xbench.planning.merge import optimal_contiguous
+from xbench.planning.merge import optimal, optimal_contiguous
 from xbench.planning.simulate import Buckets, transfers
 from xbench.planning.straight import optimal_line
 
@@ -96,13 +96,35 @@ def _end_s(gradients: list[Gradient], buckets: Buckets, alpha_s: float, beta: fl
     return end_s
 
 
+def any_curve(alpha_s: float, beta: float) -> Transfer:
+    """The same T as `Curve.line`, which the planner does not see to be a line."""
+    line = Curve.line(alpha_s, beta)
+
+    def seconds(nbytes: FloatArray, /) -> FloatArray:
+        return line(nbytes)
+
+    return seconds
+
+
+@given(nets(largest=60, dtypes=("float32", "bfloat16")), ALPHA, BETA)
+def test_the_optimum_of_a_line_is_found_by_the_pass_and_ends_as_that_of_any_curve(
+    gradients: list[Gradient], alpha_s: float, beta: float
+) -> None:
+    line = Curve.line(alpha_s, beta)
+    assert optimal_contiguous(gradients, line) == optimal_line(gradients, alpha_s, beta)
+    ends = [
+        transfers(gradients, optimal(gradients, curve), line)[-1].end_s for curve in (line, any_curve(alpha_s, beta))
+    ]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-9, abs=1e-12)
+
+
 @settings(deadline=None)
 @given(nets(largest=60, dtypes=("float32", "bfloat16")), ALPHA, BETA, st.booleans())
 def test_it_ends_when_the_plan_for_any_curve_ends(
     gradients: list[Gradient], alpha_s: float, beta: float, across_dtypes: bool
 ) -> None:
     ours = optimal_line(gradients, alpha_s, beta, across_dtypes=across_dtypes)
-    theirs = optimal_contiguous(gradients, Curve.line(alpha_s, beta), across_dtypes=across_dtypes)
+    theirs = optimal_contiguous(gradients, any_curve(alpha_s, beta), across_dtypes=across_dtypes)
     assert last_end_s(gradients, ours, alpha_s, beta) == pytest.approx(
         last_end_s(gradients, theirs, alpha_s, beta), rel=1e-9, abs=1e-12
     )
