@@ -54,7 +54,7 @@ PARTITION_BYTES = 4 * 1024 * 1024
 """What a priority plan cuts tensors into unless told otherwise."""
 
 _PARTITIONS = (2**18, 2**20, PARTITION_BYTES, 2**24)
-_UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+_UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
