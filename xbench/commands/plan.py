@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from xbench.planning.what_if import Change, Measured
     from xbench.records import Plan
 
-FOR_DDP = "ddp-tuned"
-
 
 @click.command("plan", short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.")
 @click.argument("profile", type=click.Path(path_type=Path))
@@ -34,7 +32,7 @@ FOR_DDP = "ddp-tuned"
 @click.option("--emit", type=click.Choice(["table", "json", "ddp", "python"]), default="table", show_default=True,
               help="What goes to stdout: the table, the record, or a snippet to paste.")  # fmt: skip
 @click.option("--mode", metavar="MODE",
-              help=f"Whose plan a snippet holds.  [default: {FOR_DDP} for ddp, the best for python]")  # fmt: skip
+              help="Whose plan a snippet holds.  [default: the fastest; for ddp, of ddp-tuned and auto]")  # fmt: skip
 @click.option("--rate", metavar="RATE", help="What if links had this rate: 10gbit.")
 @click.option("--latency", metavar="DURATION", help="What if a message took this long to arrive: 50us.")
 @click.option("--workers", type=int, metavar="N", help="What if there were N workers, in a ring.")
@@ -62,7 +60,7 @@ def plan(
     from xbench.planning.replan import replan, to_profile
     from xbench.planning.what_if import read, what_if
     from xbench.report.drawing import make_console
-    from xbench.report.planned import fastest, show_planned
+    from xbench.report.planned import FOR_DDP, fastest, fastest_in_ddp, show_planned
 
     check_json(json_to)
     if emit != "table" and json_to == "-":
@@ -70,10 +68,11 @@ def plan(
     wanted, chosen = _snippets_mode(emit, mode), _modes(modes)
     measured = read(profile, job)
     change = _change(measured, fabric, rate, latency, workers, compute_scale)
-    if chosen is not None and wanted is not None and wanted not in chosen:
-        chosen = [*chosen, wanted]
+    if chosen is not None:
+        needed = [wanted] if wanted is not None else FOR_DDP if emit == "ddp" else []
+        chosen = list(dict.fromkeys([*chosen, *needed]))
     planned = replan(what_if(measured, change), chosen)
-    wanted = wanted or fastest(planned)
+    wanted = wanted or (fastest_in_ddp(planned) if emit == "ddp" else fastest(planned))
     if emit == "python" and wanted is None:
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
     record = to_profile(planned, shlex.join(["xbench", *sys.argv[1:]]))
@@ -104,10 +103,14 @@ def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
     """DDP's argument on stdout, and on the console whether torch really forms these buckets from it."""
     from xbench.planning.plans import bucket_caps_mib
     from xbench.report.snippets import ddp_snippet
+    from xbench.units import format_seconds
 
-    gradients, plan = planned.scenario.step.gradients, planned.plans[mode]
+    gradients, plan = planned.scenario.step.gradients, planned.in_ddp(mode)
     caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
     click.echo(ddp_snippet(plan, caps_mib), nl=False)
+    if mode != "ddp-tuned":
+        step = format_seconds(plan.predicted_step_s)
+        _say(console, f"With these buckets DistributedDataParallel is predicted to take {step} a step (simulated).")
     _say(console, _verified(gradients, plan, caps_mib))
 
 
@@ -128,7 +131,7 @@ def _verified(gradients: Sequence[Gradient], plan: Plan, caps_mib: Sequence[floa
         return f"Verified: DDP of {release} forms exactly these {len(buckets)} buckets of these gradients."
     return (
         f"Verified: DDP of {release} forms {len(buckets)} buckets, not these {len(plan.buckets)}: each dtype walks the "
-        "list by itself, and one list cannot describe several."
+        "list by itself, and one list cannot describe several. --emit python gives exactly these."
     )
 
 
@@ -151,9 +154,9 @@ def _modes(text: str | None) -> list[str] | None:
 
 
 def _snippets_mode(emit: str, mode: str | None) -> str | None:
-    """The mode whose plan a snippet is to hold; None: the fastest, or no snippet is asked for. Raises SpecError."""
+    """The mode whose plan a snippet is to hold; None: the fastest, or there is none. Raises SpecError."""
     if mode is None:
-        return FOR_DDP if emit == "ddp" else None
+        return None
     if emit not in ("ddp", "python"):
         raise SpecError("--mode chooses a snippet's plan, and no snippet is asked for", hint="add --emit python")
     names = _modes(mode) or []

@@ -1,7 +1,12 @@
 """Plans of a scenario, measured or what-if, and the record of them: a profile, so that `xbench.attach` reads it.
 
-A what-if's record has the layers and the cost model as changed, its fabric is labelled simulated, it has no raw samples
-(nothing was run), and its warnings say what was changed and from which record.
+Everything is planned anew with the model that made the record's own plans, so that without a change the predictions are
+those of the record. The buckets of `auto` are the record's own then: a run may have chosen them by trying candidates on
+the real links, which a search in the simulator cannot do again.
+
+A what-if's record has the layers, the cost model and the contention as changed, its fabric is labelled simulated, it
+has no raw samples (nothing was run), and its warnings say what was changed and from which record. Planning from a
+record so written gives the same plans again.
 """
 
 from __future__ import annotations
@@ -10,17 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from xbench.errors import UsageError
 from xbench.planning.bounds import bounds
 from xbench.planning.cost import Curve
-from xbench.planning.plans import make_plans
+from xbench.planning.merge import ddp_assignment
+from xbench.planning.plans import bucket_caps_mib
+from xbench.planning.simulate import Buckets
 from xbench.planning.what_if import Scenario
-from xbench.records import Bounds, Layer, Plan, Profile, StepTimes
+from xbench.records import Bounds, Plan, Profile
 from xbench.spec import RunSpec
 from xbench.units import format_bytes
 
 FAR = 1.1
 """Sizes this many times the largest measured are said to be extrapolated."""
+
+AUTO = "auto"
+SEARCHED = "found by search in the simulator, not tried on real links"
+KEPT = "as the record has it, not searched again"
 
 
 @dataclass(frozen=True)
@@ -34,27 +44,81 @@ class Planned:
     @property
     def cautions(self) -> list[str]:
         """What a reader must know of the numbers: the scenario's, and sizes beyond those measured."""
-        largest = max((point.nbytes for point in self.scenario.measured.cost.points), default=0)
+        return [*self.scenario.cautions, *self._beyond()]
+
+    def _beyond(self) -> list[str]:
+        """Sizes that were not measured. A ring of more workers cuts the same bytes into smaller messages."""
+        was = self.scenario.measured.cost
+        if not was.points:
+            return []
+        wider = self.scenario.cost.world_size / was.world_size
+        smallest, largest = (end(point.nbytes for point in was.points) for end in (min, max))
         sent = max((nbytes for plan in self.plans.values() for nbytes in plan.bucket_bytes), default=0)
-        beyond = []
-        if 0 < FAR * largest < sent:
-            beyond = [
-                f"All-reduces were measured up to {format_bytes(largest)}, and the largest bucket here has "
-                f"{format_bytes(sent)}: its time is extrapolated."
-            ]
-        return [*self.scenario.cautions, *beyond]
+        found = []
+        if FAR * largest * wider < sent:
+            found.append(
+                f"All-reduces were measured up to {format_bytes(largest)}{_of(was.world_size, wider)}, and the largest "
+                f"bucket here has {format_bytes(sent)}: its time is extrapolated."
+            )
+        if 0 < sent * FAR < smallest * wider:
+            found.append(
+                f"All-reduces were measured from {format_bytes(smallest)}{_of(was.world_size, wider)}, and the largest "
+                f"bucket here has {format_bytes(sent)}: its messages are taken to need as long as the smallest did."
+            )
+        return found
+
+    def formed_by_ddp(self, mode: str) -> bool:
+        """Whether DistributedDataParallel forms this plan's buckets from their caps, by the rule that torch follows."""
+        gradients, plan = self.scenario.step.gradients, self.plans[mode]
+        caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
+        if not caps_mib:
+            return False
+        formed = ddp_assignment(gradients, [int(cap * 2**20) for cap in caps_mib])
+        names = [sorted(gradients[index].name for index in bucket) for bucket in formed]
+        return sorted(names) == sorted(map(sorted, plan.buckets))
+
+    def in_ddp(self, mode: str) -> Plan:
+        """The plan of `mode` as DistributedDataParallel carries it out: the same buckets on its own reducer."""
+        plan = self.plans[mode]
+        buckets = _indices(plan, self.scenario)
+        if buckets is None:  # a plan of these very gradients
+            raise ValueError(f"the plan of {mode!r} is not of the gradients of {self.scenario.measured.name!r}")
+        return self.scenario.planner.plan("ddp-tuned", buckets).model_copy(update={"mode": mode})
 
 
 def replan(scenario: Scenario, modes: Sequence[str] | None = None) -> Planned:
-    """Plan each of `modes`, None being all. Raises SpecError for an unknown mode, UsageError for an invalid curve."""
-    step, cost = scenario.step, scenario.cost
-    try:
-        curve = Curve.of(cost)
-    except ValueError as error:
-        raise UsageError(f"{scenario.measured.name!r} cannot be planned: its cost model: {error}") from None
-    plans = make_plans(step.gradients, cost, modes, **step.parts)
-    lower = bounds(step.gradients, curve, compute_s=step.compute_s, **step.parts)
+    """Plan each of `modes`, None being all. Raises SpecError for an unknown mode."""
+    step, planner = scenario.step, scenario.planner
+    wanted = planner.modes if modes is None else modes
+    plans = {mode: _auto(scenario) if mode == AUTO else planner.plan(mode) for mode in wanted}
+    lower = bounds(
+        step.gradients, Curve.of(scenario.cost), compute_s=scenario.times.uninstrumented_step_s, **step.parts
+    )
     return Planned(scenario, plans, lower)
+
+
+def _auto(scenario: Scenario) -> Plan:
+    """The plan of `auto`: the record's own buckets where nothing was changed, else the best of a new search."""
+    own = None if scenario.changes else scenario.measured.plans.get(AUTO)
+    buckets = _indices(own, scenario) if own is not None else None
+    told = own.note if own is not None and buckets is not None else None
+    note = told or SEARCHED
+    if not note.startswith((SEARCHED, KEPT)):
+        note = f"{KEPT}: {note}"
+    return scenario.planner.plan(AUTO, buckets).model_copy(update={"note": note})
+
+
+def _indices(plan: Plan, scenario: Scenario) -> Buckets | None:
+    """A plan's buckets as places in the gradients; None where it is not of exactly these."""
+    place = {gradient.name: index for index, gradient in enumerate(scenario.step.gradients)}
+    if sorted(name for bucket in plan.buckets for name in bucket) != sorted(place) or not all(plan.buckets):
+        return None
+    return [[place[name] for name in bucket] for bucket in plan.buckets]
+
+
+def _of(workers: int, wider: float) -> str:
+    """Says of how many workers a size was measured, where those of the plan are others."""
+    return "" if wider == 1 else f" on {workers} workers"
 
 
 def to_profile(planned: Planned, command: str) -> Profile:
@@ -86,37 +150,11 @@ def to_profile(planned: Planned, command: str) -> Profile:
         error=record.error,
         warnings=[*record.warnings, *origin, *told, *(planned.cautions if changed else [])],
         workload=measured.workload,
-        layers=[_layer(layer, scenario.compute_scale) for layer in measured.layers],
-        step=_times(measured.times, scenario.compute_scale),
+        layers=list(scenario.layers),
+        step=scenario.times,
         cost_model=scenario.cost,
+        contention=scenario.contention_record,
         bounds=planned.bounds,
         plans=planned.plans,
         samples={} if changed or not isinstance(record, Profile) else record.samples,
     )
-
-
-def _layer(layer: Layer, scale: float) -> Layer:
-    if scale == 1.0:
-        return layer
-    tensors = [
-        tensor.model_copy(
-            update={
-                "ready_s": tensor.ready_s * scale,
-                "ready_loaded_s": None if tensor.ready_loaded_s is None else tensor.ready_loaded_s * scale,
-            }
-        )
-        for tensor in layer.tensors
-    ]
-    times = {name: getattr(layer, name) * scale for name in ("forward_s", "backward_s", "ready_s")}
-    return layer.model_copy(update={**times, "tensors": tensors})
-
-
-def _times(times: StepTimes, scale: float) -> StepTimes:
-    if scale == 1.0:
-        return times
-    names = ("forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
-    update: dict[str, object] = {name: getattr(times, name) * scale for name in names}
-    for name in ("step_ci95", "uninstrumented_ci95"):
-        low, high = getattr(times, name)
-        update[name] = (low * scale, high * scale)
-    return times.model_copy(update=update)

@@ -38,7 +38,6 @@ from xbench.records import (
     ErrorBand,
     LinkTerms,
     Plan,
-    Profile,
     Scaling,
     ScalingPoint,
     ScalingSource,
@@ -173,35 +172,10 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
     return ERROR_BAND
 
 
-def contention_of(measured: Measured) -> Contention | None:
-    """What was measured of communication beside computation. Raises RecordError when it is not valid."""
-    record = measured.record
-    jobs = (
-        [record] if isinstance(record, Profile) else [job for job in record.jobs if job.workload == measured.workload]
-    )
-    found = next((job.contention for job in jobs if job.contention is not None), None)
-    try:
-        return Contention.of(found) if found is not None else None
-    except ValueError as error:
-        raise RecordError(f"{measured.name!r}: its contention is not valid: {error}") from None
-
-
 def check(measured: Measured) -> None:
     """Raise RecordError for a record whose numbers cannot be carried over to other sizes."""
-    cost, fabric = measured.cost, measured.fabric
-    if cost.collective != "all_reduce":
-        raise RecordError(f"{measured.name!r}: its cost model is of {cost.collective}, and all_reduce is needed")
-    if (cost.world_size, cost.backend) != (fabric.world_size, fabric.backend):
-        raise RecordError(
-            f"{measured.name!r}: its cost model is of {cost.world_size} workers over {cost.backend} and its fabric has "
-            f"{fabric.world_size} over {fabric.backend}: they are not of one measurement"
-        )
-    if not measured.step.compute_s > 0:
-        raise RecordError(f"{measured.name!r}: its step took {measured.step.compute_s:g} s: nothing to scale")
-    if not measured.step.grad_bytes > 0:
-        raise RecordError(f"{measured.name!r}: its gradients have no bytes: nothing to send")
     try:
-        message(cost)
+        message(measured.cost)
     except ValueError as error:
         raise RecordError(f"{measured.name!r}: its cost model is not one: {error}") from None
 
@@ -230,7 +204,7 @@ def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
         request.modes,
         batch_size=measured.workload.batch_size,
         band=band.share,
-        contention=contention_of(measured),
+        contention=scenario.contention,
         buffer_bytes=measured.workload.buffer_bytes,
     )
     by_mode: Mapping[str, list[ScalingPoint]] = {
@@ -303,7 +277,7 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
             f"{format_seconds(topology.inside_latency_s)} and {format_seconds(8e9 / topology.inside_bps)} a GB, which "
             "was not measured: rate= and latency= change it."
         )
-    if contention_of(scenario.measured) is None:
+    if scenario.contention is None:
         said.append("Computation and communication do not slow each other down: this record did not measure how much.")
     else:
         said.append("Computation and communication slow each other down as was measured, by size of message.")

@@ -1,48 +1,54 @@
 """What if the link were faster, the latency shorter, the workers more, the GPU another one?
 
-A plan is made of a compute side (`StepModel`) and of T(M), the time of one all-reduce of M bytes (`CostModel`), both
-measured. A what-if rewrites them in the way stated here and nothing else; every number that follows is simulated.
+A plan is made of a compute side (`StepModel`), of T(M), the time of one all-reduce of M bytes (`CostModel`), and of
+what the two cost each other while both run (`Contention`), all measured. A what-if rewrites them in the way stated here
+and nothing else; every number that follows is simulated.
 
-Rate and latency. Of N workers in a ring each link carries 2(N−1)/N of the bytes in 2(N−1) messages (Thakur et al.
-2005). So a measured time t of M bytes falls into three parts, taken in this order, none below zero:
+| change | T(M) | contention |
+| --- | --- | --- |
+| rate, latency | parts of each time (`what_if_link`) | what a collective takes of the host stays (`what_if_link`) |
+| workers | another ring, by messages (`topology`) | by size of message (`topology.carried_contention`) |
+| compute | stays | slow-downs stay in ratio, hooks and copies scale with compute (`what_if_compute`) |
 
-    latency  min(t, α), α of the fitted line                        what the 2(N−1) messages took
-    wire     min(t − latency, 2(N−1)/N · 8M / measured rate)        what the link itself took
-    host     the rest                                               copies and additions of the hosts, congestion
+In detail, of a point of M bytes: the host time taken from computation, d(M) = (1 − 1/σ) · loaded_s, and what
+computation adds to a collective, loaded_s − alone_s, stay when a rate or a latency changes; alone_s is rewritten as T
+is.
 
-and becomes, for a rate r' and a latency of a message l':
-
-    latency' = α' = 2(N−1)·l'; a part that was below α is stretched when α grows, and capped when it shrinks
-    wire'    = wire · rate asked for / r'
-    host'    = host
-
-Workers: the model so rewritten is carried over to another ring, message by message (`topology.carried_over`).
-Compute: every time of the compute side is multiplied by the scale.
-
-What equals the measured value changes nothing, to the last digit.
+What equals the measured value changes nothing, to the last digit. A record without contention is planned as if
+communication were free for compute, but for ready times that were measured under traffic.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from xbench import records
 from xbench.errors import RecordError, SpecError
+from xbench.planning.contention import Contention
 from xbench.planning.cost import ring
+from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_over
+from xbench.planning.what_if_checks import (
+    check_contention,
+    check_curve,
+    check_origin,
+    check_sizes,
+    check_step,
+    check_times,
+)
+from xbench.planning.what_if_compute import scaled_contention, scaled_layer, scaled_times
+from xbench.planning.what_if_link import Link, Rewrite, carried_to
 from xbench.records import (
     Comparison,
     CostModel,
-    CostPoint,
-    CostSegment,
     FabricRecord,
-    Interval,
     Job,
     Layer,
+    Plan,
     Profile,
     StepTimes,
     WorkloadRecord,
@@ -52,12 +58,6 @@ from xbench.spec import FabricSpec
 from xbench.units import format_rate, format_seconds, parse_rate
 
 MOST_WORKERS = 1_000_000
-LONGEST_S = 1e9
-"""No part of a step takes longer: thirty years. Times above it could not be added up."""
-
-LEAST_S = 1e-12
-"""No collective of a what-if takes less: a cost model's times are above zero."""
-
 FAR = 10.0
 """A rate this many times the measured one, or a fraction of it as small, is far from what was measured."""
 
@@ -73,6 +73,19 @@ class Measured:
     times: StepTimes
     step: StepModel
     cost: CostModel
+    contention_record: records.Contention | None = None
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    """The record's own plans."""
+
+    @cached_property
+    def contention(self) -> Contention | None:
+        """What communication and computation cost each other; None where that was not measured."""
+        return _contention(self.contention_record)
+
+    @property
+    def buffer_bytes(self) -> tuple[int, ...]:
+        """What DDP broadcasts before each forward, one entry a dtype [B]."""
+        return tuple(self.workload.buffer_bytes)
 
     @property
     def fabric(self) -> FabricRecord:
@@ -126,12 +139,22 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
             f"{name!r} has no cost model: it was measured on {where}, where no all-reduce was timed",
             hint=f"xbench profile {chosen.workload.spec.name} --fabric shaped:hosts=2,rate=1gbit times them",
         )
+    both = chosen.contention
     try:
-        _check(chosen.layers, chosen.step, cost)
+        check_times(chosen.layers, chosen.step, cost)
+        check_sizes(chosen.layers, chosen.workload.buffer_bytes)
+        check_origin(cost, record.fabric)
+        check_curve(cost)
         step = StepModel.of(chosen.layers, chosen.step)
+        check_step(step)
     except (ValueError, OverflowError) as error:
         raise RecordError(f"{name!r} cannot be planned: {error}") from None
-    return Measured(name, record, chosen.workload, tuple(chosen.layers), chosen.step, step, cost)
+    try:
+        check_contention(both)
+        _contention(both)
+    except ValueError as error:
+        raise RecordError(f"{name!r}: its contention is not valid: {error}") from None
+    return Measured(name, record, chosen.workload, tuple(chosen.layers), chosen.step, step, cost, both, chosen.plans)
 
 
 @dataclass(frozen=True)
@@ -193,42 +216,82 @@ def change_to(fabric: FabricSpec, was: FabricRecord) -> Change:
 class Scenario:
     """What is planned: measured, with these changes. `cautions` say what the changes cannot know.
 
-    Without a change everything is as it was measured, to the last digit.
+    `layers`, `times`, `cost` and `contention_record` are in the form of a record, and everything else is made of them:
+    planning from a record that holds them plans the same scenario. Without a change all is as it was measured, to the
+    last digit.
     """
 
     measured: Measured
+    layers: tuple[Layer, ...]
+    times: StepTimes
     step: StepModel
     cost: CostModel
+    contention_record: records.Contention | None
     fabric: FabricRecord
     compute_scale: float = 1.0
     changes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
 
+    @cached_property
+    def contention(self) -> Contention | None:
+        """What communication and computation cost each other here; None where that was not measured."""
+        return _contention(self.contention_record)
+
+    @property
+    def planner(self) -> Planner:
+        """Plans of this scenario."""
+        return Planner(self.step, self.cost, self.contention, self.measured.buffer_bytes)
+
 
 def what_if(measured: Measured, change: Change) -> Scenario:
     """The scenario of a change; what equals the measured value changes nothing. Raises SpecError."""
     was = measured.cost
-    workers = change.workers if change.workers is not None else was.world_size
-    scale = change.compute_scale if change.compute_scale is not None else 1.0
-    link = _Link.of(measured)
+    cost, both = was, measured.contention_record
+    shared = measured.contention is not None
+    layers, times, step = measured.layers, measured.times, measured.step
+    told: list[str] = []
+    cautions: list[str] = []
+    link = Link.of(measured.fabric, was)
     alpha_s = was.alpha_s if change.latency_s is None else ring(change.latency_s, 0.0, 0.0, was.world_size)[0]
     slower = 1.0 if change.rate_bps is None else link.asked_bps / change.rate_bps
-    same_link = slower == 1.0 and alpha_s == was.alpha_s
-    told, cautions = _told_of_the_link(measured, change, link, alpha_s, slower)
-    cost = was if same_link else _Rewrite(link.wire_s_per_byte, slower, was.alpha_s, alpha_s).model(was)
+    if slower != 1.0 or alpha_s != was.alpha_s:
+        rewrite = Rewrite(link.wire_s_per_byte, slower, was.alpha_s, alpha_s)
+        told, cautions = _told_of_the_link(measured, change, link, alpha_s, slower)
+        cost = rewrite.model(was)
+        if both is not None and shared:
+            cautions.append("An all-reduce is taken to need as much of the host as it did when it was measured.")
+            if rewrite.host_bound(both):
+                cautions.append(
+                    "Beside computation the host then sets the pace of an all-reduce, and not the link: it is taken to "
+                    "divide its time evenly."
+                )
+        both = rewrite.contention(both) if both is not None else None
+    workers = change.workers if change.workers is not None else was.world_size
     if workers != was.world_size:
         cost = carried_over(cost, Topology("ring"), workers)
+        both = carried_to(both, was.world_size, workers) if both is not None else None
         told.append(f"{workers} workers in place of {was.world_size}, in a ring: {_ring(was.world_size, workers)}")
         cautions.append("More workers wait for the slowest of more; this takes all to be as fast as those measured.")
+    scale = change.compute_scale if change.compute_scale is not None else 1.0
     if scale != 1.0:
+        layers, times = tuple(scaled_layer(layer, scale) for layer in layers), scaled_times(times, scale)
+        step = StepModel.of(layers, times)
+        both = scaled_contention(both, scale) if both is not None else None
         told.append(
-            f"compute × {scale:g}: {format_seconds(measured.step.compute_s * scale)} a step in place of "
+            f"compute × {scale:g}: {format_seconds(step.compute_s)} a step in place of "
             f"{format_seconds(measured.step.compute_s)}, every layer alike"
         )
+        if shared:
+            cautions.append(
+                "Communication may slow another device down by more or less: here by the ratio measured on this one."
+            )
     return Scenario(
         measured=measured,
-        step=measured.step if scale == 1.0 else measured.step.scaled(scale),
+        layers=layers,
+        times=times,
+        step=step,
         cost=cost,
+        contention_record=both,
         fabric=measured.fabric if not told else _fabric(measured.fabric, change, cost),
         compute_scale=scale,
         changes=tuple(told),
@@ -236,89 +299,8 @@ def what_if(measured: Measured, change: Change) -> Scenario:
     )
 
 
-@dataclass(frozen=True)
-class _Link:
-    """The rate that the fabric was asked for, the one it achieved, and what one byte of a collective took of it."""
-
-    asked_bps: float
-    achieved_bps: float
-    wire_s_per_byte: float
-
-    @classmethod
-    def of(cls, measured: Measured) -> _Link:
-        fabric, cost = measured.fabric, measured.cost
-        share = ring(0.0, 1.0, 0.0, cost.world_size)[1]
-        fitted = 8 * share / cost.beta_s_per_byte if cost.beta_s_per_byte > 0 else math.inf
-        achieved = fabric.measured_bps or fabric.rate_bps or fabric.allreduce_bps or fitted
-        return cls(fabric.rate_bps or achieved, achieved, 8 * share / achieved)
-
-
-@dataclass(frozen=True)
-class _Rewrite:
-    """(M, t) → t' for another rate and latency, as the module says."""
-
-    wire_s_per_byte: float
-    slower: float
-    alpha_s: float
-    new_alpha_s: float
-
-    def time_s(self, nbytes: float, took_s: float) -> float:
-        latency_s = min(took_s, self.alpha_s)
-        wire_s = min(took_s - latency_s, self.wire_s_per_byte * nbytes)
-        return self.latency(latency_s) + wire_s * self.slower + (took_s - latency_s - wire_s)
-
-    def latency(self, part_s: float) -> float:
-        if self.alpha_s == 0:
-            return self.new_alpha_s
-        if self.new_alpha_s <= self.alpha_s:
-            return min(part_s, self.new_alpha_s)
-        return part_s / self.alpha_s * self.new_alpha_s
-
-    def per_byte(self, beta: float) -> float:
-        wire = min(beta, self.wire_s_per_byte)
-        return wire * self.slower + (beta - wire)
-
-    def alpha_interval(self, was: Interval) -> Interval:
-        """As wide in proportion; a latency where there was none is as exact as it was given."""
-        low, high = (end / self.alpha_s if self.alpha_s > 0 else 1.0 for end in was)
-        return (min(low, 1.0) * self.new_alpha_s, max(high, 1.0) * self.new_alpha_s)
-
-    def model(self, was: CostModel) -> CostModel:
-        """The cost model rewritten. Its residuals stay those of the measurement: nothing new was measured."""
-        return was.model_copy(
-            update={
-                "alpha_s": self.new_alpha_s,
-                "beta_s_per_byte": self.per_byte(was.beta_s_per_byte),
-                "alpha_ci95": self.alpha_interval(was.alpha_ci95),
-                "beta_ci95": (self.per_byte(was.beta_ci95[0]), self.per_byte(was.beta_ci95[1])),
-                "points": [self.point(point) for point in was.points],
-                "segments": self.segments(was.segments, was.points) if was.segments else [],
-            }
-        )
-
-    def point(self, point: CostPoint) -> CostPoint:
-        low_s, high_s = (self.time_s(point.nbytes, max(0.0, end_s)) for end_s in point.ci95)
-        took_s = max(self.time_s(point.nbytes, point.transfer_s), LEAST_S)
-        return point.model_copy(update={"transfer_s": took_s, "ci95": (low_s, high_s)})
-
-    def segments(self, was: Sequence[CostSegment], points: Sequence[CostPoint]) -> list[CostSegment]:
-        """The same knots at their new times, joined again by straight pieces that do not fall."""
-        starts = [float(segment.from_bytes) for segment in was]
-        far = max([2 * starts[-1] + 1, *(float(point.nbytes) for point in points)])
-        pieces = [*zip(starts, was, strict=True), (far, was[-1])]
-        knots: list[tuple[float, float]] = []
-        for nbytes, piece in pieces:
-            took_s = self.time_s(nbytes, max(0.0, piece.alpha_s + piece.beta_s_per_byte * nbytes))
-            knots.append((nbytes, max([took_s, *(before_s for _, before_s in knots[-1:])])))
-        found: list[CostSegment] = []
-        for (start, start_s), (end, end_s) in itertools.pairwise(knots):
-            beta = (end_s - start_s) / (end - start)
-            found.append(CostSegment(from_bytes=int(start), alpha_s=start_s - beta * start, beta_s_per_byte=beta))
-        return found
-
-
 def _told_of_the_link(
-    measured: Measured, change: Change, link: _Link, alpha_s: float, slower: float
+    measured: Measured, change: Change, link: Link, alpha_s: float, slower: float
 ) -> tuple[list[str], list[str]]:
     """What was changed of rate and latency, and what that cannot know, a sentence each."""
     was = measured.cost
@@ -372,28 +354,9 @@ def _fabric(was: FabricRecord, change: Change, cost: CostModel) -> FabricRecord:
     )
 
 
-def _check(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> None:
-    """Raise ValueError for times that no measurement gives; a record is refused for infinite ones when it is read."""
-    if cost.world_size < 2:
-        raise ValueError(f"its cost model is of {cost.world_size} workers, and an all-reduce needs 2")
-    named = {
-        "forward_s": times.forward_s,
-        "backward_s": times.backward_s,
-        "optimizer_s": times.optimizer_s,
-        "uninstrumented_step_s": times.uninstrumented_step_s,
-        "cost_model.alpha_s": cost.alpha_s,
-        "cost_model.beta_s_per_byte": cost.beta_s_per_byte,
-        **{f"{tensor.name}.ready_s": tensor.ready_s for layer in layers for tensor in layer.tensors},
-        **{f"the all-reduce of {point.nbytes} bytes": point.transfer_s for point in cost.points},
-    }
-    for name, value in named.items():
-        if not 0 <= value <= LONGEST_S:
-            raise ValueError(f"{name} is {value:g}, out of range 0 to {LONGEST_S:g}")
-    for point in cost.points:
-        if point.nbytes <= 0 or point.transfer_s <= 0:
-            raise ValueError(
-                f"an all-reduce of {point.nbytes} bytes in {point.transfer_s:g} s: both must be above zero"
-            )
+def _contention(both: records.Contention | None) -> Contention | None:
+    """As plans take it: None where nothing was measured. Raises ValueError for a point that is none."""
+    return Contention.of(both) if both is not None and both.points else None
 
 
 def _ended(record: Profile | Comparison) -> str:

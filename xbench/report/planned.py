@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xbench.planning.cost import FloatArray
 from xbench.planning.replan import Planned
+from xbench.planning.what_if import Scenario
 from xbench.records import Plan
 from xbench.report import lines
 from xbench.report.answer import is_control
@@ -24,7 +26,12 @@ EQUIVALENT = 0.02
 AS_GOOD = 0.005
 """Of modes whose predictions are this close the one that changes least in a training script is recommended."""
 
-LEAST_CHANGE = ("ddp", "ddp-tuned", "single", "optimal", "mgwfbp", "wfbp")
+LEAST_CHANGE = {"ddp": 0, "ddp-tuned": 1, "single": 2, "auto": 3, "optimal": 3, "mgwfbp": 3, "wfbp": 4}
+"""How much each mode changes in a training script: nothing, an argument, a call, a call with a plan, a call that sends
+every gradient by itself."""
+
+FOR_DDP = ("ddp-tuned", "auto")
+"""Modes that a list of caps for DDP is taken from, unless one is named."""
 
 _SIZES = 3
 
@@ -42,12 +49,17 @@ def show_planned(planned: Planned, console: Console, *, chosen: str | None = Non
         console.print()
         console.print(_table(planned, {} if scenario.changes else scenario.measured.measured_step_s, console.width))
         say(console, recommendation(planned), "bold")
-        gap = planned.plans["mgwfbp"].note if "mgwfbp" in planned.plans else None
-        if gap:
-            say(console, f"mgwfbp: {gap}")
+        paste = what_to_paste(planned)
+        if paste:
+            say(console, paste)
+        for mode in ("mgwfbp", "auto"):
+            note = planned.plans[mode].note if mode in planned.plans else None
+            if note:
+                say(console, f"{mode}: {note}")
         console.print()
         fact(console, "bounds", lines.bounds_line(planned.bounds))
         fact(console, "cost model", lines.cost_line(scenario.cost))
+        fact(console, "contention", contention_line(scenario))
     elif chosen is not None:
         say(console, prediction(planned, chosen), "bold")
     for caution in planned.cautions:
@@ -62,6 +74,26 @@ def basis(planned: Planned) -> list[tuple[str, str]]:
     compute = f"compute {format_seconds(was.step.compute_s)} a step"
     told = [("measured", f"{compute}, {was.cost.collective} on {place}; from {was.name}")]
     return told + [("what if", change) for change in scenario.changes]
+
+
+def contention_line(scenario: Scenario) -> str:
+    """What collectives and computation cost each other here, over the sizes that were measured; or that none were."""
+    both, record = scenario.contention, scenario.contention_record
+    if both is None or record is None:
+        but = ", but for ready times, which were measured under traffic" if scenario.step.loaded else ""
+        return f"not measured: communication is taken as free for compute{but}"
+    sizes = [point.nbytes for point in record.points]
+    simulated = " (simulated)" if scenario.fabric.label == "simulated" else ""
+    return (
+        f"an all-reduce of {format_bytes(min(sizes))} to {format_bytes(max(sizes))} takes {_times(both.collective[0])} "
+        f"as long while the device computes, and computation {_times(both.compute[0])} as long beside one{simulated}"
+    )
+
+
+def _times(slowdowns: FloatArray) -> str:
+    """'1.05 to 1.86 times', '1.2 times'."""
+    low, high = f"{slowdowns.min():.3g}", f"{slowdowns.max():.3g}"
+    return f"{low} times" if low == high else f"{low} to {high} times"
 
 
 def recommendation(planned: Planned) -> str:
@@ -80,11 +112,28 @@ def recommendation(planned: Planned) -> str:
             "an amount that matters (simulated)."
         )
     gain = format_percent(1 - step_s / ddp_s)
-    if step_s > ddp_s * (1 - EQUIVALENT):
+    if not _matters(planned, choice):
         return f"Keep ddp as it comes: {choice}, the fastest, is predicted to take only {gain} less a step (simulated)."
     return (
         f"Use {choice}: predicted {format_seconds(step_s)} a step, {gain} less than ddp's {format_seconds(ddp_s)} and "
         f"{bound} (simulated)."
+    )
+
+
+def what_to_paste(planned: Planned) -> str | None:
+    """One sentence: how to get what is recommended into a training script; None where nothing is to be changed."""
+    choice = fastest(planned)
+    if choice is None or choice == "ddp" or not _matters(planned, choice):
+        return None
+    attach = "--emit python prints the lines to paste"
+    if choice == "ddp-tuned":
+        return "--emit ddp prints the argument to paste."
+    if not planned.formed_by_ddp(choice):
+        return f"{attach}, for xbench.attach."
+    step_s = planned.in_ddp(choice).predicted_step_s
+    return (
+        f"{attach}, for xbench.attach; --emit ddp --mode {choice} the same buckets for DistributedDataParallel itself, "
+        f"with which a step is predicted to take {format_seconds(step_s)} (simulated)."
     )
 
 
@@ -107,7 +156,25 @@ def fastest(planned: Planned) -> str | None:
     limit_s = min((plan.predicted_step_s for plan in plans.values()), default=0.0) * (1 + AS_GOOD)
     good = [mode for mode, plan in plans.items() if plan.predicted_step_s <= limit_s]
     known = len(LEAST_CHANGE)
-    return min(good, key=lambda mode: LEAST_CHANGE.index(mode) if mode in LEAST_CHANGE else known, default=None)
+    return min(good, key=lambda mode: (LEAST_CHANGE.get(mode, known), plans[mode].predicted_step_s), default=None)
+
+
+def fastest_in_ddp(planned: Planned) -> str | None:
+    """The mode whose buckets DistributedDataParallel is predicted to be fastest with; None where none was planned.
+
+    `ddp-tuned`, unless those of `auto`, which knows what communication costs computation, are better and DDP can form
+    them.
+    """
+    lists = [mode for mode in FOR_DDP if mode in planned.plans and (mode == FOR_DDP[0] or planned.formed_by_ddp(mode))]
+    steps_s = {mode: planned.in_ddp(mode).predicted_step_s for mode in lists}
+    limit_s = min(steps_s.values(), default=0.0) * (1 + AS_GOOD)
+    return next((mode for mode in lists if steps_s[mode] <= limit_s), None)
+
+
+def _matters(planned: Planned, choice: str) -> bool:
+    """Whether a mode is predicted to take so much less than DDP that one would change a script for it."""
+    ddp = planned.plans.get("ddp")
+    return ddp is None or planned.plans[choice].predicted_step_s <= ddp.predicted_step_s * (1 - EQUIVALENT)
 
 
 def _above(step_s: float, bound_s: float) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from xbench import cli
+from xbench.planning.plans import PLANNED_MODES
 from xbench.records import Profile, load, loads
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
@@ -138,6 +139,73 @@ def test_what_torch_would_form_instead_is_said(capsys: pytest.CaptureFixture[str
     assert "forms 1 buckets, not these" in err
 
 
+def with_contention(tmp_path: Path) -> str:
+    """The golden profile with contention, of a run that tried candidates for auto and took DDP's buckets."""
+    points = [POINT | {"nbytes": size, "in_flight": n} for size in (4096, 1_048_576) for n in (1, 2)]
+    both = {"launch_s": 1e-4, "hook_s": 3e-6, "copy_s_per_byte": 2e-11, "points": points}
+    path = tmp_path / "with.json"
+    assert cli.main(["plan", str(GOLDEN), "--modes", "ddp", "--json", str(path)]) == 0
+    made = json.loads(path.read_text())
+    tried = made["plans"]["ddp"] | {"mode": "auto", "note": "the buckets of 'ddp', after 10 steps each"}
+    path.write_text(json.dumps(made | {"contention": both, "plans": {"auto": tried}}))
+    return str(path)
+
+
+def test_contention_is_planned_with_and_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = with_contention(tmp_path)
+    _, out, _ = run(capsys, path)
+    text = " ".join(out.split())
+    assert (
+        "contention an all-reduce of 4.00 KiB to 1.00 MiB takes 1.5 times as long while the device computes, and "
+        "computation 1.3 times as long beside one"
+    ) in text
+    assert "auto: as the record has it, not searched again: the buckets of 'ddp', after 10 steps each" in text
+    _, out, _ = run(capsys, path, "--rate", "10gbit", "--compute-scale", "2")
+    text = " ".join(out.split())
+    assert "as long beside one (simulated)" in text
+    assert "auto: found by search in the simulator, not tried on real links" in text
+    assert "caution An all-reduce is taken to need as much of the host as it did when it was measured." in text
+    assert "caution Communication may slow another device down by more or less" in text
+
+
+def test_a_record_without_contention_says_that_communication_is_free(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, str(GOLDEN))
+    assert "contention not measured: communication is taken as free for compute\n" in out
+    assert "not searched again" not in out
+
+
+def test_the_written_record_is_planned_alike(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "what-if.json")
+    words = ("--rate", "5gbit", "--workers", "4", "--json", path)
+    made = with_contention(tmp_path)
+    capsys.readouterr()
+    _, first, _ = run(capsys, made, *words)
+    _, second, _ = run(capsys, path)
+    tables = [
+        {line.split()[0]: line for line in out.splitlines() if line.startswith(" ") and line.strip()}
+        for out in (first, second)
+    ]
+    for mode in PLANNED_MODES:
+        assert tables[0][mode] == tables[1][mode]
+
+
+def test_auto_is_pasted_for_attach_and_for_ddp(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, str(GOLDEN), "--modes", "ddp,auto")
+    assert code == 0
+    text = " ".join(out.split())
+    assert "Use auto: predicted" in text
+    assert "--emit ddp --mode auto the same buckets for DistributedDataParallel itself" in text
+    code, out, _ = run(capsys, str(GOLDEN), "--modes", "ddp,auto", "--emit", "python")
+    assert code == 0
+    assert 'schedule="auto", plan=buckets, wait="step"' in out
+    code, out, err = run(capsys, str(GOLDEN), "--emit", "ddp", "--mode", "auto")
+    assert code == 0
+    assert out.startswith("# auto: ")
+    assert "bucket_cap_mb_list=[" in out
+    step = out.split("predicted ")[1].split(" a step")[0]
+    assert f"With these buckets DistributedDataParallel is predicted to take {step} a step (simulated)." in err
+
+
 WITHOUT_TORCH = (
     "import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None; "
     "from xbench.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -196,6 +264,10 @@ def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str)
     assert len(err.splitlines()) <= 2
 
 
+COST = json.loads(GOLDEN.read_text())["cost_model"]
+POINT = {"nbytes": 4096, "in_flight": 1, "alone_s": 0.002, "loaded_s": 0.003, "compute_slowdown": 1.3}
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -204,6 +276,17 @@ def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str)
         ({"step": None}, "says nothing of how long a step takes"),
         ({"schema_version": 99}, "schema version 99"),
         ({"kind": "novel"}, "is not a valid xbench result"),
+        ({"cost_model": COST | {"world_size": 4}}, "they are not of one measurement"),
+        (
+            {"cost_model": COST | {"backend": "nccl"}},
+            "its cost model is of 2 workers over nccl and its fabric has 2 over",
+        ),
+        (
+            {"cost_model": COST | {"collective": "broadcast"}},
+            "its cost model is of broadcast, and all_reduce is needed",
+        ),
+        ({"contention": {"launch_s": 0.1, "points": [POINT | {"loaded_s": 0.0}]}}, "its contention is not valid"),
+        ({"contention": {"launch_s": 0.1, "points": [POINT | {"nbytes": -1}]}}, "its contention is not valid"),
     ],
 )
 def test_wrong_records(

@@ -4,16 +4,58 @@ from pathlib import Path
 
 import pytest
 
-from xbench.errors import SpecError, UsageError
-from xbench.planning.plans import PLANNED_MODES
-from xbench.planning.replan import Planned, replan, to_profile
+from xbench.errors import RecordError, SpecError
+from xbench.planning.contention import Contention as Shared
+from xbench.planning.plans import PLANNED_MODES, Planner
+from xbench.planning.replan import KEPT, SEARCHED, Planned, replan, to_profile
 from xbench.planning.step import StepModel
-from xbench.planning.what_if import Change, measured, read, what_if
-from xbench.records import Profile, dump, loads
+from xbench.planning.what_if import Change, Measured, measured, read, what_if
+from xbench.records import Contention, ContentionPoint, Plan, Profile, dump, load, loads
 from xbench.schedules.attach import buckets_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 EVERYTHING = Change(rate_bps=10e9, latency_s=50e-6, workers=16, compute_scale=0.25)
+
+
+BESIDE = Contention(
+    launch_s=8e-5,
+    hook_s=3e-6,
+    copy_s_per_byte=2.3e-11,
+    points=[
+        ContentionPoint(nbytes=size, in_flight=n, alone_s=alone_s, loaded_s=loaded_s, compute_slowdown=sigma)
+        for size, n, alone_s, loaded_s, sigma in (
+            (4096, 1, 0.0022, 0.0028, 1.34),
+            (4096, 2, 0.0021, 0.0017, 1.37),
+            (524288, 1, 0.0047, 0.0087, 1.29),
+            (524288, 2, 0.0044, 0.0058, 1.28),
+            (8388608, 1, 0.0727, 0.0762, 1.39),
+            (8388608, 2, 0.0714, 0.0719, 1.23),
+        )
+    ],
+)
+TRIED = "the buckets of 'ddp', after 10 steps each of: auto 541 ms, ddp 520 ms"
+
+
+def profile(*, contention: Contention | None = BESIDE, buffer_bytes: tuple[int, ...] = (38400, 160)) -> Profile:
+    """The golden profile as a run with contention would have written it, but `auto` left with DDP's buckets."""
+    found = load(GOLDEN)
+    assert isinstance(found, Profile)
+    assert found.step is not None
+    workload = found.workload.model_copy(update={"buffer_bytes": list(buffer_bytes)})
+    shared = Shared.of(contention) if contention is not None else None
+    planner = Planner(StepModel.of(found.layers, found.step), found.cost_model, shared, buffer_bytes)
+    plans = planner.plans()
+    place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
+    tried = planner.plan("auto", [[place[name] for name in bucket] for bucket in plans["ddp"].buckets])
+    plans["auto"] = tried.model_copy(update={"note": TRIED})
+    return found.model_copy(update={"workload": workload, "contention": contention, "plans": plans})
+
+
+def again(found: Planned) -> Measured:
+    """What a plan's record holds, written and read."""
+    written = loads(dump(to_profile(found, "xbench plan")))
+    assert isinstance(written, Profile)
+    return measured(written, found.scenario.measured.name)
 
 
 def planned(change: Change, *modes: str) -> Planned:
@@ -84,10 +126,120 @@ def test_a_cost_model_that_is_none_is_refused() -> None:
     was = read(GOLDEN)
     falling = [segment.model_copy(update={"alpha_s": -1.0}) for segment in was.cost.segments]
     cost = was.cost.model_copy(update={"segments": falling})
-    with pytest.raises(UsageError, match=r"'falling' cannot be planned: its cost model: .* not below zero"):
-        replan(what_if(measured(was.record.model_copy(update={"cost_model": cost}), "falling"), Change()))
+    with pytest.raises(RecordError, match=r"'falling' cannot be planned: its cost model: .* not below zero"):
+        measured(was.record.model_copy(update={"cost_model": cost}), "falling")
 
 
 def test_an_unknown_mode_is_refused_by_name() -> None:
     with pytest.raises(SpecError, match="unknown mode 'optmal'"):
         planned(Change(), "optmal")
+
+
+# --- contention and auto ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contention", [BESIDE, None, BESIDE.model_copy(update={"points": []})])
+def test_without_a_change_the_plans_are_those_of_the_record(contention: Contention | None) -> None:
+    made = profile(contention=contention if contention is not None and contention.points else None)
+    was = measured(made.model_copy(update={"contention": contention}), "p.json")
+    found = replan(what_if(was, Change())).plans
+    assert list(found) == list(made.plans)
+    for mode, plan in made.plans.items():
+        if mode != "auto":
+            assert found[mode] == plan, mode
+    assert found["auto"] == made.plans["auto"].model_copy(update={"note": f"{KEPT}: {TRIED}"})
+
+
+def test_contention_and_buffers_are_planned_with() -> None:
+    with_it, buffers, without = (
+        replan(what_if(measured(made, "p.json"), Change()), ["ddp", "wfbp"]).plans
+        for made in (profile(), profile(buffer_bytes=()), profile(contention=None))
+    )
+    assert with_it["wfbp"].predicted_step_s > without["wfbp"].predicted_step_s
+    assert with_it["ddp"].predicted_step_s > buffers["ddp"].predicted_step_s
+
+
+def test_after_a_change_auto_is_searched_again_and_is_no_worse_than_the_record_s_buckets() -> None:
+    was = measured(profile(), "p.json")
+    scenario = what_if(was, Change(rate_bps=0.3e9))
+    found = replan(scenario, ["auto"]).plans["auto"]
+    place = {gradient.name: index for index, gradient in enumerate(scenario.step.gradients)}
+    kept = scenario.planner.plan("auto", [[place[name] for name in names] for names in was.plans["auto"].buckets])
+    assert found.note == SEARCHED
+    assert found.buckets != was.plans["auto"].buckets
+    assert found.predicted_step_s < kept.predicted_step_s
+
+
+@pytest.mark.parametrize("buckets", [[["unknown"]], [[]], None])
+def test_auto_is_searched_where_the_record_has_no_plan_of_these_gradients(buckets: list[list[str]] | None) -> None:
+    made = profile()
+    own = {} if buckets is None else {"auto": made.plans["auto"].model_copy(update={"buckets": buckets})}
+    found = replan(what_if(measured(made.model_copy(update={"plans": own}), "p.json"), Change()), ["auto"])
+    assert found.plans["auto"].note == SEARCHED
+    assert found.plans["auto"] == found.scenario.planner.plan("auto").model_copy(update={"note": SEARCHED})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(),
+        EVERYTHING,
+        Change(rate_bps=0.2e9),
+        Change(rate_bps=30e9, latency_s=0.0),
+        Change(workers=3, compute_scale=0.3),
+        Change(workers=1000),
+    ],
+)
+@pytest.mark.parametrize("contention", [BESIDE, None])
+def test_planning_from_the_written_record_gives_the_same_plans(change: Change, contention: Contention | None) -> None:
+    found = replan(what_if(measured(profile(contention=contention), "p.json"), change))
+    once = replan(what_if(again(found), Change()))
+    assert once.plans == found.plans
+    assert once.bounds == found.bounds
+    assert replan(what_if(again(once), Change())).plans == found.plans
+
+
+def test_what_ddp_makes_of_a_plan_is_predicted_on_its_own_reducer() -> None:
+    found = replan(what_if(measured(profile(), "p.json"), Change()), ["ddp", "ddp-tuned", "auto"])
+    assert found.in_ddp("ddp-tuned").predicted_step_s == found.plans["ddp-tuned"].predicted_step_s
+    assert found.in_ddp("auto").predicted_step_s == found.plans["ddp"].predicted_step_s  # auto has DDP's buckets here
+    assert (found.in_ddp("auto").mode, found.in_ddp("auto").buckets) == ("auto", found.plans["auto"].buckets)
+    assert found.formed_by_ddp("auto")
+
+
+def test_buckets_that_caps_cannot_describe_are_not_formed_by_ddp() -> None:
+    made = profile()
+    first, *rest = made.plans["wfbp"].buckets
+    crossed = Plan(
+        mode="auto",
+        buckets=[[*first, *rest[-1]], *rest[:-1]],
+        bucket_bytes=[0] * len(rest),
+        predicted_step_s=1.0,
+        predicted_exposed_s=0.0,
+    )
+    found = replan(
+        what_if(measured(made.model_copy(update={"plans": {"auto": crossed}}), "p.json"), Change()), ["auto"]
+    )
+    assert found.plans["auto"].buckets == crossed.buckets
+    assert not found.formed_by_ddp("auto")
+
+
+def test_messages_smaller_than_the_smallest_measured_are_said() -> None:
+    told = " ".join(planned(Change(workers=200_000)).cautions)
+    assert "All-reduces were measured from 1.00 KiB on 2 workers, and the largest bucket here has 44.7 MiB" in told
+    assert not any("were measured from" in caution for caution in planned(Change(workers=1000)).cautions)
+
+
+def test_a_ring_of_more_workers_cuts_a_bucket_into_messages_that_were_measured() -> None:
+    was = read(GOLDEN)
+    few = was.cost.model_copy(update={"points": was.cost.points[:5]})  # up to 4 MiB: messages of 2 MiB
+    short = measured(was.record.model_copy(update={"cost_model": few}), "short")
+    said = [
+        [caution for caution in replan(what_if(short, Change(workers=n)), ["single"]).cautions if "extrapol" in caution]
+        for n in (2, 16, 32)
+    ]
+    assert [len(cautions) for cautions in said] == [1, 1, 0]
+    assert said[1] == [
+        "All-reduces were measured up to 4.00 MiB on 2 workers, and the largest bucket here has 44.7 MiB: its time is "
+        "extrapolated."
+    ]

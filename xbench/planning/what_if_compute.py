@@ -1,0 +1,40 @@
+"""Another device: every measured time of the compute side times one factor, in the form in which a record holds it.
+
+Layers, step, and what communication costs the host by itself (launches, hooks, copies into buckets) are scaled. What
+collectives and computation cost each other while both run is kept in ratio: nobody measured it on the other device.
+"""
+
+from __future__ import annotations
+
+from xbench.records import Contention, Layer, StepTimes
+
+
+def scaled_layer(layer: Layer, factor: float) -> Layer:
+    """The layer on a device that takes `factor` times as long."""
+    tensors = [
+        tensor.model_copy(
+            update={
+                "ready_s": tensor.ready_s * factor,
+                "ready_loaded_s": None if tensor.ready_loaded_s is None else tensor.ready_loaded_s * factor,
+            }
+        )
+        for tensor in layer.tensors
+    ]
+    times = {name: getattr(layer, name) * factor for name in ("forward_s", "backward_s", "ready_s")}
+    return layer.model_copy(update={**times, "tensors": tensors})
+
+
+def scaled_times(times: StepTimes, factor: float) -> StepTimes:
+    """The step, with its intervals, on a device that takes `factor` times as long."""
+    names = ("forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
+    update: dict[str, object] = {name: getattr(times, name) * factor for name in names}
+    for name in ("step_ci95", "uninstrumented_ci95"):
+        low, high = getattr(times, name)
+        update[name] = (low * factor, high * factor)
+    return times.model_copy(update=update)
+
+
+def scaled_contention(was: Contention, factor: float) -> Contention:
+    """Launches, hooks and copies `factor` times as long; the slow-downs as they were measured."""
+    names = ("launch_s", "hook_s", "copy_s_per_byte")
+    return was.model_copy(update={name: getattr(was, name) * factor for name in names})

@@ -1,0 +1,190 @@
+"""What another link makes of measured collectives: of T(M), and of what they and computation cost each other.
+
+T(M). Of N workers in a ring each link carries 2(N−1)/N of the bytes in 2(N−1) messages (Thakur et al. 2005). So a
+measured time t of M bytes falls into three parts, taken in this order, none below zero:
+
+    latency  min(t, α), α of the fitted line                        what the 2(N−1) messages took
+    wire     min(t − latency, 2(N−1)/N · 8M / measured rate)        what the link itself took
+    host     the rest                                               copies and additions of the hosts, congestion
+
+and becomes, for a rate r' and a latency of a message l':
+
+    latency' = α' = 2(N−1)·l'; a part that was below α is stretched when α grows, and capped when it shrinks
+    wire'    = wire · rate asked for / r'
+    host'    = host
+
+Contention. A link does no work on the host, so what a collective takes of the host stays. Of a measured point of M
+bytes, with σ the slow-down of computation beside it:
+
+    taken  d = (1 − 1/σ) · loaded_s     host time that computation loses to one collective: stays
+    extra  e = loaded_s − alone_s       what computation adds to the collective: stays; in proportion where it is
+                                        below zero, which two in flight can make it
+
+    alone_s'  = alone_s rewritten as T is
+    loaded_s' = max(alone_s' + e, d / s)        σ' = 1 / (1 − d / loaded_s')        s = max(½, d / loaded_s)
+
+s is the largest share of the host that collectives can take from computation: half, as a fair scheduler divides, or
+what was measured where that is more. It matters on links so fast that the host's own work fills the collective: then
+the host sets the pace.
+
+More workers: the same messages, more of them. A point moves to the bytes whose messages have its size, N'/N times as
+many, and its times grow with the messages, by (N'−1)/(N−1); both slow-downs stay (`topology.carried_contention`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xbench.planning.cost import ring
+from xbench.records import (
+    Contention,
+    ContentionPoint,
+    CostModel,
+    CostPoint,
+    CostSegment,
+    FabricRecord,
+    Interval,
+)
+
+LEAST_S = 1e-12
+"""No collective of a what-if takes less: a cost model's times are above zero."""
+
+FAIR_SHARE = 0.5
+"""Share of a host that collectives can take from computation, unless more was measured."""
+
+_MOST_BYTES = 2**62
+
+
+@dataclass(frozen=True)
+class Link:
+    """The rate that the fabric was asked for, the one it achieved, and what one byte of a collective took of it."""
+
+    asked_bps: float
+    achieved_bps: float
+    wire_s_per_byte: float
+
+    @classmethod
+    def of(cls, fabric: FabricRecord, cost: CostModel) -> Link:
+        """Of what `cost` was measured on; the best figure that there is for what the link achieved."""
+        share = ring(0.0, 1.0, 0.0, cost.world_size)[1]
+        fitted = 8 * share / cost.beta_s_per_byte if cost.beta_s_per_byte > 0 else math.inf
+        achieved = fabric.measured_bps or fabric.rate_bps or fabric.allreduce_bps or fitted
+        return cls(fabric.rate_bps or achieved, achieved, 8 * share / achieved)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """(M, t) → t' for another rate and latency, as the module says. `slower`: rate asked for over the new one."""
+
+    wire_s_per_byte: float
+    slower: float
+    alpha_s: float
+    new_alpha_s: float
+
+    def time_s(self, nbytes: float, took_s: float) -> float:
+        """What an all-reduce of `nbytes` that took `took_s` would take."""
+        latency_s = min(took_s, self.alpha_s)
+        wire_s = min(took_s - latency_s, self.wire_s_per_byte * nbytes)
+        return self.latency(latency_s) + wire_s * self.slower + (took_s - latency_s - wire_s)
+
+    def latency(self, part_s: float) -> float:
+        """The new latency of a collective of which `part_s`, at most α, was latency."""
+        if self.alpha_s == 0:
+            return self.new_alpha_s
+        if self.new_alpha_s <= self.alpha_s:
+            return min(part_s, self.new_alpha_s)
+        return part_s / self.alpha_s * self.new_alpha_s
+
+    def per_byte(self, beta: float) -> float:
+        """The new seconds a byte of the fitted line."""
+        wire = min(beta, self.wire_s_per_byte)
+        return wire * self.slower + (beta - wire)
+
+    def alpha_interval(self, was: Interval) -> Interval:
+        """As wide in proportion; a latency where there was none is as exact as it was given."""
+        low, high = (end / self.alpha_s if self.alpha_s > 0 else 1.0 for end in was)
+        return (min(low, 1.0) * self.new_alpha_s, max(high, 1.0) * self.new_alpha_s)
+
+    def model(self, was: CostModel) -> CostModel:
+        """The cost model rewritten. Its residuals stay those of the measurement: nothing new was measured."""
+        return was.model_copy(
+            update={
+                "alpha_s": self.new_alpha_s,
+                "beta_s_per_byte": self.per_byte(was.beta_s_per_byte),
+                "alpha_ci95": self.alpha_interval(was.alpha_ci95),
+                "beta_ci95": (self.per_byte(was.beta_ci95[0]), self.per_byte(was.beta_ci95[1])),
+                "points": [self.point(point) for point in was.points],
+                "segments": self.segments(was.segments, was.points) if was.segments else [],
+            }
+        )
+
+    def point(self, point: CostPoint) -> CostPoint:
+        """One measured size, rewritten with its interval."""
+        low_s, high_s = (self.time_s(point.nbytes, max(0.0, end_s)) for end_s in point.ci95)
+        took_s = max(self.time_s(point.nbytes, point.transfer_s), LEAST_S)
+        return point.model_copy(update={"transfer_s": took_s, "ci95": (low_s, high_s)})
+
+    def segments(self, was: Sequence[CostSegment], points: Sequence[CostPoint]) -> list[CostSegment]:
+        """The same knots at their new times, joined again by straight pieces that do not fall."""
+        starts = [float(segment.from_bytes) for segment in was]
+        far = max([2 * starts[-1] + 1, *(float(point.nbytes) for point in points)])
+        pieces = [*zip(starts, was, strict=True), (far, was[-1])]
+        knots: list[tuple[float, float]] = []
+        for nbytes, piece in pieces:
+            took_s = self.time_s(nbytes, max(0.0, piece.alpha_s + piece.beta_s_per_byte * nbytes))
+            knots.append((nbytes, max([took_s, *(before_s for _, before_s in knots[-1:])])))
+        found: list[CostSegment] = []
+        for (start, start_s), (end, end_s) in itertools.pairwise(knots):
+            beta = (end_s - start_s) / (end - start)
+            found.append(CostSegment(from_bytes=int(start), alpha_s=start_s - beta * start, beta_s_per_byte=beta))
+        return found
+
+    def contention(self, was: Contention) -> Contention:
+        """What collectives and computation cost each other, rewritten; hooks, copies and launches are the host's."""
+        return was.model_copy(update={"points": [self.beside(point) for point in was.points]})
+
+    def beside(self, point: ContentionPoint) -> ContentionPoint:
+        """One size and number in flight, rewritten."""
+        alone_s, loaded_s = self._unlimited(point)
+        share = _share(point)
+        taken_s = share * point.loaded_s
+        loaded_s = max(loaded_s, taken_s / max(FAIR_SHARE, share))
+        slowdown = 1 / (1 - taken_s / loaded_s) if share > 0 else point.compute_slowdown
+        return point.model_copy(update={"alone_s": alone_s, "loaded_s": loaded_s, "compute_slowdown": slowdown})
+
+    def host_bound(self, was: Contention) -> bool:
+        """Whether at some size the host, and no longer the link, sets the pace of a collective beside computation."""
+        return any(self.beside(point).loaded_s > self._unlimited(point)[1] * (1 + 1e-9) for point in was.points)
+
+    def _unlimited(self, point: ContentionPoint) -> tuple[float, float]:
+        """(alone', alone' + extra) [s]: as if the host could give a collective all that it needs."""
+        alone_s = max(self.time_s(point.nbytes, point.alone_s), LEAST_S)
+        if point.loaded_s < point.alone_s:
+            return alone_s, alone_s * (point.loaded_s / point.alone_s)
+        return alone_s, alone_s + (point.loaded_s - point.alone_s)
+
+
+def carried_to(was: Contention, world_size: int, workers: int) -> Contention:
+    """Contention of a ring of `world_size` in one of `workers`, see the module. Sizes are rounded to whole bytes."""
+    if workers == world_size:
+        return was
+    longer = (workers - 1) / (world_size - 1)
+    points = [
+        point.model_copy(
+            update={
+                "nbytes": min(max(1, round(point.nbytes * workers / world_size)), _MOST_BYTES),
+                "alone_s": point.alone_s * longer,
+                "loaded_s": point.loaded_s * longer,
+            }
+        )
+        for point in was.points
+    ]
+    return was.model_copy(update={"points": points})
+
+
+def _share(point: ContentionPoint) -> float:
+    """The share of its host that computation loses while such collectives are under way; a speed-up is noise."""
+    return 1 - 1 / max(1.0, point.compute_slowdown)
