@@ -23,6 +23,7 @@ from xbench.errors import XbenchError, nearest, unknown
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
+    "tune": ("xbench.commands.tune", "Find the schedule to use for a workload, and print the line to paste."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
     "scale": (
         "xbench.commands.scale",

@@ -49,6 +49,14 @@ class Estimate(Part):
     ci95: Interval
 
 
+class Ratio(Part):
+    """Seconds per sample over the reference's; below 1 is faster."""
+
+    value: float
+    ci95: Interval
+    verdict: Verdict
+
+
 class Environment(Part):
     """Where and with what it was measured. `facts` holds everything else (kernel, governor, NCCL, ...)."""
 

@@ -2,12 +2,12 @@
 
 | schema_version | meaning |
 | --- | --- |
-| 1 | the first: profiles and comparisons; later, without a change to those, scalings and validations |
+| 1 | the first: profiles and comparisons; later, without a change to those, scalings, validations and tuned files |
 
-The parts that all kinds share are in `record_parts`, the kinds that derive from others in `scaling_record` and
-`validation_record`; this module exports them all. `load` reads a file, migrates an older version and refuses a newer,
-truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes bytes, all rates
-bits per second. Nothing here imports torch.
+The parts that all kinds share are in `record_parts`, the kinds that derive from others in `scaling_record`,
+`validation_record` and `tuned_record`; this module exports them all. `load` reads a file, migrates an older version and
+refuses a newer, truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes
+bytes, all rates bits per second. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from xbench.record_parts import (
     Interval,
     Label,
     Part,
+    Ratio,
     Verdict,
     WorkloadRecord,
 )
 from xbench.scaling_record import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
 from xbench.spec import RunSpec
+from xbench.tuned_record import Tuned
 from xbench.validation_record import (
     AutoAgainst,
     ErrorSummary,
@@ -81,6 +83,7 @@ __all__ = [
     "StepTimes",
     "Tensor",
     "Timeline",
+    "Tuned",
     "Validation",
     "ValidationCell",
     "ValidationPoint",
@@ -261,14 +264,6 @@ class Parity(Part):
     message: str | None = None
 
 
-class Ratio(Part):
-    """Seconds per sample over the reference's; below 1 is faster."""
-
-    value: float
-    ci95: Interval
-    verdict: Verdict
-
-
 class ModeResult(Part):
     """One column of a comparison. Times are None when the mode failed or nothing was measured."""
 
@@ -341,7 +336,7 @@ class Comparison(RecordBase):
     samples: list[Sample] = []
 
 
-AnyRecord = Profile | Comparison | Scaling | Validation
+AnyRecord = Profile | Comparison | Scaling | Validation | Tuned
 """Every kind of record that `load` reads and `report` shows."""
 
 Record = Annotated[AnyRecord, Field(discriminator="kind")]

@@ -12,14 +12,15 @@ BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
 
 
-def ddp_snippet(plan: Plan, caps_mib: Sequence[float]) -> str:
+def ddp_snippet(plan: Plan, caps_mib: Sequence[float], told: str | None = None) -> str:
     """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
-    Numbers are written so that Python reads the same float again, and DDP makes exact bytes of it.
+    `told` takes the place of the prediction in the comment. Numbers are written so that Python reads the same float
+    again, and DDP makes exact bytes of it.
     """
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
     return (
-        f"# {plan.mode}: {_told(plan)}; DDP takes them from its second step on\n"
+        f"# {plan.mode}: {told or _told(plan)}; DDP takes them from its second step on\n"
         "from torch.nn.parallel import DistributedDataParallel\n"
         "\n"
         "model = DistributedDataParallel(\n"
@@ -29,14 +30,16 @@ def ddp_snippet(plan: Plan, caps_mib: Sequence[float]) -> str:
     )
 
 
-def attach_snippet(plan: Plan, record: str | None = None) -> str:
+def attach_snippet(plan: Plan, record: str | None = None, told: str | None = None) -> str:
     """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
+
+    `told` takes the place of the prediction in the comment.
 
     It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
     gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
     """
     wait = ', wait="step"' if plan.mode in EARLY_UPDATE else ""
-    lines = [f"# {plan.mode}: {_told(plan)}", "import xbench", ""]
+    lines = [f"# {plan.mode}: {told or _told(plan)}", "import xbench", ""]
     source = ""
     if plan.mode not in BUCKETS_OF_THEIR_OWN:
         if record is None:

@@ -25,6 +25,7 @@ from xbench.records import (
     Profile,
     Scaling,
     StepTimes,
+    Tuned,
     Validation,
 )
 from xbench.report import lines
@@ -40,6 +41,7 @@ from xbench.report.drawing import (
     titled_table,
 )
 from xbench.report.scaling import render_scaling
+from xbench.report.tuned import render_tuned
 from xbench.report.validation import render_validation
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -58,6 +60,8 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_scaling(record, console)
     elif isinstance(record, Validation):
         render_validation(record, console)
+    elif isinstance(record, Tuned):
+        render_tuned(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 
@@ -71,10 +75,10 @@ def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, all_layers: bool 
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-def render_comparison(record: Comparison, console: Console) -> None:
-    """The answer, one row a mode, and everything needed to judge it."""
+def render_comparison(record: Comparison, console: Console, said: Sequence[str] | None = None) -> None:
+    """The answer (or what a command has to say in its place), one row a mode, and everything needed to judge it."""
     _top(record, console)
-    for position, sentence in enumerate(answer(record)):
+    for position, sentence in enumerate(answer(record) if said is None else said):
         say(console, sentence, "bold" if position == 0 else "")
     console.print()
     longest = max(

@@ -17,11 +17,17 @@ from rich.status import Status
 from xbench.runtime.program import Phase
 from xbench.units import format_seconds
 
+START_S = 12.0
+"""What starting the ranks takes, about: interpreters, torch, the workload."""
+
 
 class Progress:
-    """Shows the phases of one launch after the other. `console` writes to stderr."""
+    """Shows the phases of one launch after the other. `console` writes to stderr.
 
-    def __init__(self, console: Console, *, launches: int) -> None:
+    `launches` None: how many there will be is not known, and the time left is that of the current one.
+    """
+
+    def __init__(self, console: Console, *, launches: int | None) -> None:
         self._console = console
         self._launches = launches
         self._launch = 0
@@ -38,7 +44,7 @@ class Progress:
     def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
         """Ranks are about to be started."""
         self._launch, self._phases, self._current = launch, phases, None
-        self._show(f"launch {launch + 1} of {self._launches}: starting the ranks")
+        self._show(f"{self._place()}: starting the ranks")
 
     def take(self, rank: int, event: Mapping[str, Any]) -> None:
         """Follow one event of the first job."""
@@ -57,13 +63,16 @@ class Progress:
             self._durations_s.setdefault(self._kind(before), []).append(t - since)
         self._current = (number, t)
         phase = self._phases[number]
-        parts = [f"launch {self._launch + 1} of {self._launches}", name]
+        parts = [self._place(), name]
         if phase.kind == "block" and self._steps_s.get(phase.mode):
             parts.append(f"median step so far {format_seconds(statistics.median(self._steps_s[phase.mode]))}")
         left_s = self._left_s(number)
         if left_s is not None:
             parts.append(f"about {_clock(left_s)} left")
         self._show(": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]))
+
+    def _place(self) -> str:
+        return f"launch {self._launch + 1}" + (f" of {self._launches}" if self._launches is not None else "")
 
     def _kind(self, number: int) -> str:
         phase = self._phases[number]
@@ -77,8 +86,9 @@ class Progress:
         usual = statistics.median(blocks)
         block_phases = [f"block {p.mode}" for p in self._phases if p.kind == "block"]
         rest = [self._kind(n) for n in range(number, len(self._phases))]
-        rest += block_phases * (self._launches - self._launch - 1)
-        start_s = 12.0 * (self._launches - self._launch - 1)
+        more = self._launches - self._launch - 1 if self._launches is not None else 0
+        rest += block_phases * more
+        start_s = START_S * more
         return start_s + sum(statistics.median(self._durations_s.get(kind, [usual])) for kind in rest)
 
     def _show(self, text: str) -> None:

@@ -7,6 +7,7 @@ Whatever happens after the first rank has started, a record is written: complete
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import sys
@@ -27,9 +28,10 @@ from xbench.planning.plans import NEED_COST
 from xbench.records import Comparison, Profile, save
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
+from xbench.runtime.course import Course, Fixed
 from xbench.runtime.inside import our_rank, run_inside
 from xbench.runtime.launch import AuxiliaryCommand, launch
-from xbench.runtime.program import JobPlan, Program, phases
+from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
 from xbench.spec import DeviceType, Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
@@ -52,6 +54,8 @@ class RunRequest:
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
+    course: Course | None = None
+    """What decides on each launch; None: `effort` does."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Result:
     error: XbenchError | None
     speaks: bool = True
     """False on all ranks but the first when torchrun started xbench itself: they show and keep nothing."""
+    plans: tuple[JobPlan, ...] = ()
+    """The buckets that the launches ran, by job, each with every trainable parameter; none inside torchrun."""
 
 
 def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
@@ -179,7 +185,9 @@ def execute(request: RunRequest, console: Console) -> Result:
         console = Console(quiet=True)
     _check_output(request.output)
     run, found, notes = prepare(request, console)
-    progress = Progress(console, launches=run.effort.launches)
+    course: Course = request.course or Fixed(run)
+    notes += course.check(run)
+    progress = Progress(console, launches=course.launches)
     records = [item.record for item in found.workloads]
     for spec, workload in zip(run.workloads, records, strict=True):
         progress.say(
@@ -201,6 +209,7 @@ def execute(request: RunRequest, console: Console) -> Result:
     command = shlex.join(["xbench", *list(request.argv)[1:]]).encode(errors="replace").decode()
     warnings = environment.noise_warnings()
     frame: Frame | None = None
+    plans: list[JobPlan] = []
     with ExitStack() as stack:
         stack.enter_context(progress)
         fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
@@ -210,19 +219,20 @@ def execute(request: RunRequest, console: Console) -> Result:
             if run.fabric.name == "cluster":
                 run_inside(run, collector, progress)
             else:
-                _launches(run, fabric, folder, collector, progress, warnings)
+                _launches(course, run, fabric, folder, collector, progress, warnings, plans)
         except XbenchError as caught:
             error = caught
         except KeyboardInterrupt:
             error = Interrupted("interrupted")
         described = fabric.describe("nccl" if run.device == "cuda" else "gloo")
         frame = Frame(command, environment.capture(found.model_dump()), described, records)
-        frame.warnings += [*warnings, *fabric.warnings]
+        frame.warnings += [*warnings, *fabric.warnings, *course.warnings]
     assert frame is not None
+    run = course.ran(run)
     make = profile_record if run.kind == "profile" else comparison_record
     record = make(run, frame, collector, complete=error is None, error=str(error) if error is not None else None)
     path = folder / "record.json"
-    return Result(record, keep(record, path) if speaks else path, error, speaks)
+    return Result(record, keep(record, path) if speaks else path, error, speaks, tuple(plans))
 
 
 def keep(record: Profile | Comparison, path: Path) -> Path:
@@ -244,21 +254,25 @@ def _spare_folders() -> list[str]:
 
 
 def _launches(
-    run: RunSpec, fabric: Fabric, folder: Path, collector: Collector, progress: Progress, warnings: list[str]
+    course: Course,
+    run: RunSpec,
+    fabric: Fabric,
+    folder: Path,
+    collector: Collector,
+    progress: Progress,
+    warnings: list[str],
+    plans: list[JobPlan],
 ) -> None:
-    """All launches, one after the other. Raises the error of the first launch that fails."""
-    plans: tuple[JobPlan, ...] = ()
-    count = run.effort.launches if run.kind == "comparison" else 1
-    for number in range(count):
+    """All launches in turn; `plans` gets what the first one learns. Raises the error of the first that fails."""
+    for number in itertools.count():
+        leg = course.leg(number, collector, plans)
+        if leg is None:
+            return
+        for sentence in leg.says:
+            progress.say(sentence)
         directory = folder / f"launch{number}"
         directory.mkdir(exist_ok=True)
-        program = Program(
-            run=run,
-            launch=number,
-            phases=phases(run, number, seed=run.workloads[0].seed),
-            jobs=len(run.workloads),
-            plans=plans,
-        )
+        program = Program(run=leg.run, launch=number, phases=leg.phases, jobs=len(run.workloads), plans=tuple(plans))
         collector.begin_launch(number)
         progress.begin_launch(number, program.phases)
         with ExitStack() as stack:
@@ -290,7 +304,7 @@ def _launches(
         if outcome.error is not None:
             raise outcome.error
         if number == 0:
-            plans = _plans(directory, len(run.workloads))
+            plans += _plans(directory, len(run.workloads))
 
 
 def _arbiter(path: str, run: RunSpec) -> list[str]:

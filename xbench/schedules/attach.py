@@ -1,7 +1,6 @@
 """`xbench.attach`: put a schedule under a training loop that already exists.
 
-plan = xbench.load_result("results/runs/.../record.json")
-with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
+with xbench.attach(model, optimizer, schedule="optimal", plan="results/runs/.../record.json") as handle:
     for inputs, targets in batches:
         optimizer.zero_grad()
         loss = criterion(handle.model(inputs), targets)
@@ -18,20 +17,20 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.errors import SpecError, unknown
-from xbench.records import Comparison, Plan, Profile, load_measured
+from xbench.errors import SpecError, nearest, unknown
+from xbench.records import Comparison, Plan, Profile, Tuned, load, load_measured
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.engine import Wait
+from xbench.schedules.engine import Wait, trainable
 
-PlanSource = Plan | Profile | Comparison | str | Path | Sequence[Sequence[str]]
+PlanSource = Plan | Profile | Comparison | Tuned | str | Path | Sequence[Sequence[str]]
 
 
 def attach(
     model: Module,
     optimizer: Optimizer | None = None,
     *,
-    schedule: str = "wfbp",
+    schedule: str | None = None,
     plan: PlanSource | None = None,
     process_group: dist.ProcessGroup | None = None,
     wait: Wait = "backward",
@@ -39,9 +38,10 @@ def attach(
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
-    `schedule` is a single-job mode of `xbench modes`. `plan` holds the buckets: a record of `xbench profile` or
-    `xbench compare` (or its path), one of its plans, or lists of parameter names in launch order; `mgwfbp`, `optimal`
-    and `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"` gradients are averaged when
+    `schedule` is a single-job mode of `xbench modes`; None is the one that a tuned file or a plan names, else `wfbp`.
+    `plan` holds the buckets: the tuned file of `xbench tune`, a record of `xbench profile` or `xbench compare` (or the
+    path of one), one of its plans, or lists of parameter names in launch order; `auto`, `mgwfbp`, `optimal` and
+    `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"` gradients are averaged when
     `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and `handle.synchronize()`
     must come before anything else that reads them (clipping, GradScaler). `unused_parameters=True` tells the DDP
     schedules to look for parameters without a gradient; ours always cope with them.
@@ -50,6 +50,10 @@ def attach(
     means over ranks. Raises SpecError for an unknown schedule or a plan that does not fit the model, UsageError for a
     model that the schedule cannot serve, RecordError for a broken file.
     """
+    if isinstance(plan, (str, Path)):
+        plan = _read(Path(plan))
+    if schedule is None:
+        schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else "wfbp"
     singles = [entry.name for entry in MODES if not entry.facts.get("paired")]
     if schedule not in singles:
         raise unknown("schedule", schedule, singles, listing="xbench modes")
@@ -60,15 +64,24 @@ def attach(
             f"schedule {schedule!r} is made from measurements and needs a plan",
             hint="xbench profile WORKLOAD writes one: attach(..., plan='results/runs/.../record.json')",
         )
+    if buckets is not None:
+        _check_names(model, buckets, plan)
+    if isinstance(plan, Tuned):
+        unused_parameters = unused_parameters or plan.unused_parameters
     return kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters))
 
 
 def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]] | None:
     """The parameter names by bucket that `plan` has for `schedule`. Raises SpecError when it has none."""
-    if plan is None:
-        return None
     if isinstance(plan, (str, Path)):
-        plan = load_measured(Path(plan))
+        plan = _read(Path(plan))
+    if isinstance(plan, Tuned):
+        if schedule != plan.schedule:
+            raise SpecError(
+                f"the tuned file is for {plan.schedule!r}, and schedule={schedule!r} was asked for",
+                hint="leave schedule out, or give the comparison's record as the plan",
+            )
+        return plan.buckets
     if isinstance(plan, (Profile, Comparison)):
         plans = plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans
         if schedule not in plans:
@@ -78,3 +91,24 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
             )
         plan = plans[schedule]
     return plan.buckets if isinstance(plan, Plan) else plan
+
+
+def _read(path: Path) -> Profile | Comparison | Tuned:
+    record = load(path)
+    return record if isinstance(record, Tuned) else load_measured(path)
+
+
+def _check_names(model: Module, buckets: Sequence[Sequence[str]], plan: PlanSource | None) -> None:
+    """Raise SpecError for a name that is not in the model, saying whose plan it is."""
+    parameters = trainable(model)
+    names = [name for bucket in buckets for name in bucket]
+    strange = [name for name in names if name not in parameters]
+    if not strange:
+        return
+    close = nearest(strange[0], parameters)
+    made_for = f", made for {plan.workload.title}," if isinstance(plan, (Tuned, Profile)) else ""
+    raise SpecError(
+        f"the plan{made_for} names {strange[0]!r}, which is no trainable parameter of this model"
+        + (f" ({len(strange)} of its {len(names)} names are not)" if len(strange) > 1 else ""),
+        hint=f"did you mean {close!r}?" if close else "was the plan made for another model?",
+    )

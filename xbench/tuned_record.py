@@ -1,0 +1,43 @@
+"""What `xbench tune` leaves to keep: the schedule to use for one workload on one fabric, small enough to commit.
+
+`xbench.attach(model, optimizer, plan=FILE)` reads it. The raw samples are in the comparison that `record` names.
+`records` exports this name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from xbench.record_parts import FabricRecord, Label, Part, Ratio, WorkloadRecord
+
+
+class Tuned(Part):
+    """The winner of `xbench tune`, or the reference where nothing tried was worth a change."""
+
+    kind: Literal["tuned"] = "tuned"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    xbench: str = Field(description="version")
+    torch: str | None = Field(description="version")
+    device: str = Field(description="'cpu' or the GPU's name")
+    label: Label
+    complete: Literal[True] = True
+    record: str = Field(description="path of the comparison that this rests on")
+    workload: WorkloadRecord
+    fabric: FabricRecord
+    schedule: str = Field(description="what to use; the reference itself where nothing was worth a change")
+    reference: str
+    margin: float = Field(ge=0, lt=1, description="the least gain that was taken to be worth a change")
+    ratio: Ratio | None = Field(description="of the schedule to the reference; None for the reference itself")
+    tried: dict[str, Ratio] = Field(description="of every candidate that was timed")
+    buckets: list[list[str]] | None = Field(
+        default=None, description="parameter names in launch order; None for the reference"
+    )
+    bucket_bytes: list[int] | None = None
+    bucket_cap_mb_list: list[float] | None = Field(
+        default=None, description="DistributedDataParallel's argument for these buckets; None where it has none"
+    )
+    unused_parameters: bool = Field(default=False, description="whether a parameter got no gradient when profiled")
