@@ -35,6 +35,37 @@ def test_a_faster_device_scales_everything() -> None:
     assert (step.compute_s, step.backward_s, step.gradients[0].ready_s) == (1.0, 0.5, 0.5)
 
 
+def with_loaded(one: Layer, loaded_s: float | None) -> Layer:
+    tensors = [tensor.model_copy(update={"ready_loaded_s": loaded_s}) for tensor in one.tensors]
+    return one.model_copy(update={"tensors": tensors})
+
+
+def test_gradients_under_load_are_in_their_own_order_and_scaled_alike() -> None:
+    layers = [
+        with_loaded(layer("a", 8, 2.0), 3.0),
+        with_loaded(layer("b", 16, 1.0), 4.0),
+        with_loaded(layer("c", 24, 0.5), None),  # not measured under load: as it was quietly
+    ]
+    step = StepModel.of(layers, times(bare_s=2.0))
+    assert [g.name for g in step.gradients] == ["c.weight", "b.weight", "a.weight"]
+    assert step.loaded is not None
+    assert [(g.name, g.nbytes, g.ready_s) for g in step.loaded] == [
+        ("c.weight", 24, 0.25),
+        ("a.weight", 8, 1.5),
+        ("b.weight", 16, 2.0),
+    ]
+    faster = step.scaled(0.5)
+    assert faster.loaded is not None
+    assert [g.ready_s for g in faster.loaded] == [0.125, 0.75, 1.0]
+    assert [g.ready_s for g in faster.gradients] == [0.125, 0.25, 0.5]
+
+
+def test_without_any_ready_time_under_load_there_are_none() -> None:
+    step = StepModel.of([layer("a", 8, 2.0), layer("b", 16, 1.0)], times(bare_s=4.0))
+    assert step.loaded is None
+    assert step.scaled(2.0).loaded is None
+
+
 def test_a_step_without_time_or_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be planned"):
         StepModel.of([layer("a", 8, 0.0)], times(bare_s=1.0, forward_s=0.0, backward_s=0.0, optimizer_s=0.0))

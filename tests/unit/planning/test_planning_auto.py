@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.planning import auto as auto_module
+from xbench.planning import merge
+from xbench.planning.auto import PENALTIES_S, Search, auto
+from xbench.planning.contention import Contention
+from xbench.planning.gradients import Gradient
+from xbench.planning.plans import Planner
+from xbench.planning.simulate import simulate
+from xbench.planning.step import StepModel
+from xbench.records import CostModel
+
+TIE_PRICE = 3e-4
+DTYPES = ("float32", "bfloat16")
+
+
+def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
+    return CostModel(
+        backend="gloo", world_size=2, alpha_s=alpha_s, beta_s_per_byte=beta_s_per_byte, alpha_ci95=(alpha_s, alpha_s),
+        beta_ci95=(beta_s_per_byte, beta_s_per_byte), max_relative_residual=0.0, points=[],
+    )  # fmt: skip
+
+
+def constant(rho: float, sigma: float) -> Contention:
+    return Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
+
+
+@st.composite
+def searches(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Search:
+    count = draw(st.integers(1, 8))
+    gaps = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    sizes = draw(st.lists(st.integers(0, 100), min_size=count, max_size=count))
+    kinds = draw(st.lists(st.sampled_from(dtypes), min_size=count, max_size=count))
+    gradients = [
+        Gradient(f"g{k}", size, at / 10, kind)
+        for k, (size, at, kind) in enumerate(zip(sizes, itertools.accumulate(gaps), kinds, strict=True))
+    ]
+    return Search(
+        gradients,
+        line(draw(st.floats(0, 2)), draw(st.floats(0, 0.1))),
+        backward_s=gradients[-1].ready_s,
+        optimizer_s=draw(st.sampled_from([0.0, 1.5])),
+        contention=constant(draw(st.floats(1, 3)), draw(st.floats(1, 3))),
+    )
+
+
+def worth(seconds: float, buckets: int) -> float:
+    return seconds * (1 + TIE_PRICE * buckets)
+
+
+@given(searches(DTYPES))
+def test_ddps_and_every_schedules_buckets_are_candidates(search: Search) -> None:
+    candidates = [candidate.buckets for candidate in search.candidates()]
+    gradients = search.gradients
+    assert merge.ddp(gradients) in candidates
+    assert merge.single(gradients) in candidates
+    assert merge.wfbp(gradients) in candidates
+    assert merge.mgwfbp(gradients, search.cost.alpha_s, search.cost.beta_s_per_byte) in candidates
+    assert merge.optimal(gradients, search.curve) in candidates
+    assert len({str(buckets) for buckets in candidates}) == len(candidates)
+
+
+@given(searches(DTYPES))
+def test_the_best_is_worth_no_less_than_any_candidate(search: Search) -> None:
+    best = search.best()
+    assert best.step_s == pytest.approx(search.seconds(best.buckets), rel=1e-9)
+    for candidate in search.candidates():
+        assert worth(best.step_s, len(best.buckets)) <= worth(candidate.step_s, len(candidate.buckets)) * (1 + 1e-9)
+
+
+@given(searches(DTYPES))
+def test_no_plan_of_the_search_holds_two_dtypes_in_a_bucket(search: Search) -> None:
+    for candidate in [*search.candidates(), search.best()]:
+        assert sorted(itertools.chain(*candidate.buckets)) == list(range(len(search.gradients)))
+        for bucket in candidate.buckets:
+            assert len({search.gradients[index].dtype for index in bucket}) == 1
+
+
+def two(first_bytes: int) -> Search:
+    """Apart they end at 10, together one second a thousand bytes of the first later."""
+    gradients = [Gradient("a", first_bytes, 0.0), Gradient("b", 9000, 1.0)]
+    return Search(gradients, line(0.0, 1e-3), backward_s=1.0, optimizer_s=0.0)
+
+
+def test_a_bucket_more_must_be_worth_its_price() -> None:
+    # three parts in ten thousand of 10 s are 3 ms: to send 1 byte early gains 1 ms, 10 bytes gain 10 ms
+    cheap, dear = two(1), two(10)
+    assert [cheap.seconds([[0], [1]]), cheap.seconds([[0, 1]])] == [pytest.approx(10.0), pytest.approx(10.001)]
+    assert cheap.best().buckets == [[0, 1]]
+    assert dear.seconds([[0, 1]]) == pytest.approx(10.01)
+    assert dear.best().buckets == [[0], [1]]
+
+
+def test_improvement_drops_moves_and_adds_cuts_but_not_those_between_dtypes() -> None:
+    kinds = ["float32"] * 4 + ["bfloat16"] * 2
+    gradients = [Gradient(f"g{k}", 10, float(k), kind) for k, kind in enumerate(kinds)]
+    search = Search(gradients, line(0.1, 0.01), backward_s=6.0, optimizer_s=0.0)
+    neighbours = [tuple(cuts) for cuts in search._neighbours([2, 4])]
+    assert all(4 in cuts for cuts in neighbours)
+    assert (4,) in neighbours  # dropped
+    assert {(1, 4), (3, 4)} <= set(neighbours)  # moved
+    assert {(2, 4, 5), (2, 3, 4), (1, 2, 4)} <= set(neighbours)  # added
+    assert all(list(cuts) == sorted(set(cuts)) and cuts[0] > 0 and cuts[-1] < 6 for cuts in neighbours)
+
+
+def test_improvement_finds_what_no_family_has_and_stops_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    ready = np.sort(random.uniform(0, 10, 40)).tolist()
+    sizes = random.integers(1, 10**6, 40).tolist()
+    gradients = [Gradient(f"g{k}", size, at) for k, (size, at) in enumerate(zip(sizes, ready, strict=True))]
+    search = Search(gradients, line(0.05, 5e-7), backward_s=10.0, optimizer_s=2.0, contention=constant(1.5, 1.6))
+    first = search.candidates()[0]
+    best = search.best()
+    assert best.name.endswith(", improved")
+    assert worth(best.step_s, len(best.buckets)) < worth(first.step_s, len(first.buckets))
+    monkeypatch.setattr(auto_module, "MOST_TRIALS", 0)
+    assert search.best().buckets == first.buckets
+    monkeypatch.setattr(auto_module, "MOST_TRIALS", 7)
+    tried = 0
+    seconds = search._seconds_of_cuts
+
+    def counted(cuts: Any) -> float:
+        nonlocal tried
+        tried += 1
+        return seconds(cuts)
+
+    monkeypatch.setattr(search, "_seconds_of_cuts", counted)
+    search._improved(first)
+    assert tried == 7 + 1  # and once for the plan that is returned
+
+
+def test_a_plan_that_is_not_contiguous_stays_as_it_is() -> None:
+    gradients = [Gradient(f"g{k}", 10, 0.0, DTYPES[k % 2]) for k in range(6)]
+    search = Search(gradients, line(1.0, 1e-3), backward_s=1.0, optimizer_s=0.0)
+    best = search.best()
+    assert best.buckets == [[0, 2, 4], [1, 3, 5]]
+    assert search._improved(best) is best
+
+
+def test_names_of_candidates_tell_where_they_come_from() -> None:
+    gradients = [Gradient(f"g{k}", 10**6, float(k)) for k in range(60)]
+    search = Search(gradients, line(0.3, 1e-6), backward_s=60.0, optimizer_s=0.0, others=[("mine", [list(range(60))])])
+    names = [candidate.name for candidate in search.candidates()]
+    assert "mine" in names
+    assert "single" not in names  # the same buckets, which came first as "mine"
+    assert {"ddp", "wfbp", "uniform in 2", "uniform in 32"} <= set(names)
+    assert set(names) <= {
+        "mine", "ddp", "wfbp", "mgwfbp", "optimal", *(f"uniform in {parts}" for parts in auto_module.UNIFORM),
+        *(f"optimal + {penalty_s * 1e3:g} ms" for penalty_s in PENALTIES_S),
+    }  # fmt: skip
+
+
+def test_the_plan_of_auto_holds_every_gradient_by_name_and_is_what_the_simulator_says() -> None:
+    # a gradient without bytes is one still; parameters that got no gradient are none of the planner's
+    gradients = (Gradient("c", 4000, 1.0), Gradient("empty", 0, 1.5), Gradient("a", 8000, 2.0))
+    step = StepModel(gradients, forward_s=1.0, backward_s=2.0, optimizer_s=0.5)
+    contention = constant(2.0, 1.5)
+    plan = Planner(step, line(0.1, 1e-4), contention).plan("auto")
+    assert sorted(itertools.chain(*plan.buckets)) == ["a", "c", "empty"]
+    assert sum(plan.bucket_bytes) == 12000
+    place = {gradient.name: index for index, gradient in enumerate(gradients)}
+    buckets = [[place[name] for name in bucket] for bucket in plan.buckets]
+    search = Search(gradients, line(0.1, 1e-4), backward_s=2.0, optimizer_s=0.5, contention=contention)
+    assert plan.predicted_step_s == pytest.approx(1.0 + search.seconds(buckets))
+    again = simulate(gradients, buckets, search.curve, **step.parts, early_update=True, contention=contention)
+    assert plan.predicted_step_s == pytest.approx(again.step_s)
+
+
+def test_the_function_is_the_search() -> None:
+    search = two(10)
+    assert auto(search.gradients, search.cost, backward_s=1.0, optimizer_s=0.0) == [[0], [1]]
+    with pytest.raises(ValueError, match="not in ready order"):
+        auto(search.gradients[::-1], search.cost, backward_s=1.0, optimizer_s=0.0)

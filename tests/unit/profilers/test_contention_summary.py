@@ -1,0 +1,129 @@
+"""From what each rank saw to one table, and from marks to progress: exact, on a clock of our own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from xbench.profilers import contention
+from xbench.profilers.contention import Measured, Progress, Stream, summarise_contention
+from xbench.records import ContentionPoint
+
+
+def stream(nbytes: int, in_flight: int, each_s: float, count: int = 4) -> Stream:
+    return Stream(nbytes, in_flight, count, begin_s=10.0, end_s=10.0 + count * each_s)
+
+
+def rank(
+    alone: list[Stream], together: list[Stream], slowdowns: list[float], launch_s: float = 0.0, hook_s: float = 0.0,
+    copy_s_per_byte: float = 0.0,
+) -> Measured:  # fmt: skip
+    return Measured(alone, together, slowdowns, launch_s, hook_s, copy_s_per_byte)
+
+
+def test_a_stream_is_so_long_a_collective() -> None:
+    assert stream(8, 1, 0.25).each_s == 0.25
+
+
+def test_times_are_the_slowest_ranks_and_slowdowns_the_mean_over_ranks_and_passes() -> None:
+    # sizes 8 and 64; the second pass sends them in reverse
+    ranks = [
+        rank(
+            [stream(8, 1, 1.0), stream(64, 1, 2.0)],
+            [stream(8, 1, 1.5), stream(64, 1, 4.0), stream(64, 1, 6.0), stream(8, 1, 2.5)],
+            [1.25, 2.0, 3.0, 1.75],
+            launch_s=0.125, hook_s=0.5, copy_s_per_byte=0.25,
+        ),
+        rank(
+            [stream(8, 1, 1.25), stream(64, 1, 1.75)],
+            [stream(8, 1, 2.0), stream(64, 1, 3.0), stream(64, 1, 7.0), stream(8, 1, 2.0)],
+            [1.5, 4.0, 3.0, 1.5],
+            launch_s=0.25, hook_s=0.25, copy_s_per_byte=0.5,
+        ),
+    ]  # fmt: skip
+    found = summarise_contention(ranks)
+    assert (found.launch_s, found.hook_s, found.copy_s_per_byte) == (0.25, 0.5, 0.5)
+    assert found.points == [
+        ContentionPoint(nbytes=8, in_flight=1, alone_s=1.25, loaded_s=2.25, compute_slowdown=1.5),
+        ContentionPoint(nbytes=64, in_flight=1, alone_s=2.0, loaded_s=5.5, compute_slowdown=3.0),
+    ]
+
+
+def test_one_and_two_in_flight_are_points_of_their_own() -> None:
+    both = [stream(8, 1, 1.0), stream(8, 2, 0.5)]
+    found = summarise_contention([rank(both, [stream(8, 1, 3.0), stream(8, 2, 2.0)], [1.5, 1.25])])
+    assert [(p.in_flight, p.alone_s, p.loaded_s, p.compute_slowdown) for p in found.points] == [
+        (1, 1.0, 3.0, 1.5),
+        (2, 0.5, 2.0, 1.25),
+    ]
+
+
+def test_a_rank_without_progress_is_left_out_and_a_size_without_any_too() -> None:
+    alone, together = [stream(8, 1, 1.0), stream(64, 1, 1.0)], [stream(8, 1, 2.0), stream(64, 1, 2.0)]
+    found = summarise_contention([rank(alone, together, [math.inf, math.inf]), rank(alone, together, [1.5, math.inf])])
+    assert [(p.nbytes, p.loaded_s, p.compute_slowdown) for p in found.points] == [(8, 2.0, 1.5)]
+
+
+class Clock:
+    """Each look at it takes `pace_s`, so that what it times takes a known time."""
+
+    def __init__(self) -> None:
+        self.now_s, self.pace_s = 0.0, 1.0
+
+    def perf_counter(self) -> float:
+        self.now_s += self.pace_s
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(contention, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    return clock
+
+
+def workload(used: Callable[[], bool] = lambda: True) -> Any:
+    """A step has a mark at its start, at each layer's forward, and at each of the two weights."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    inputs = torch.ones(1, 2)
+    return SimpleNamespace(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        forward_loss=lambda: (model(inputs) if used() else model[0](inputs)).sum(),
+    )
+
+
+def test_progress_is_in_undisturbed_seconds(clock: Clock) -> None:
+    with Progress(workload()) as progress:
+        for _ in range(3):
+            progress.run_step()
+        progress.learn()  # five marks a second apart are a step
+        clock.pace_s = 2.0
+        began_s = clock.now_s + 2.0
+        progress.run_step()
+        progress.run_step()
+        progress.end()
+        assert progress.at(began_s - 1.0) == 0.0
+        assert [progress.at(began_s + after_s) for after_s in (0.0, 1.0, 3.0, 8.0)] == [0.0, 0.5, 1.5, 4.0]
+        assert progress.at(began_s + 13.0) == 6.5
+        assert progress.at(began_s + 20.0) == 10.0
+
+
+def test_where_the_graph_changes_only_whole_steps_compare(clock: Clock) -> None:
+    used: Iterator[bool] = itertools.cycle([True, False])
+    with Progress(workload(lambda: next(used))) as progress:
+        for _ in range(3):
+            progress.run_step()
+        progress.learn(warmup=1)  # a step of three marks and one of five: four seconds in the middle
+        clock.pace_s = 8.0
+        began_s = clock.now_s + 8.0
+        progress.run_step()
+        progress.end()
+        assert [progress.at(began_s + after_s) for after_s in (0.0, 4.0, 8.0)] == [0.0, 2.0, 4.0]
