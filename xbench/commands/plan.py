@@ -77,7 +77,7 @@ def plan(
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
     record = to_profile(planned, shlex.join(["xbench", *sys.argv[1:]]))
     console = make_console(stderr=emit != "table" or json_to == "-")
-    show_planned(planned, console, chosen=wanted, table=emit == "table")
+    show_planned(planned, console, chosen=wanted, table=emit == "table", in_ddp=emit == "ddp")
     write_json(record, "-" if emit == "json" else json_to)
     if wanted is not None and emit == "python":
         _paste_attach(planned, wanted, json_to, console)
@@ -103,14 +103,10 @@ def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
     """DDP's argument on stdout, and on the console whether torch really forms these buckets from it."""
     from xbench.planning.plans import bucket_caps_mib
     from xbench.report.snippets import ddp_snippet
-    from xbench.units import format_seconds
 
     gradients, plan = planned.scenario.step.gradients, planned.in_ddp(mode)
     caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
     click.echo(ddp_snippet(plan, caps_mib), nl=False)
-    if mode != "ddp-tuned":
-        step = format_seconds(plan.predicted_step_s)
-        _say(console, f"With these buckets DistributedDataParallel is predicted to take {step} a step (simulated).")
     _say(console, _verified(gradients, plan, caps_mib))
 
 

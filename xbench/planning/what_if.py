@@ -247,7 +247,6 @@ def what_if(measured: Measured, change: Change) -> Scenario:
     """The scenario of a change; what equals the measured value changes nothing. Raises SpecError."""
     was = measured.cost
     cost, both = was, measured.contention_record
-    shared = measured.contention is not None
     layers, times, step = measured.layers, measured.times, measured.step
     told: list[str] = []
     cautions: list[str] = []
@@ -258,13 +257,8 @@ def what_if(measured: Measured, change: Change) -> Scenario:
         rewrite = Rewrite(link.wire_s_per_byte, slower, was.alpha_s, alpha_s)
         told, cautions = _told_of_the_link(measured, change, link, alpha_s, slower)
         cost = rewrite.model(was)
-        if both is not None and shared:
-            cautions.append("An all-reduce is taken to need as much of the host as it did when it was measured.")
-            if rewrite.host_bound(both):
-                cautions.append(
-                    "Beside computation the host then sets the pace of an all-reduce, and not the link: it is taken to "
-                    "divide its time evenly."
-                )
+        if both is not None and both.points:
+            cautions += _told_of_the_host(rewrite, both)
         both = rewrite.contention(both) if both is not None else None
     workers = change.workers if change.workers is not None else was.world_size
     if workers != was.world_size:
@@ -281,7 +275,7 @@ def what_if(measured: Measured, change: Change) -> Scenario:
             f"compute × {scale:g}: {format_seconds(step.compute_s)} a step in place of "
             f"{format_seconds(measured.step.compute_s)}, every layer alike"
         )
-        if shared:
+        if both is not None and both.points:
             cautions.append(
                 "Communication may slow another device down by more or less: here by the ratio measured on this one."
             )
@@ -324,6 +318,17 @@ def _told_of_the_link(
             f"{messages} messages an all-reduce of the {was.world_size} workers measured"
         )
     return told, cautions
+
+
+def _told_of_the_host(rewrite: Rewrite, was: records.Contention) -> list[str]:
+    """What another link cannot know of contention, a sentence each."""
+    told = ["An all-reduce is taken to need as much of the host as it did when it was measured."]
+    if rewrite.host_bound(was):
+        told.append(
+            "Beside computation the host then sets the pace of an all-reduce, and not the link: it is taken to divide "
+            "its time evenly."
+        )
+    return told
 
 
 def _ring(was: int, now: int) -> str:

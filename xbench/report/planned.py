@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.planning.cost import FloatArray
+from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario
 from xbench.records import Plan
@@ -36,10 +37,13 @@ FOR_DDP = ("ddp-tuned", "auto")
 _SIZES = 3
 
 
-def show_planned(planned: Planned, console: Console, *, chosen: str | None = None, table: bool = True) -> None:
+def show_planned(
+    planned: Planned, console: Console, *, chosen: str | None = None, table: bool = True, in_ddp: bool = False
+) -> None:
     """Draw what was measured and changed; then the table, what to use, and what that rests on.
 
-    Without `table`, what the mode `chosen` for a snippet is predicted to gain takes its place.
+    Without `table`, what the mode `chosen` for a snippet is predicted to take comes in its place: under a schedule of
+    its own, or `in_ddp`.
     """
     scenario = planned.scenario
     fact(console, "workload", lines.workload_line(scenario.measured.workload))
@@ -61,7 +65,7 @@ def show_planned(planned: Planned, console: Console, *, chosen: str | None = Non
         fact(console, "cost model", lines.cost_line(scenario.cost))
         fact(console, "contention", contention_line(scenario))
     elif chosen is not None:
-        say(console, prediction(planned, chosen), "bold")
+        say(console, prediction(planned, chosen, in_ddp=in_ddp), "bold")
     for caution in planned.cautions:
         fact(console, "caution", caution, "yellow")
 
@@ -137,13 +141,20 @@ def what_to_paste(planned: Planned) -> str | None:
     )
 
 
-def prediction(planned: Planned, mode: str) -> str:
-    """One sentence: what this mode is predicted to take, beside DDP and beside the fastest."""
-    told = f"{mode} is predicted to take {format_seconds(planned.plans[mode].predicted_step_s)} a step"
-    best = fastest(planned)
-    for other in dict.fromkeys(("ddp", best)):
-        if other is not None and other != mode and other in planned.plans:
+def prediction(planned: Planned, mode: str, *, in_ddp: bool = False) -> str:
+    """One sentence: what this mode is predicted to take, beside DDP and beside the fastest.
+
+    `in_ddp`: what DistributedDataParallel is predicted to take with the mode's buckets.
+    """
+    plan, who = planned.plans[mode], mode
+    if in_ddp:
+        plan, who = planned.in_ddp(mode), f"DistributedDataParallel with the buckets of {mode}"
+    told = f"{who} is predicted to take {format_seconds(plan.predicted_step_s)} a step"
+    for other in dict.fromkeys(("ddp", fastest(planned))):
+        if other in planned.plans and other != mode:
             told += f", {other} {format_seconds(planned.plans[other].predicted_step_s)}"
+    if in_ddp and mode not in DDP_REDUCER:
+        told += f", {mode} under xbench.attach {format_seconds(planned.plans[mode].predicted_step_s)}"
     return f"{told} (simulated)."
 
 

@@ -203,7 +203,8 @@ def test_auto_is_pasted_for_attach_and_for_ddp(capsys: pytest.CaptureFixture[str
     assert out.startswith("# auto: ")
     assert "bucket_cap_mb_list=[" in out
     step = out.split("predicted ")[1].split(" a step")[0]
-    assert f"With these buckets DistributedDataParallel is predicted to take {step} a step (simulated)." in err
+    assert f"DistributedDataParallel with the buckets of auto is predicted to take {step} a step, ddp " in err
+    assert "auto under xbench.attach " in " ".join(err.split())
 
 
 WITHOUT_TORCH = (
