@@ -1,0 +1,170 @@
+"""How auto settles on a plan: the short list, how long it may take, and what is chosen. The runs are faked."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xbench.planning.auto import Candidate
+from xbench.planning.contention import Contention
+from xbench.planning.gradients import Gradient
+from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
+from xbench.records import CostModel, Plan
+from xbench.runtime import trial
+from xbench.runtime.trial import try_candidates
+
+COST = CostModel(
+    backend="gloo", world_size=2, alpha_s=1e-3, beta_s_per_byte=1e-7, alpha_ci95=(1e-3, 1e-3), beta_ci95=(1e-7, 1e-7),
+    max_relative_residual=0.0, points=[],
+)  # fmt: skip
+GRADIENTS = tuple(Gradient(f"g{k}", 20_000 * (k % 3 + 1), 0.01 * (k + 1)) for k in range(6))
+STEP = StepModel(GRADIENTS, forward_s=0.02, backward_s=0.06, optimizer_s=0.005)
+SHARED = Contention(np.zeros(1), np.full((2, 1), 1.5), np.full((2, 1), 1.5), hook_s=0.001)
+PLANNER = Planner(STEP, COST, SHARED)
+RANK: Any = object()
+
+
+def candidates(*seconds: float) -> list[Candidate]:
+    return [Candidate(f"c{k}", [[k]], step_s) for k, step_s in enumerate(seconds)]
+
+
+def test_rounds_fill_the_time_and_are_five_at_most() -> None:
+    # a round is three steps of each candidate, and 15 s are to spend
+    assert trial._rounds(candidates(0.1, 0.1)) == 5
+    assert trial._rounds(candidates(0.5, 0.5)) == 5
+    assert trial._rounds(candidates(1.0, 1.0)) == 2
+    assert trial._rounds(candidates(2.5, 2.5)) == 1
+    assert trial._rounds(candidates(2.5, 2.6)) == 0
+    assert trial._rounds(candidates(0.0)) == 5
+
+
+def test_indices_are_places_in_ready_order() -> None:
+    plan = PLANNER.plan("single")
+    swapped = plan.model_copy(update={"buckets": [["g3", "g0"], ["g5"], ["g1", "g2", "g4"]]})
+    assert trial._indices(PLANNER, swapped) == [[3, 0], [5], [1, 2, 4]]
+
+
+def steps_of(planner: Planner, plans: Sequence[Candidate]) -> list[float]:
+    return [planner.simulate("auto", candidate.buckets).step_s for candidate in plans]
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
+def test_the_factor_is_the_one_that_made_the_times(factor: float) -> None:
+    shortlist = [Candidate("one", [[0, 1, 2], [3, 4, 5]], 1.0), Candidate("each", [[k] for k in range(6)], 1.0)]
+    measured = steps_of(replace(PLANNER, contention=SHARED.amplified(factor)), shortlist)
+    assert trial._factor(PLANNER, shortlist, measured) == pytest.approx(factor, rel=1e-3)
+
+
+def test_a_factor_beyond_reason_is_the_nearest_allowed() -> None:
+    shortlist = [Candidate("one", [[0, 1, 2], [3, 4, 5]], 1.0)]
+    assert trial._factor(PLANNER, shortlist, [100.0]) == pytest.approx(4.0, rel=1e-3)
+    assert trial._factor(PLANNER, shortlist, [1e-3]) == pytest.approx(0.25, rel=1e-3)
+
+
+class Runs:
+    """In the place of the real steps: `times` of a short list, in the order of calls; keeps what it was asked."""
+
+    def __init__(self, times: Callable[[Sequence[Candidate]], list[float]]) -> None:
+        self.times = times
+        self.shortlists: list[list[Candidate]] = []
+        self.rounds: list[int] = []
+        self.unused: list[Sequence[str]] = []
+
+    def __call__(
+        self, rank: Any, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Sequence[str]
+    ) -> list[float]:
+        self.shortlists.append(list(shortlist))
+        self.rounds.append(rounds)
+        self.unused.append(unused)
+        return self.times(shortlist)
+
+
+def tried(
+    monkeypatch: pytest.MonkeyPatch, runs: Runs, planner: Planner = PLANNER, modes: Sequence[str] | None = None
+) -> tuple[Plan, dict[str, Plan]]:
+    monkeypatch.setattr(trial, "_run", runs)
+    plans = planner.plans(modes)
+    return try_candidates(RANK, planner, plans, ["unused.weight"]), plans
+
+
+def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    plan, plans = tried(monkeypatch, runs)
+    [shortlist] = runs.shortlists
+    assert shortlist[0].name == "auto"
+    assert plan.buckets == plans["auto"].buckets
+    assert len({str(candidate.buckets) for candidate in shortlist}) == len(shortlist)
+    limit_s = trial.CLOSE * shortlist[0].step_s
+    assert all(candidate.step_s <= limit_s for candidate in shortlist)
+    on_list = [candidate.buckets for candidate in shortlist]
+    for mode in trial.RIVALS:
+        buckets = trial._indices(PLANNER, plans[mode])
+        close = PLANNER.simulate("auto", buckets).step_s <= limit_s
+        assert (buckets in on_list) == close, mode
+    assert runs.unused == [["unused.weight"]]
+    assert runs.rounds == [5]
+    assert plan.note is not None
+    assert plan.note.startswith("the buckets of 'auto', after 10 steps each of: auto ")
+
+
+def second_takes(share: float) -> Runs:
+    """Every candidate as predicted, but the second takes so much of the favourite's time."""
+    return Runs(lambda found: [found[0].step_s, share * found[0].step_s, *(c.step_s * 1.05 for c in found[2:])])
+
+
+def test_a_rival_must_be_a_percent_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, plans = tried(monkeypatch, runs := second_takes(0.995))
+    assert plan.buckets == plans["auto"].buckets
+    plan, plans = tried(monkeypatch, runs := second_takes(0.985))
+    [shortlist] = runs.shortlists
+    assert trial._indices(PLANNER, plan) == shortlist[1].buckets != shortlist[0].buckets
+    assert plan.mode == "auto"
+    assert plan.note is not None
+    assert plan.note.startswith(f"the buckets of {shortlist[1].name!r}, after")
+    assert plan.predicted_step_s == pytest.approx(shortlist[1].step_s)
+
+
+def test_steps_that_take_too_long_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Planner(STEP.scaled(1000.0), COST, SHARED)
+    runs = Runs(lambda shortlist: pytest.fail("nothing was to be run"))
+    plan, plans = tried(monkeypatch, runs, slow)
+    assert plan.buckets == plans["auto"].buckets
+    assert plan.note is not None
+    assert plan.note.startswith("not tried beforehand: ")
+
+
+def test_predictions_that_are_off_are_made_again_and_the_new_plan_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    # three times the contention makes one bucket best, which is not on a list of auto's own plan and wfbp's
+    true = replace(PLANNER, contention=SHARED.amplified(3.0))
+    runs = Runs(lambda shortlist: steps_of(true, shortlist))
+    plan, _ = tried(monkeypatch, runs, modes=["auto", "wfbp"])
+    first, second = runs.shortlists
+    assert [candidate.name for candidate in second][1:] == ["planned again"]
+    measured = steps_of(true, first)
+    assert second[0].buckets == first[measured.index(min(measured))].buckets
+    again_s = steps_of(true, second)[1]
+    # with the factor found the search's own prediction is what is measured
+    assert second[1].step_s + STEP.forward_s == pytest.approx(again_s, rel=1e-3)
+    assert plan.note is not None
+    assert plan.note.startswith("the buckets of 'planned again', after")
+    assert "so it was planned again" in plan.note
+    assert plan.buckets == [[gradient.name for gradient in GRADIENTS]]
+    chosen_s = steps_of(true, [Candidate("chosen", trial._indices(PLANNER, plan), 0.0)])[0]
+    assert chosen_s <= min([*measured, again_s]) / trial.BETTER
+
+
+def test_without_contention_nothing_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(lambda shortlist: [2 * candidate.step_s for candidate in shortlist])
+    tried(monkeypatch, runs, Planner(STEP, COST))
+    assert len(runs.shortlists) == 1
+
+
+def test_every_gradient_is_in_the_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = tried(monkeypatch, second_takes(0.5))
+    assert sorted(itertools.chain(*plan.buckets)) == [gradient.name for gradient in GRADIENTS]
