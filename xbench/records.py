@@ -281,6 +281,9 @@ class ModeResult(Part):
     ratio: Ratio | None = None
     blocks: int = 0
     plan: Plan | None = None
+    timeline: Timeline | None = Field(
+        default=None, description="a recorded step of the first job; `plan.timeline` is the predicted one"
+    )
     pattern: str | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
     note: str | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,44 @@ def test_plans_cover_the_model_and_the_bounds_are_ordered(single_jobs: tuple[Com
     assert record.bounds.compute_s <= record.bounds.backward_overlap_bound_s
     assert record.cost_model is not None
     assert record.cost_model.points[-1].nbytes >= record.jobs[0].workload.grad_bytes
+
+
+def test_a_step_of_every_mode_is_recorded_on_two_lanes(single_jobs: tuple[Comparison, str, Path]) -> None:
+    record, _, _ = single_jobs
+    grad_bytes = record.jobs[0].workload.grad_bytes
+    layers = {layer.name for layer in record.jobs[0].layers}
+    for name, mode in record.modes.items():
+        assert mode.timeline is not None, name
+        compute, link = mode.timeline.compute, mode.timeline.communication
+        assert mode.timeline.label == "real"
+        names = [part.name for part in compute]
+        backward = [part for part in compute if part.name.startswith("backward ")]
+        assert names[0] == "forward"
+        assert names[-1] == "optimizer"
+        assert {part.name.removeprefix("backward ") for part in backward} == layers
+        assert compute[0].start_s == 0
+        assert all(a.end_s <= b.start_s for a, b in pairwise(compute)), name
+        assert sum(part.nbytes or 0 for part in link) == (0 if name == "compute" else grad_bytes)
+        assert [part.start_s for part in link] == sorted(part.start_s for part in link)
+        for part in link:
+            assert backward[0].start_s <= part.start_s < part.end_s < compute[-1].end_s, name
+
+
+def test_no_bucket_is_recorded_before_its_gradients_are_ready(single_jobs: tuple[Comparison, str, Path]) -> None:
+    record, _, _ = single_jobs
+    layer_of = {tensor.name: layer.name for layer in record.jobs[0].layers for tensor in layer.tensors}
+    for name in ("single", "wfbp", "mgwfbp", "optimal"):
+        mode = record.modes[name]
+        assert mode.plan is not None
+        assert mode.timeline is not None
+        since = {part.name: part.start_s for part in mode.timeline.compute}
+        assert [part.nbytes for part in mode.timeline.communication] == mode.plan.bucket_bytes
+        for part, names in zip(mode.timeline.communication, mode.plan.buckets, strict=True):
+            # A layer's first gradient can be ready from the moment on when the layer before it is done.
+            assert part.start_s >= max(since[f"backward {layer_of[tensor]}"] for tensor in names), name
+    waited = record.modes["single"].timeline
+    assert waited is not None
+    assert waited.communication[0].start_s >= max(p.start_s for p in waited.compute if p.name.startswith("backward "))
 
 
 def test_progress_says_mode_round_and_time_left(single_jobs: tuple[Comparison, str, Path]) -> None:

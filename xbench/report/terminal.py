@@ -41,6 +41,7 @@ from xbench.report.drawing import (
     titled_table,
 )
 from xbench.report.scaling import render_scaling
+from xbench.report.timelines import render_timelines
 from xbench.report.tuned import render_tuned
 from xbench.report.validation import render_validation
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
@@ -96,6 +97,7 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
     for result in record.modes.values():
         if result.note:
             say(console, f"{result.mode}: {result.note}")
+    render_timelines(record, console)
     console.print()
     twins = len(record.jobs) > 1 and all(job.workload == record.jobs[0].workload for job in record.jobs)
     for job in record.jobs[:1] if twins else record.jobs:

@@ -29,6 +29,7 @@ from xbench.records import (
     Profile,
     Ratio,
     Sample,
+    Timeline,
     WorkloadRecord,
 )
 from xbench.runtime.collect import TOGETHER, Collector
@@ -72,7 +73,7 @@ class Frame:
             "fabric": _with_busbw(self.fabric, found),
             "complete": complete,
             "error": error,
-            "warnings": self.warnings,
+            "warnings": [*self.warnings, *found.warnings],
         }
 
 
@@ -226,8 +227,17 @@ def _mode_result(
         ratio=ratio,
         blocks=len(blocks),
         plan=plan,
+        timeline=_timeline(mode, found, label),
         pattern=pattern,
     )
+
+
+def _timeline(mode: ModeSpec, found: Collector, label: Label) -> Timeline | None:
+    """The recorded step, labelled as the fabric is."""
+    if mode.text not in found.timelines:
+        return None
+    compute, communication = found.timelines[mode.text]
+    return Timeline(label=label, compute=compute, communication=communication)
 
 
 def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:

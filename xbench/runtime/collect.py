@@ -12,7 +12,18 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from xbench.records import Bounds, Contention, CostModel, Layer, Parity, Plan, Sample, StepTimes, WorkloadRecord
+from xbench.records import (
+    Bounds,
+    Contention,
+    CostModel,
+    Layer,
+    Parity,
+    Plan,
+    Sample,
+    Slice,
+    StepTimes,
+    WorkloadRecord,
+)
 from xbench.spec import RunSpec
 from xbench.stats.windows import overlap_rates
 
@@ -44,6 +55,8 @@ class Collector:
         self.parity: dict[str, list[Parity]] = {}
         self.failed: dict[str, str] = {}
         self.patterns: dict[str, str] = {}
+        self.timelines: dict[str, tuple[list[Slice], list[Slice]]] = {}
+        self.warnings: list[str] = []
         self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
         self.launch = 0
 
@@ -72,6 +85,11 @@ class Collector:
                 self.parity.setdefault(event["mode"], []).append(Parity.model_validate(fields))
         elif kind == "failed":
             self.failed.setdefault(event["mode"], event["message"])
+        elif kind == "timeline":
+            self.timelines[event["mode"]] = (_slices(event["compute"]), _slices(event["communication"]))
+        elif kind == "warning":
+            if event["message"] not in self.warnings:  # ranks warn of the same thing
+                self.warnings.append(event["message"])
         elif kind == "block":
             key = (self.launch, event["mode"], event["round"])
             self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
@@ -135,6 +153,10 @@ class Collector:
             for job, rate in zip(jobs, window.rates_per_s, strict=True):
                 rates[job] = min(rate, rates.get(job, rate))
         return rates
+
+
+def _slices(lane: Sequence[Mapping[str, Any]]) -> list[Slice]:
+    return [Slice.model_validate(part) for part in lane]
 
 
 def step_times(stamps: Sequence[Sequence[float]]) -> list[float]:

@@ -13,6 +13,8 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | profile | layers, step times, cost points: see `runtime.worker` |
 | parity | mode, and the fields of `records.Parity` |
 | block | mode, round, position, step boundaries in ns since an arbitrary epoch, warm-up boundaries |
+| timeline | mode, the slices of its two lanes: rank 0's clock |
+| warning | message: something that does not matter enough to end the run |
 | failed | mode, message: this mode could not run, the others go on |
 | error | message, traceback: this rank is about to die |
 | end | nothing more comes |

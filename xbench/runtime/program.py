@@ -1,8 +1,8 @@
 """What the ranks of one launch do, phase by phase, decided by the parent before they start.
 
 Every rank of every job reads the same program, so ranks never have to agree on what comes next: profile, then the
-correctness gate, then blocks in a balanced order. Plans of an earlier launch are handed on, so that all launches time
-the same buckets.
+correctness gate, then blocks in a balanced order, then timelines, which no block shall feel. Plans of an earlier launch
+are handed on, so that all launches time the same buckets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) ->
 class Phase(Spec):
     """One thing that all ranks do: see `kind`."""
 
-    kind: Literal["profile", "parity", "block"]
+    kind: Literal["profile", "parity", "block", "timeline"]
     mode: str = ""
     round: int = 0
     position: int = 0
@@ -69,7 +69,7 @@ def twins(run: RunSpec) -> bool:
 
 
 def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
-    """The phases of launch number `launch`: the first also profiles and runs the correctness gate."""
+    """The phases of launch number `launch`: the first also profiles, runs the correctness gate, records timelines."""
     steps: list[Phase] = []
     if launch == 0:
         steps.append(Phase(kind="profile"))
@@ -80,6 +80,8 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
         orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed + launch)
         blocks = [(round_, mode) for round_, order in enumerate(orders) for mode in order]
         steps += [Phase(kind="block", mode=m, round=r, position=i) for i, (r, m) in enumerate(blocks)]
+        if launch == 0:
+            steps += [Phase(kind="timeline", mode=mode.text) for mode in run.modes if not mode.paired]
     return tuple(steps)
 
 

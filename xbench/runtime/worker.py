@@ -1,7 +1,8 @@
 """One rank of one job: `python -m xbench.runtime.worker PROGRAM --job J --directory DIR`, started by torchrun.
 
-Reads the program, builds the workload, and goes through the phases: profile, correctness gate, timed blocks. It writes
-what it measures to its journal as soon as it has it, and computes no statistics: the parent does that from the journal.
+Reads the program, builds the workload, and goes through the phases: profile, correctness gate, timed blocks, timelines.
+It writes what it measures to its journal as soon as it has it, and computes no statistics: the parent does that from
+the journal.
 
 Where two jobs share the devices, phases that need the devices for one job alone are separated by the turn arbiter's
 barriers, during which the other job sleeps.
@@ -34,6 +35,7 @@ from xbench.runtime import parity
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
 from xbench.runtime.program import JobPlan, Phase, Program, job_times, steps_in_block, turns_in_block, twins
+from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.spec import ModeSpec
@@ -99,6 +101,7 @@ class Rank:
                 "profile": "profile",
                 "parity": f"gate {phase.mode}",
                 "block": f"round {phase.round + 1} {phase.mode}",
+                "timeline": f"timeline {phase.mode}",
             }
             self.journal.write("phase", name=name[phase.kind], number=number)
             self.note(name[phase.kind])
@@ -108,6 +111,8 @@ class Rank:
                 self.gate(phase)
             elif phase.kind == "block":
                 self.block(phase, number)
+            elif phase.kind == "timeline":
+                self.timeline(phase, number)
         self.barrier("end")
         if self.turns is not None:
             self.turns.leave()
@@ -336,6 +341,15 @@ class Rank:
             pattern=pattern,
         )
         self.clock.reset()
+
+    def timeline(self, phase: Phase, number: int) -> None:
+        """Record a few steps of one single-job mode, of the first job."""
+        mode = self.program.mode(phase.mode)
+        if self.refuses(mode):
+            return
+        self.barrier(f"timeline {number}")
+        if self.job == 0:
+            record_timeline(self, mode)
 
     def _origin(self) -> tuple[float, Any]:
         """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.schedules.engine import Engine, Wait
+from xbench.schedules.engine import Engine, Wait, Watch
 
 Buckets = Sequence[Sequence[str]]
 
@@ -70,6 +70,16 @@ class Handle:
         """Return when the gradients of this step are averaged; needed only with `wait="step"` before clipping."""
         if self.engine is not None:
             self.engine.synchronize()
+
+    def watch(self, watch: Watch) -> bool:
+        """Start every bucket's collective through `watch` from now on: call it once, before the first step.
+
+        False where the schedule has no place for that, and nothing is watched.
+        """
+        if self.engine is None:
+            return False
+        self.engine.watch = watch
+        return True
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Gradient accumulation: inside, gradients add up locally and nothing is sent."""

@@ -7,6 +7,15 @@ apart (they see different batches), so this mode is never a training schedule an
 from __future__ import annotations
 
 from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.engine import Watch
+
+
+class ComputeHandle(Handle):
+    """The bare model."""
+
+    def watch(self, watch: Watch) -> bool:
+        """See `Handle.watch`: nothing travels, so nothing escapes."""
+        return True
 
 
 class Compute(Schedule):
@@ -14,4 +23,4 @@ class Compute(Schedule):
 
     def attach(self, setup: Setup) -> Handle:
         """See `Schedule.attach`; everything but the model is ignored."""
-        return Handle(setup.model)
+        return ComputeHandle(setup.model)

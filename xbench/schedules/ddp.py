@@ -12,13 +12,37 @@ import gc
 import inspect
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from xbench.errors import UsageError
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.engine import trainable
+from xbench.schedules.engine import Watch, trainable
+
+
+class DdpHandle(Handle):
+    """DDP's wrapper, which can be watched through a communication hook."""
+
+    def watch(self, watch: Watch) -> bool:
+        """See `Handle.watch`. The hook averages as the reducer does without one: divide, then sum over ranks.
+
+        The reducer divides while it copies a gradient into its bucket, and the hook the full bucket: one more pass
+        over the bytes, before the launch.
+        """
+
+        def reduced(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+            buffer = bucket.buffer()
+            buffer.div_(dist.get_world_size(group))
+            work: Any = watch(buffer.nbytes, lambda: dist.all_reduce(buffer, group=group, async_op=True))
+            future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+            return future
+
+        assert isinstance(self.model, DistributedDataParallel)
+        # A lambda, because DDP refuses a hook whose annotations are strings, as they are in this file.
+        self.model.register_comm_hook(self.model.process_group, lambda group, bucket: reduced(group, bucket))
+        return True
 
 
 class Ddp(Schedule):
@@ -40,7 +64,7 @@ class Ddp(Schedule):
             setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
         assert wrapper is not None
-        handle = Handle(wrapper)
+        handle = DdpHandle(wrapper)
 
         def detach() -> None:
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -49,6 +49,22 @@ PER_PARAMETER = frozenset(
 """Optimizers (exactly these, no subclass) whose update of a parameter depends on its own gradient and state alone."""
 
 
+class Travelling(Protocol):
+    """A collective under way, as far as the engine needs to know it: a `dist.Work`, or a watched one."""
+
+    def wait(self) -> bool:
+        """Return when it has arrived."""
+        ...
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        ...
+
+
+Watch = Callable[[int, Callable[[], Travelling]], Travelling]
+"""Starts a bucket of so many bytes of gradients by calling the function that it is given, and sees it travel."""
+
+
 class Bucket:
     """Gradients that travel together: one flat buffer, a slice and a used-flag for each parameter."""
 
@@ -58,7 +74,7 @@ class Bucket:
         self.travels = travels
         self.filled = [False] * len(parameters)
         self.waiting = len(parameters)
-        self.work: dist.Work | None = None
+        self.work: Travelling | None = None
         if not travels:
             return
         elements = sum(p.numel() for p in parameters)
@@ -74,6 +90,11 @@ class Bucket:
             view = piece.as_strided(parameter.size(), parameter.stride()) if dense else piece.view(parameter.size())
             self.views.append(view)
             offset += parameter.numel()
+
+    @property
+    def grad_bytes(self) -> int:
+        """Bytes of gradients that travel [B], without the flags."""
+        return (self.flat.numel() - len(self.parameters)) * self.flat.element_size()
 
     def fill(self, index: int) -> None:
         """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
@@ -144,6 +165,7 @@ class Engine:
         self._learn_order = buckets is None
         self._seen: list[str] = []
         self.note = note
+        self.watch: Watch | None = None
         plan = [[name] for name in reversed(self.parameters)] if buckets is None else buckets
         check_cover(plan, self.parameters)
         self._build(plan)
@@ -214,7 +236,14 @@ class Engine:
             bucket.fill_missing()
         else:
             bucket.flags.fill_(bucket.scale)
-        bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+        if self.watch is None:
+            bucket.work = self._all_reduce(bucket)
+        else:
+            bucket.work = self.watch(bucket.grad_bytes, lambda: self._all_reduce(bucket))
+
+    def _all_reduce(self, bucket: Bucket) -> Travelling:
+        work: Travelling = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+        return work
 
     def _backward_ended(self) -> None:
         self._armed = False

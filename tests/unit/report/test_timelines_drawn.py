@@ -1,0 +1,85 @@
+"""Recorded steps in text: columns exactly, and which modes are drawn."""
+
+from __future__ import annotations
+
+import pytest
+import sample_records as made
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.records import Comparison, Slice
+from xbench.report.terminal import render
+from xbench.report.timelines import lane
+
+
+def part(start_s: float, end_s: float) -> Slice:
+    return Slice(name="part", start_s=start_s, end_s=end_s)
+
+
+@pytest.mark.parametrize(
+    ("slices", "drawn"),
+    [
+        ([], "        "),
+        ([part(0, 8)], "########"),
+        ([part(0, 2), part(4, 6)], "##  ##  "),
+        ([part(0.5, 2.4)], "##      "),  # half of the first column, less than half of the third
+        ([part(4, 6), part(0, 5), part(1, 2)], "######  "),  # in any order, and overlapping
+        ([part(2.0, 2.25), part(2.1, 2.2), part(2.15, 2.25)], "        "),  # what overlaps counts once
+        ([part(2.0, 2.25), part(2.5, 2.75)], "  #     "),
+        ([part(-1e308, 1e308)], "########"),
+        ([part(6, 2)], "        "),
+    ],
+)
+def test_a_column_is_filled_where_the_lane_is_busy_for_half_of_it(slices: list[Slice], drawn: str) -> None:
+    assert lane(slices, 8.0, 8, "#") == drawn
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=8), st.integers(1, 60))
+def test_a_lane_has_its_width_and_no_more_filled_columns_than_twice_the_busy_time(
+    spans: list[tuple[float, float]], columns: int
+) -> None:
+    slices = [part(min(span), max(span)) for span in spans]
+    text = lane(slices, 1.0, columns, "#")
+    assert len(text) == columns
+    busy_s = sum(one.end_s - one.start_s for one in slices)
+    assert text.count("#") / columns <= 2 * busy_s + 1e-9
+
+
+def drawing(record: Comparison, width: int = 100) -> list[str]:
+    text = render(record, width=width)
+    return text.split("One recorded step each", 1)[1].split("\n\n", 1)[0].splitlines() if "recorded" in text else []
+
+
+def test_the_best_mode_and_the_reference_are_drawn_on_one_scale() -> None:
+    title, best, best_link, reference, reference_link, legend = drawing(made.comparison())
+    assert title == " (real), on one scale"
+    assert best.split()[:2] == ["optimal", "compute"]
+    assert reference.split()[:2] == ["ddp", "compute"]
+    assert best.endswith("586 ms")
+    assert reference.endswith("657 ms")
+    assert best.count("░") < reference.count("░")
+    assert best.rindex("█") < reference.rindex("█")
+    assert best_link.index("▄") == reference_link.index("▄")
+    assert legend.startswith("█ computes, ░ waits for gradients: exposed")
+
+
+def test_where_the_reference_is_best_the_next_best_is_drawn_beside_it() -> None:
+    modes = [
+        made.mode_result("ddp", 0.6, (1.0, 1.0, 1.0), "reference", buckets=4),
+        made.mode_result("optimal", 0.7, (1.17, 1.1, 1.2), "slower", buckets=17),
+        made.mode_result("wfbp", 0.62, (1.03, 1.0, 1.1), "slower", buckets=62),  # of which no step was recorded
+        made.mode_result("single", 0.65, (1.08, 1.0, 1.1), "slower", buckets=1),
+    ]
+    rows = drawing(made.comparison(modes))
+    assert [row.split()[0] for row in rows[1:5:2]] == ["ddp", "single"]
+
+
+def test_a_record_without_timelines_draws_nothing() -> None:
+    whole = made.comparison()
+    bare = {name: mode.model_copy(update={"timeline": None}) for name, mode in whole.modes.items()}
+    assert drawing(whole.model_copy(update={"modes": bare})) == []
+
+
+def test_a_mode_that_trained_another_network_is_not_drawn() -> None:
+    rows = drawing(made.troubled())
+    assert [row.split()[0] for row in rows[1:5:2]] == ["optimal", "ddp"]

@@ -1,0 +1,207 @@
+"""The timeline of a real step: what the device computed, and when each bucket of gradients was on its way.
+
+Two lanes, as this rank's clock saw them, 0 at the start of the step:
+
+- **compute**: `forward` (clearing the gradients included); `backward LAYER`, one slice a layer in gradient-ready order,
+  each from the gradient before to the layer's own last; `optimizer`, where it works and not where it waits. To copy a
+  gradient into its bucket and to launch the bucket stands with the layer that comes next, for the last layer with
+  itself. Where the lane is empty before the step's end, the device waits for gradients: exposed communication.
+- **communication**: one slice a bucket in launch order, from its launch to its completion. A bucket that was launched
+  while others were under way may have waited for them first, so slices can overlap.
+
+Completion is seen when it happens, and not when somebody waits for it: the backend's future calls back. Gloo does so in
+its own thread, before a waiting rank can go on. NCCL's future is complete once the collective is enqueued, and calls
+back with a current stream that follows the collective, so that a mark made there, an event, gets the right time.
+
+Recording must never break the training step under it, which other ranks share: what goes wrong in here is kept in
+`failure`, and the step goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import nn
+
+from xbench.profilers.clock import Clock, Mark
+from xbench.profilers.layers import LayerProfiler, StepMarks, StepWorkload
+from xbench.records import Slice
+from xbench.schedules.engine import Travelling
+
+RESOLUTION_S = 5e-5
+"""Waits, and stretches of the optimizer between waits, that are shorter than this are not told apart."""
+
+
+class Lanes(NamedTuple):
+    """One step that took `step_s` [s]: both lanes, in order of time."""
+
+    step_s: float
+    compute: list[Slice]
+    communication: list[Slice]
+
+
+@dataclass
+class _Sent:
+    """One bucket on its way."""
+
+    nbytes: int
+    launched: Mark
+    arrived: Mark | None = None
+
+
+@dataclass
+class _Recorded:
+    """One step: the marks of its parts, its buckets in launch order, and when somebody waited for one."""
+
+    marks: StepMarks | None = None
+    sent: list[_Sent] = field(default_factory=list)
+    waits: list[tuple[Mark, Mark]] = field(default_factory=list)
+
+
+class _Watched:
+    """A collective that marks when it is waited for."""
+
+    def __init__(self, work: Any, clock: Clock, waits: list[tuple[Mark, Mark]]) -> None:
+        self._work, self._clock, self._waits = work, clock, waits
+
+    def wait(self) -> bool:
+        """Wait as the collective does."""
+        since = self._clock.mark()
+        done: bool = self._work.wait()
+        self._waits.append((since, self._clock.mark()))
+        return done
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        completed: bool = self._work.is_completed()
+        return completed
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """The collective's own future."""
+        future: torch.futures.Future[Any] = self._work.get_future()
+        return future
+
+
+class TimelineRecorder:
+    """Records steps of `model`. Enter it before a schedule is attached, so that a gradient is marked before it travels.
+
+        with TimelineRecorder(model, clock) as recorder, attach(model) as handle:
+            handle.watch(recorder.watch)
+            recorder.run_step(workload)
+            clock.flush()
+        lanes = recorder.lanes()[0]
+
+    Raises WorkloadError for a model without trainable parameters.
+    """
+
+    def __init__(self, model: nn.Module, clock: Clock) -> None:
+        self.failure: str | None = None
+        self._clock = clock
+        self._profiler = LayerProfiler(model, clock)
+        self._steps: list[_Recorded] = []
+        self._current: _Recorded | None = None
+
+    def __enter__(self) -> Self:
+        self._profiler.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._profiler.__exit__(kind, error, traceback)
+
+    def run_step(self, workload: StepWorkload) -> None:
+        """One recorded training step. Between recorded steps, steps go by unrecorded."""
+        self._current = _Recorded()
+        self._steps.append(self._current)
+        try:
+            self._current.marks = self._profiler.run_step(workload)
+        finally:
+            self._current = None
+
+    def watch(self, nbytes: int, start: Callable[[], Travelling]) -> Travelling:
+        """Start a bucket's collective, and see when it was launched, waited for, and complete. For `Handle.watch`."""
+        step = self._current
+        if step is None:
+            return start()
+        sent = _Sent(nbytes, self._clock.mark())
+        step.sent.append(sent)
+        work: Any = start()
+        try:
+            work.get_future().add_done_callback(lambda _: setattr(sent, "arrived", self._clock.mark()))
+        except Exception as error:  # a backend without futures: the step needs none
+            self.failure = f"this backend does not say when a collective is complete: {error}"
+            started: Travelling = work
+            return started
+        return _Watched(work, self._clock, step.waits)
+
+    def lanes(self) -> list[Lanes]:
+        """Every recorded step. Only after the clock's `flush()`. Raises ValueError when not all could be seen."""
+        if self.failure is not None:
+            raise ValueError(self.failure)
+        return [self._lanes(step) for step in self._steps]
+
+    def _lanes(self, step: _Recorded) -> Lanes:
+        marks = step.marks
+        if marks is None:
+            raise ValueError("a recorded step did not end")
+
+        def at(mark: Mark) -> float:
+            return self._clock.elapsed_s(marks.begin, mark)
+
+        communication: list[Slice] = []
+        for number, sent in enumerate(step.sent, start=1):
+            if sent.arrived is None:
+                raise ValueError(f"the completion of bucket {number} was not seen")
+            communication.append(_slice(f"bucket {number}", at(sent.launched), at(sent.arrived), sent.nbytes))
+        step_s, backward_s = at(marks.end), at(marks.backward)
+        compute = [_slice("forward", 0.0, backward_s)]
+        returned_s = at(marks.update)
+        if step.sent and not step.waits:  # who did not wait before our eyes has waited inside backward, as DDP does
+            returned_s = max(at(sent.launched) for sent in step.sent)
+        compute += self._backward(marks, backward_s, returned_s)
+        waits = [(at(since), at(until)) for since, until in step.waits]
+        compute += _optimizer(at(marks.update), step_s, waits)
+        return Lanes(step_s, compute, communication)
+
+    def _backward(self, marks: StepMarks, begin_s: float, end_s: float) -> list[Slice]:
+        """One slice a layer that got a gradient, the last until `end_s`."""
+        ready_s = self._profiler.layer_times(marks).ready_s
+        done: list[tuple[float, str]] = []
+        for layer in self._profiler.layers:
+            seen = [time_s for time_s in (ready_s[tensor] for tensor in layer.tensors) if time_s is not None]
+            if seen:
+                done.append((begin_s + max(seen), layer.name))
+        done.sort()
+        if done:
+            done[-1] = (max(done[-1][0], end_s), done[-1][1])
+        slices: list[Slice] = []
+        since_s = begin_s
+        for until_s, name in done:
+            slices.append(_slice(f"backward {name}", since_s, until_s))
+            since_s = until_s
+        return slices
+
+
+def _optimizer(begin_s: float, end_s: float, waits_s: list[tuple[float, float]]) -> list[Slice]:
+    """Where the optimizer works: from `begin_s` to `end_s` but for the waits in between."""
+    slices: list[Slice] = []
+    since_s = begin_s
+    for wait_s, until_s in sorted(waits_s):
+        if until_s - wait_s < RESOLUTION_S or until_s <= since_s:
+            continue
+        if wait_s - since_s >= RESOLUTION_S:
+            slices.append(_slice("optimizer", since_s, wait_s))
+        since_s = until_s
+    if end_s > since_s:
+        slices.append(_slice("optimizer", since_s, end_s))
+    return slices
+
+
+def _slice(name: str, start_s: float, end_s: float, nbytes: int | None = None) -> Slice:
+    """With times to a tenth of a microsecond, as blocks have them."""
+    return Slice(name=name, start_s=round(start_s, 7), end_s=round(end_s, 7), nbytes=nbytes)

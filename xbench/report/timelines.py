@@ -1,0 +1,78 @@
+"""Recorded steps drawn in text: two lanes a mode, for the best mode and its rival, on one scale.
+
+A column is filled where a lane was busy for at least half of its time. The compute lane is empty where the device
+waits for gradients: that is exposed communication, and it is shaded. Nothing is drawn of a record without timelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xbench.records import Comparison, Slice, Timeline
+from xbench.report.answer import ranking
+from xbench.report.drawing import say
+from xbench.units import format_seconds
+
+COMPUTING, WAITING, TRAVELLING = "█", "░", "▄"
+LEAST_COLUMNS, MOST_COLUMNS = 10, 80
+_MARGIN = 22
+
+
+def render_timelines(record: Comparison, console: Console) -> None:
+    """The best mode and the reference (or the next best), as far as steps of them were recorded."""
+    drawn = _shown(record)
+    scale_s = max((_end_s(timeline) for _, timeline in drawn), default=0.0)
+    if scale_s <= 0:
+        return
+    labels = " and ".join(sorted({timeline.label for _, timeline in drawn}))
+    console.print()
+    say(console, f"One recorded step each ({labels}), on one scale", "italic")
+    names = max(len(mode) for mode, _ in drawn)
+    columns = max(LEAST_COLUMNS, min(MOST_COLUMNS, console.width - _MARGIN - names))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(overflow="fold")
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    for mode, timeline in drawn:
+        end_s = _end_s(timeline)
+        compute = lane(timeline.compute, scale_s, columns, COMPUTING)
+        compute = "".join(
+            WAITING if cell == " " and (column + 0.5) / columns * scale_s < end_s else cell
+            for column, cell in enumerate(compute)
+        )
+        link = lane(timeline.communication, scale_s, columns, TRAVELLING)
+        grid.add_row(Text(f" {mode}"), "compute", compute, format_seconds(end_s))
+        grid.add_row("", "link", link, "")
+    console.print(grid)
+    say(console, f"{COMPUTING} computes, {WAITING} waits for gradients: exposed, {TRAVELLING} gradients travel", "dim")
+
+
+def lane(slices: Sequence[Slice], scale_s: float, columns: int, mark: str) -> str:
+    """`columns` characters for 0 to `scale_s` [s]: `mark` where the slices fill at least half of a column, or ' '."""
+    busy: list[tuple[float, float]] = []
+    for start_s, end_s in sorted((part.start_s, part.end_s) for part in slices):
+        if busy and start_s <= busy[-1][1]:
+            busy[-1] = (busy[-1][0], max(busy[-1][1], end_s))
+        else:
+            busy.append((start_s, end_s))
+    cells = []
+    for column in range(columns):
+        low_s, high_s = column / columns * scale_s, (column + 1) / columns * scale_s
+        filled_s = sum(max(0.0, min(end_s, high_s) - max(start_s, low_s)) for start_s, end_s in busy)
+        cells.append(mark if 2 * filled_s >= high_s - low_s else " ")
+    return "".join(cells)
+
+
+def _shown(record: Comparison) -> list[tuple[str, Timeline]]:
+    """Of the modes with a recorded step the best, and the reference, or the next best where that is the best."""
+    recorded = [(result.mode, result.timeline) for result in ranking(record) if result.timeline is not None]
+    others = sorted(recorded[1:], key=lambda pair: pair[0] != record.reference)
+    return [*recorded[:1], *others[:1]]
+
+
+def _end_s(timeline: Timeline) -> float:
+    return max((part.end_s for part in (*timeline.compute, *timeline.communication)), default=0.0)
