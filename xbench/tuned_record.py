@@ -36,7 +36,9 @@ class Tuned(Part):
     buckets: list[list[str]] | None = Field(
         default=None, description="parameter names in launch order; None for the reference"
     )
-    bucket_bytes: list[int] | None = None
+    bucket_bytes: list[int] | None = Field(
+        default=None, description="of the gradients seen when profiled; buckets of unused parameters follow those"
+    )
     bucket_cap_mb_list: list[float] | None = Field(
         default=None, description="DistributedDataParallel's argument for these buckets; None where it has none"
     )

@@ -55,6 +55,8 @@ def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: fl
         sentences = [f"{first}, though {_minutes(minutes)} did not show that it is {least} at least."]
     if choice.close:
         sentences.append(f"This run cannot tell {_and(choice.close)} from it.")
+    if choice.kind == "faster" and not choice.settled:
+        sentences.append(f"{_minutes(minutes)} ended before this was settled: more would make it surer.")
     return [*sentences, measured]
 
 
