@@ -194,6 +194,7 @@ class Contention(Part):
     launch_s: float = Field(description="c0: host time of one launch; part of what slows the computation below")
     hook_s: float = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
     copy_s_per_byte: float = Field(default=0.0, description="copying a gradient into its bucket")
+    meeting_s: float = Field(default=0.0, description="what it costs the ranks to meet once a step, beyond T")
     points: list[ContentionPoint]
 
 

@@ -8,6 +8,11 @@ behind the other):
     ρ(M) = time of one collective beside computation / its time alone          (`collective_slowdown`)
     σ(M) = time of computation beside collectives of M bytes / its time alone  (`compute_slowdown`)
 
+Collectives of which two are in flight take another time even while nothing computes (they hide each other's latency, or
+fight for one core), so there is a third table: their time each over that of one (`paired_quiet`). And once a step the
+ranks must meet: the slowest of them, and the waking of threads that slept through the computation, cost `meeting_s`
+beyond T, whatever the buckets.
+
 `share` then runs one backward pass as a fluid: while a collective is under way the computation proceeds at 1/σ, and
 while something computes the collective proceeds at 1/(ρ·T). Collectives are served first in, first out. Between two
 events (a bucket is complete, a collective ends, backward ends, an update ends) all rates are constant, so the timeline
@@ -42,12 +47,18 @@ class Contention:
     compute: FloatArray
     hook_s: float = 0.0
     copy_s_per_byte: float = 0.0
+    quiet: FloatArray | None = None
+    """(2, P): time of a collective, one and two in flight, while nothing computes, over its T; None: T always."""
+
+    meeting_s: float = 0.0
 
     @classmethod
-    def of(cls, measured: records.Contention) -> Contention:
-        """From a record's points. Neither slow-down is below 1: a speed-up is noise.
+    def of(cls, measured: records.Contention, transfer: Transfer | None = None) -> Contention:
+        """From a record's points. Neither slow-down of one at a time is below 1: a speed-up is noise.
 
-        Raises ValueError without a point or for a time that is not above zero.
+        With `transfer`, T [s] of sizes [B], collectives' times are put in proportion to it: that is what predictions
+        multiply, and T is measured between ranks that have just met, not back to back. Without, to the times of one
+        alone. Raises ValueError without a point or for a time that is not above zero.
         """
         by_size: dict[int, dict[int, records.ContentionPoint]] = {}
         for point in measured.points:
@@ -59,26 +70,25 @@ class Contention:
         if not by_size:
             raise ValueError("there are no contention points")
         sizes = sorted(by_size)
-        rows: list[tuple[list[float], list[float]]] = []
+        alone = [next(iter(by_size[size].values())).alone_s for size in sizes]
+        alone = [by_size[size][1].alone_s if 1 in by_size[size] else a for size, a in zip(sizes, alone, strict=True)]
+        base = np.maximum(transfer(np.array(sizes, dtype=np.float64)), 1e-9).tolist() if transfer else alone
+        collective, compute, quiet = [], [], []
         for in_flight in (1, 2):
             # A size measured with only one count in flight stands for both.
             points = [by_size[size].get(in_flight) or next(iter(by_size[size].values())) for size in sizes]
-            alone = [by_size[size].get(1, point).alone_s for size, point in zip(sizes, points, strict=True)]
-            rows.append(
-                (
-                    [
-                        max(1.0, p.loaded_s / a) if in_flight == 1 else p.loaded_s / a
-                        for p, a in zip(points, alone, strict=True)
-                    ],
-                    [max(1.0, p.compute_slowdown) for p in points],
-                )
-            )
+            slower = [p.loaded_s / b for p, b in zip(points, base, strict=True)]
+            collective.append([max(1.0, ratio) for ratio in slower] if in_flight == 1 else slower)
+            compute.append([max(1.0, p.compute_slowdown) for p in points])
+            quiet.append([1.0 if in_flight == 1 else p.alone_s / b for p, b in zip(points, base, strict=True)])
         return cls(
             np.log(np.array(sizes, dtype=np.float64)),
-            np.array([row[0] for row in rows]),
-            np.array([row[1] for row in rows]),
+            np.array(collective),
+            np.array(compute),
             measured.hook_s,
             measured.copy_s_per_byte,
+            np.array(quiet) if transfer is not None else None,
+            measured.meeting_s,
         )
 
     @classmethod
@@ -94,6 +104,8 @@ class Contention:
             compute=1.0 + factor * (self.compute - 1.0),
             hook_s=self.hook_s * factor,
             copy_s_per_byte=self.copy_s_per_byte * factor,
+            quiet=np.maximum(0.05, 1.0 + factor * (self.quiet - 1.0)) if self.quiet is not None else None,
+            meeting_s=self.meeting_s * factor,
         )
 
     def with_hooks(self, gradients: Sequence[Gradient]) -> list[Gradient]:
@@ -116,6 +128,12 @@ class Contention:
     def compute_slowdown(self, nbytes: FloatArray) -> FloatArray:
         """σ, of shape (2, K) for K sizes [B]: with one and with two in flight."""
         return self._at(self.compute, nbytes)
+
+    def paired_quiet(self, nbytes: FloatArray) -> FloatArray:
+        """Time over T while nothing computes, of shape (2, K) for K sizes [B]: with one and with two in flight."""
+        if self.quiet is None:
+            return np.ones((2, len(nbytes)))
+        return self._at(self.quiet, nbytes)
 
     def _at(self, table: FloatArray, nbytes: FloatArray) -> FloatArray:
         where = np.log(np.maximum(nbytes, 1.0))
@@ -157,6 +175,7 @@ def share(
     alone = curve(sizes).tolist() if count else []
     rho = contention.collective_slowdown(sizes).tolist() if count else [[], []]
     sigma = contention.compute_slowdown(sizes).tolist() if count else [[], []]
+    quiet = contention.paired_quiet(sizes).tolist() if count else [[], []]
     released = [max(0.0, at) for at in complete_s]
     for k in range(1, count):
         released[k] = max(released[k], released[k - 1])
@@ -184,7 +203,7 @@ def share(
         speed = 1.0 / sigma[slot][served] if busy else 1.0
         work = pending if backward_end is not None else min([backward_s, *released[queued : queued + 1]]) - progress
         compute_s = work / speed if computing else math.inf
-        whole_s = alone[served] * (rho[slot][served] if computing else 1.0) if busy else math.inf
+        whole_s = alone[served] * (rho if computing else quiet)[slot][served] if busy else math.inf
         link_s = remaining * whole_s if busy else math.inf
         step = min(compute_s, link_s)
         if backward_end is None:

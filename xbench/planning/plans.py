@@ -102,6 +102,8 @@ class Planner:
             gradients = self.step.loaded
             backward_s = max(backward_s, gradients[-1].ready_s)
         forward_s, optimizer_s = self.step.forward_s, self.step.optimizer_s
+        if buckets and self.contention is not None:
+            forward_s += self.contention.meeting_s
         if mode in DDP_REDUCER and self.contention is not None:
             forward_s += sum(self._curve(float(nbytes)) for nbytes in self.buffer_bytes)
             optimizer_s += self.contention.copy_s_per_byte * self.step.grad_bytes

@@ -28,7 +28,7 @@ from pathlib import Path
 from xbench import records
 from xbench.errors import RecordError, SpecError
 from xbench.planning.contention import Contention
-from xbench.planning.cost import ring
+from xbench.planning.cost import Curve, ring
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_over
@@ -80,7 +80,7 @@ class Measured:
     @cached_property
     def contention(self) -> Contention | None:
         """What communication and computation cost each other; None where that was not measured."""
-        return _contention(self.contention_record)
+        return _contention(self.contention_record, self.cost)
 
     @property
     def buffer_bytes(self) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
         raise RecordError(f"{name!r} cannot be planned: {error}") from None
     try:
         check_contention(both)
-        _contention(both)
+        _contention(both, cost)
     except ValueError as error:
         raise RecordError(f"{name!r}: its contention is not valid: {error}") from None
     return Measured(name, record, chosen.workload, tuple(chosen.layers), chosen.step, step, cost, both, chosen.plans)
@@ -235,7 +235,7 @@ class Scenario:
     @cached_property
     def contention(self) -> Contention | None:
         """What communication and computation cost each other here; None where that was not measured."""
-        return _contention(self.contention_record)
+        return _contention(self.contention_record, self.cost)
 
     @property
     def planner(self) -> Planner:
@@ -359,9 +359,9 @@ def _fabric(was: FabricRecord, change: Change, cost: CostModel) -> FabricRecord:
     )
 
 
-def _contention(both: records.Contention | None) -> Contention | None:
+def _contention(both: records.Contention | None, cost: CostModel) -> Contention | None:
     """As plans take it: None where nothing was measured. Raises ValueError for a point that is none."""
-    return Contention.of(both) if both is not None and both.points else None
+    return Contention.of(both, Curve.of(cost)) if both is not None and both.points else None
 
 
 def _ended(record: Profile | Comparison) -> str:

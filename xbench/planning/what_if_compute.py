@@ -35,6 +35,6 @@ def scaled_times(times: StepTimes, factor: float) -> StepTimes:
 
 
 def scaled_contention(was: Contention, factor: float) -> Contention:
-    """Launches, hooks and copies `factor` times as long; the slow-downs as they were measured."""
-    names = ("launch_s", "hook_s", "copy_s_per_byte")
+    """Launches, hooks, copies and meetings `factor` times as long; the slow-downs as they were measured."""
+    names = ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s")
     return was.model_copy(update={name: getattr(was, name) * factor for name in names})

@@ -9,6 +9,11 @@ Three runs of the same two things, on every rank:
   (the marks passed, in undisturbed seconds) against the time it took is the slow-down of the computation; the time a
   collective took against its time alone is that of the collective.
 
+And once more without overlap: steps that end their backward pass with an all-reduce of one element, in turn with steps
+that do not. What the ranks' slowest step takes longer, beyond T, is what it costs to meet (the wait for the slowest
+rank, threads that wake up with cold caches). It is measured only where steps are short: elsewhere the difference is
+below the noise of a handful of steps, and too small to matter.
+
 The other thread launches, so what a launch costs the processor is part of the slow-down. Collectives release the
 interpreter while they wait. On a GPU the two share the device and not the host, and this measures the host: there,
 contention is not measured.
@@ -38,6 +43,8 @@ PASSES = 2
 LONGEST_S = 0.15
 """A larger size is left out when one collective of it takes longer: what holds for this one holds for it."""
 
+MEETING_S = 2.5
+FEWEST_MEETINGS, MOST_MEETINGS = 10, 60
 FEWEST, MOST = 3, 300
 TEMPLATE_STEPS = 5
 
@@ -127,7 +134,10 @@ class Stream:
 
 @dataclass
 class Measured:
-    """What one rank saw. Slow-downs hold one entry a stream of `together`."""
+    """What one rank saw. Slow-downs hold one entry a stream of `together`; `met_s` and `bare_s` one a step.
+
+    `least_s` is T of the smallest all-reduce.
+    """
 
     alone: list[Stream] = field(default_factory=list)
     together: list[Stream] = field(default_factory=list)
@@ -135,6 +145,9 @@ class Measured:
     launch_s: float = 0.0
     hook_s: float = 0.0
     copy_s_per_byte: float = 0.0
+    met_s: list[float] = field(default_factory=list)
+    bare_s: list[float] = field(default_factory=list)
+    least_s: float = 0.0
 
 
 def measure_contention(
@@ -203,8 +216,36 @@ def measure_contention(
     for stream in found.together:
         done_s = progress.at(stream.end_s) - progress.at(stream.begin_s)
         found.slowdowns.append((stream.end_s - stream.begin_s) / done_s if done_s > 0 else float("inf"))
+    _meet(workload, group, found, note)
+    found.least_s = transfer_s(4.0)
     workload.optimizer.zero_grad(set_to_none=True)
     return found
+
+
+def _meet(
+    workload: StepWorkload, group: dist.ProcessGroup | None, found: Measured, note: Callable[[str], None]
+) -> None:
+    """Steps with an all-reduce of one element after backward, and without, in turn."""
+    token = torch.zeros(1)
+
+    def step(meet: bool) -> float:
+        begin_s = time.perf_counter()
+        workload.optimizer.zero_grad(set_to_none=True)
+        workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+        if meet:
+            dist.all_reduce(token, group=group)
+        workload.optimizer.step()
+        return time.perf_counter() - begin_s
+
+    longest = torch.tensor([step(True)], dtype=torch.float64)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
+    pairs = min(MOST_MEETINGS, int(MEETING_S / (2 * longest.item())))
+    for number in range(pairs if pairs >= FEWEST_MEETINGS else 0):
+        note(f"meeting, step {number + 1} of {pairs}")
+        # Two of a kind in a row: the first of those that meet also waits for what the ranks drifted apart before.
+        step(True)
+        found.met_s.append(step(True))
+        found.bare_s.append(step(False))
 
 
 def summarise_contention(ranks: Sequence[Measured]) -> Contention:
@@ -236,8 +277,18 @@ def summarise_contention(ranks: Sequence[Measured]) -> Contention:
         launch_s=max(rank.launch_s for rank in ranks),
         hook_s=max(rank.hook_s for rank in ranks),
         copy_s_per_byte=max(rank.copy_s_per_byte for rank in ranks),
+        meeting_s=_meeting_s(ranks),
         points=points,
     )
+
+
+def _meeting_s(ranks: Sequence[Measured]) -> float:
+    """Median over steps of the slowest rank with a meeting, less the slowest rank's median without, less T; from 0."""
+    if not ranks[0].met_s:
+        return 0.0
+    met_s: float = statistics.median(map(max, zip(*(rank.met_s for rank in ranks), strict=True)))
+    bare_s = max(statistics.median(rank.bare_s) for rank in ranks)
+    return max(0.0, met_s - bare_s - ranks[0].least_s)
 
 
 def _send(stream: Stream, group: dist.ProcessGroup | None) -> list[float]:

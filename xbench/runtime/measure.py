@@ -96,7 +96,7 @@ def profile_job(rank: Rank) -> JobPlan:
     planner = Planner(
         StepModel.of(layers, step),
         cost,
-        Contention.of(contention) if contention is not None and contention.points else None,
+        Contention.of(contention, Curve.of(cost)) if contention is not None and cost is not None else None,
         buffer_bytes,
     )
     plans = planner.plans()

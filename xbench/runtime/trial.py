@@ -64,9 +64,13 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
     if abs(off - 1) > DISAGREE and planner.contention is not None:
         fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, shortlist, measured)))
         found = fitted.search().best()
+        planner = fitted
         if all(found.buckets != other.buckets for other in shortlist):
             best = min(range(len(shortlist)), key=lambda place: measured[place])
-            second = [shortlist[best], Candidate("planned again", found.buckets, found.step_s)]
+            second = [
+                shortlist[best],
+                Candidate("planned again", found.buckets, fitted.simulate("auto", found.buckets).step_s),
+            ]
             again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
             both = _run(rank, planner, second, rounds, unused)
             shortlist.append(second[1])

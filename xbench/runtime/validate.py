@@ -46,6 +46,7 @@ from xbench.records import (
     save,
 )
 from xbench.runtime.assemble import mode_values, now
+from xbench.runtime.program import BLOCK_S
 from xbench.runtime.progress import stamp
 from xbench.runtime.run import RunRequest, execute
 from xbench.spec import Effort, FabricSpec, ModeSpec, WorkloadSpec
@@ -151,7 +152,8 @@ def effort_for(
     computed = [cell.compute_s for cell in known if cell.workload.spec == workload.spec and cell.compute_s > 0]
     step_s = link_s + (computed[-1] if computed else GUESSED_COMPUTE_S)
     if step_s < LONG_STEP_S:
-        return Effort(launches=1, rounds=ROUNDS[0])
+        blocks = request.cell_s / (BLOCK_S * len(request.modes))
+        return Effort(launches=1, rounds=next((r for r in ROUNDS if blocks >= r), ROUNDS[-1]))
     if step_s > VERY_LONG_STEP_S:
         return Effort(launches=1, rounds=2, steps=2, warmup_steps=1, parity_steps=1, profile_steps=8)
     afforded = request.cell_s / (step_s * len(request.modes))
@@ -176,7 +178,9 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     at_speed = step.scaled(blocks_s / step.compute_s) if blocks_s is not None else None
     workers = comparison.fabric.world_size
     cost = carried_over(base.cost_model, Topology("ring"), workers)
-    contention = Contention.of(base_job.contention) if base_job.contention and base_job.contention.points else None
+    contention = None
+    if base_job.contention is not None and base_job.contention.points:
+        contention = Contention.of(base_job.contention, Curve.of(base.cost_model))
     if contention is not None:
         contention = carried_contention(contention, base.cost_model.world_size, Topology("ring"), workers)
     buffers = tuple(base_job.workload.buffer_bytes)

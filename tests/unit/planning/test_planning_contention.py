@@ -112,3 +112,17 @@ def test_auto_is_never_predicted_slower_than_any_schedule(net: list[tuple[int, i
     for other in search.candidates():
         # a plan of more buckets must be worth three parts in ten thousand for each
         assert found.step_s <= other.step_s * (1 + 3e-4 * len(other.buckets)) + 1e-9
+
+
+def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
+    measured = Measured(launch_s=0.0, points=[point(8, 1, 2.0, 3.0, 1.0), point(8, 2, 1.5, 2.5, 1.0)])
+    line = Curve.line(1.0, 0.0)
+    found = Contention.of(measured, line)
+    # Three buckets wait when backward has ended: two in flight twice, the last one alone.
+    sent = share([0.0] * 3, [8] * 3, line, found, backward_s=0.0, optimizer_s=0.0, early_update=False).sent
+    assert [end for _, end in sent] == pytest.approx([1.5, 3.0, 4.0])
+    # In proportion to the time of one alone where no T is given, and then T itself while nothing computes.
+    plain = Contention.of(measured)
+    assert plain.collective_slowdown(np.array([8.0])).ravel().tolist() == [1.5, 1.25]
+    assert plain.paired_quiet(np.array([8.0])).ravel().tolist() == [1.0, 1.0]
+    assert found.collective_slowdown(np.array([8.0])).ravel().tolist() == [3.0, 2.5]

@@ -106,7 +106,7 @@ def any_curve(alpha_s: float, beta: float) -> Transfer:
     return seconds
 
 
-@given(nets(largest=60, dtypes=("float32", "bfloat16")), ALPHA, BETA)
+@given(nets(largest=60), ALPHA, BETA)
 def test_the_optimum_of_a_line_is_found_by_the_pass_and_ends_as_that_of_any_curve(
     gradients: list[Gradient], alpha_s: float, beta: float
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from xbench.errors import RecordError, SpecError
 from xbench.planning.contention import Contention as Shared
+from xbench.planning.cost import Curve
 from xbench.planning.plans import PLANNED_MODES, Planner
 from xbench.planning.replan import KEPT, SEARCHED, Planned, replan, to_profile
 from xbench.planning.step import StepModel
@@ -42,7 +43,7 @@ def profile(*, contention: Contention | None = BESIDE, buffer_bytes: tuple[int, 
     assert isinstance(found, Profile)
     assert found.step is not None
     workload = found.workload.model_copy(update={"buffer_bytes": list(buffer_bytes)})
-    shared = Shared.of(contention) if contention is not None else None
+    shared = Shared.of(contention, Curve.of(found.cost_model)) if contention is not None else None
     planner = Planner(StepModel.of(found.layers, found.step), found.cost_model, shared, buffer_bytes)
     plans = planner.plans()
     place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
@@ -155,7 +156,8 @@ def test_contention_and_buffers_are_planned_with() -> None:
         replan(what_if(measured(made, "p.json"), Change()), ["ddp", "wfbp"]).plans
         for made in (profile(), profile(buffer_bytes=()), profile(contention=None))
     )
-    assert with_it["wfbp"].predicted_step_s > without["wfbp"].predicted_step_s
+    assert with_it["wfbp"].predicted_step_s != without["wfbp"].predicted_step_s
+    assert with_it["wfbp"].predicted_step_s == profile().plans["wfbp"].predicted_step_s
     assert with_it["ddp"].predicted_step_s > buffers["ddp"].predicted_step_s
 
 

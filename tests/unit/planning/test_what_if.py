@@ -256,7 +256,7 @@ def test_another_device_keeps_the_slowdowns_and_it_is_said() -> None:
 def test_more_workers_carry_contention_over_by_size_of_message() -> None:
     was = beside((4096, 1, 0.002, 0.003, 1.3), (4096, 2, 0.002, 0.0018, 1.4), (65536, 1, 0.004, 0.005, 1.2))
     now = what_if(given_cost(LINE, contention=was), Change(workers=6)).contention
-    exact = carried_contention(planning.Contention.of(was), 2, Topology("ring"), 6)
+    exact = carried_contention(planning.Contention.of(was, Curve.of(LINE)), 2, Topology("ring"), 6)
     assert now is not None
     for name in ("log_sizes", "collective", "compute"):
         assert getattr(now, name) == pytest.approx(getattr(exact, name), rel=1e-12), name
