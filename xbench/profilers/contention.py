@@ -283,11 +283,11 @@ def summarise_contention(ranks: Sequence[Measured]) -> Contention:
 
 
 def _meeting_s(ranks: Sequence[Measured]) -> float:
-    """Median over steps of the slowest rank with a meeting, less the slowest rank's median without, less T; from 0."""
+    """Median over steps of the slowest rank with a meeting, less the same without, less T; from 0."""
     if not ranks[0].met_s:
         return 0.0
     met_s: float = statistics.median(map(max, zip(*(rank.met_s for rank in ranks), strict=True)))
-    bare_s = max(statistics.median(rank.bare_s) for rank in ranks)
+    bare_s: float = statistics.median(map(max, zip(*(rank.bare_s for rank in ranks), strict=True)))
     return max(0.0, met_s - bare_s - ranks[0].least_s)
 
 

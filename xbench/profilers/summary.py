@@ -30,16 +30,18 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
 
     A layer's backward_s is its ready_s minus that of the layer before it, of the values shown: their sum is the time
     to the last gradient, exactly. Parameters that got no gradient in any counted step are left out (`left_out` names
-    them). The overhead of the instrumentation is the median over pairs of neighbouring steps of instrumented over bare,
-    minus one, each pair averaged over ranks. Raises RunError when the ranks profiled different models, ValueError
+    them). The bare step is each step's maximum over ranks, as schedules are timed. The overhead of the instrumentation
+    is the median over pairs of neighbouring steps of instrumented over bare, minus one, each pair averaged over ranks. Raises RunError when the ranks profiled different models, ValueError
     without ranks.
     """
     _check_same_model(raws)
     first = _warmup_pairs(raws)
     slowest = max(raws, key=lambda raw: statistics.median(raw["steps"]["step_s"][first:]))
-    bare_slowest = max(raws, key=lambda raw: statistics.median(raw["steps"]["uninstrumented_step_s"][first:]))
+    bare_s = [
+        max(ranks) for ranks in zip(*(raw["steps"]["uninstrumented_step_s"][first:] for raw in raws), strict=True)
+    ]
     step = median_estimate(slowest["steps"]["step_s"][first:])
-    bare = median_estimate(bare_slowest["steps"]["uninstrumented_step_s"][first:])
+    bare = median_estimate(bare_s)
     overhead = median_estimate(_overheads(raws)[first:])
     times = StepTimes(
         forward_s=_slowest_median(raw["steps"]["forward_s"][first:] for raw in raws),
