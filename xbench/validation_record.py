@@ -51,6 +51,10 @@ class ValidationCell(Part):
     auto_against: list[AutoAgainst] = []
     blocks: int = Field(description="timed blocks of each mode")
     record: str = Field(description="the comparison that was measured")
+    set_aside: list[str] = Field(
+        default=[],
+        description="earlier comparisons of this cell, during which the machine changed its speed, and how far",
+    )
     error: str | None = Field(default=None, description="why the cell has no points, one sentence")
 
 

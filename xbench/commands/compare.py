@@ -19,7 +19,7 @@ from xbench.commands.options import (
 if TYPE_CHECKING:
     from xbench.runtime.run import RunRequest
 
-DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal"
+DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
 @click.command("compare", short_help="Run schedules side by side on real links and say which is fastest.")

@@ -56,9 +56,9 @@ class Contention:
     def of(cls, measured: records.Contention, transfer: Transfer | None = None) -> Contention:
         """From a record's points. Neither slow-down of one at a time is below 1: a speed-up is noise.
 
-        With `transfer`, T [s] of sizes [B], collectives' times are put in proportion to it: that is what predictions
-        multiply, and T is measured between ranks that have just met, not back to back. Without, to the times of one
-        alone. Raises ValueError without a point or for a time that is not above zero.
+        With `transfer`, T [s] of sizes [B], the times of two in flight are put in proportion to it, which is what
+        predictions multiply. Without, to the times of one alone; so always are those of one, because either holds the
+        launch that follows the end of the one before. Raises ValueError without a point or for a time not above zero.
         """
         by_size: dict[int, dict[int, records.ContentionPoint]] = {}
         for point in measured.points:
@@ -77,7 +77,7 @@ class Contention:
         for in_flight in (1, 2):
             # A size measured with only one count in flight stands for both.
             points = [by_size[size].get(in_flight) or next(iter(by_size[size].values())) for size in sizes]
-            slower = [p.loaded_s / b for p, b in zip(points, base, strict=True)]
+            slower = [p.loaded_s / b for p, b in zip(points, alone if in_flight == 1 else base, strict=True)]
             collective.append([max(1.0, ratio) for ratio in slower] if in_flight == 1 else slower)
             compute.append([max(1.0, p.compute_slowdown) for p in points])
             quiet.append([1.0 if in_flight == 1 else p.alone_s / b for p, b in zip(points, base, strict=True)])

@@ -4,7 +4,8 @@ Three runs of the same two things, on every rank:
 
 - *computation alone*: training steps without communication, with a mark at every layer's forward and every gradient;
   the median offsets of the marks say how far into a step a computation is, to a fraction of a layer;
-- *collectives alone*: all-reduces of one size back to back, one or two in flight, as an engine keeps them;
+- *collectives alone*: all-reduces of one size back to back, one or two in flight, as an engine keeps them (two: as many
+  launched ahead as keep both threads of the backend busy);
 - *both*: steps in the computing thread, the same all-reduces from another. The progress made while a size was sent
   (the marks passed, in undisturbed seconds) against the time it took is the slow-down of the computation; the time a
   collective took against its time alone is that of the collective.
@@ -23,10 +24,11 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +44,9 @@ ALONE_S, TOGETHER_S = 0.2, 0.4
 PASSES = 2
 LONGEST_S = 0.15
 """A larger size is left out when one collective of it takes longer: what holds for this one holds for it."""
+
+DEEP = 6
+"""So many are launched ahead for "two in flight": Gloo works on two, and none of them then waits for a launch."""
 
 MEETING_S = 2.5
 FEWEST_MEETINGS, MOST_MEETINGS = 10, 60
@@ -110,6 +115,13 @@ class Progress:
         within = (when_s - passed) / (following - passed) if following > passed else 0.0
         here, there = self._template[place], self._template[place + 1]
         return step * self._template[-1] + here + min(1.0, within) * (there - here)
+
+    def drift(self, again_s: Iterable[float]) -> float:
+        """How much longer a step took on the average of then and now: √(now / then), of medians. Never 0.
+
+        `again_s`: steps [s] run after what was measured. What a machine loses by itself meanwhile is so divided out.
+        """
+        return math.sqrt(statistics.median(again_s) / self._template[-1])
 
     def end(self) -> None:
         """A last mark, so that progress in the last step can be told."""
@@ -213,13 +225,22 @@ def measure_contention(
         progress.end()
         if failures:
             raise failures[0]
+        drift = progress.drift(_bare_s(workload) for _ in range(TEMPLATE_STEPS))
     for stream in found.together:
         done_s = progress.at(stream.end_s) - progress.at(stream.begin_s)
-        found.slowdowns.append((stream.end_s - stream.begin_s) / done_s if done_s > 0 else float("inf"))
+        found.slowdowns.append((stream.end_s - stream.begin_s) / done_s / drift if done_s > 0 else float("inf"))
     _meet(workload, group, found, note)
     found.least_s = transfer_s(4.0)
     workload.optimizer.zero_grad(set_to_none=True)
     return found
+
+
+def _bare_s(workload: StepWorkload) -> float:
+    begin_s = time.perf_counter()
+    workload.optimizer.zero_grad(set_to_none=True)
+    workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+    workload.optimizer.step()
+    return time.perf_counter() - begin_s
 
 
 def _meet(
@@ -293,16 +314,17 @@ def _meeting_s(ranks: Sequence[Measured]) -> float:
 
 def _send(stream: Stream, group: dist.ProcessGroup | None) -> list[float]:
     """Send a stream; the host time of each launch [s]."""
-    buffers = [torch.zeros(stream.nbytes // 4) for _ in range(stream.in_flight)]
+    depth = 1 if stream.in_flight == 1 else DEEP
+    buffers = [torch.zeros(stream.nbytes // 4) for _ in range(depth)]
     flying: list[dist.Work] = []
     launches: list[float] = []
     dist.all_reduce(torch.zeros(1), group=group)  # all ranks are here
     stream.begin_s = time.perf_counter()
     for number in range(stream.count):
-        if len(flying) == stream.in_flight:
+        if len(flying) == depth:
             flying.pop(0).wait()
         before_s = time.perf_counter()
-        work = dist.all_reduce(buffers[number % stream.in_flight], group=group, async_op=True)
+        work = dist.all_reduce(buffers[number % depth], group=group, async_op=True)
         launches.append(time.perf_counter() - before_s)
         assert work is not None
         flying.append(work)

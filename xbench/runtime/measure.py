@@ -10,6 +10,7 @@ the best candidates for a few steps (`runtime.trial`).
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,20 @@ from xbench.profilers.contention import measure_contention, summarise_contention
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import cost_points, left_out, samples, summarise
 from xbench.records import Contention as ContentionRecord
-from xbench.records import CostModel, Layer, Plan
+from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.runtime.program import JobPlan
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine
 from xbench.spec import Effort
+from xbench.stats.summary import median_estimate
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
 
 COLLECTIVES_S = 6.0
+AGAIN_S = 4.0
+FEWEST_AGAIN, MOST_AGAIN = 5, 60
+SAME_SPEED = 0.02
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
 FEWEST_UNDER_LOAD = 2
@@ -93,6 +98,8 @@ def profile_job(rank: Rank) -> JobPlan:
                 rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick
             )
             contention = summarise_contention(gathered(both))
+        step = at_present_speed(rank, step)
+        keep_profile()
     planner = Planner(
         StepModel.of(layers, step),
         cost,
@@ -106,6 +113,29 @@ def profile_job(rank: Rank) -> JobPlan:
     if rank.rank == 0:
         rank.journal.write("plans", **event)
     return complete(plan, unused)
+
+
+def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
+    """The step with the bare time measured anew, if that is off: machines change their speed within a minute.
+
+    A few seconds of bare steps, each the maximum over ranks. Plans are made, and their steps timed, at this speed; all
+    parts of the step are scaled to it (`StepModel.of`).
+    """
+    count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(AGAIN_S / max(step.uninstrumented_step_s, 1e-4))))
+    took_s = []
+    for number in range(count + 1):
+        rank.note(f"step without communication, again, {number + 1} of {count + 1}")
+        rank.device_idle()
+        start_s = time.perf_counter()
+        rank.workload.optimizer.zero_grad(set_to_none=True)
+        rank.workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+        rank.workload.optimizer.step()
+        rank.device_idle()
+        took_s.append(time.perf_counter() - start_s)
+    found = median_estimate([max(ranks) for ranks in zip(*gathered(took_s[1:]), strict=True)])
+    if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
+        return step
+    return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})
 
 
 def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[str, float]:

@@ -127,3 +127,15 @@ def test_where_the_graph_changes_only_whole_steps_compare(clock: Clock) -> None:
         progress.run_step()
         progress.end()
         assert [progress.at(began_s + after_s) for after_s in (0.0, 4.0, 8.0)] == [0.0, 2.0, 4.0]
+
+
+def test_a_meeting_costs_what_the_slowest_step_takes_longer_beyond_the_link() -> None:
+    ranks = [
+        Measured(met_s=[1.5, 1.75, 2.0], bare_s=[1.0, 1.25, 1.0], least_s=0.25),
+        Measured(met_s=[1.75, 1.5, 1.5], bare_s=[1.0, 1.0, 1.0], least_s=0.25),
+    ]
+    # Slowest of each step: 1.75, 1.75, 2 with a meeting; 1, 1.25, 1 without.
+    assert summarise_contention(ranks).meeting_s == 1.75 - 1.0 - 0.25
+    cheap = [Measured(met_s=[1.0], bare_s=[1.25], least_s=0.25)]
+    assert summarise_contention(cheap).meeting_s == 0.0
+    assert summarise_contention([Measured(), Measured()]).meeting_s == 0.0

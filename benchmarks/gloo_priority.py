@@ -1,0 +1,115 @@
+"""How long a small all-reduce takes on two ranks of one core each, with Gloo's threads as they are and before its loop.
+
+    python benchmarks/gloo_priority.py [--rounds 5] [--repeats 300] [--output results/gloo-priority.json]
+
+Two ranks over the loopback interface, each pinned to a core of its own (both to the only one where there is one). Each
+round starts two pairs of ranks, one pair of each kind, in turn. Real times. Without the right to raise priorities both
+kinds are the same, and the output says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from xbench import environment
+
+BYTES = (1024, 65536, 1048576)
+
+
+def rank(index: int, favoured: bool, repeats: int) -> None:
+    """One rank: times of the all-reduces [s] by size, as JSON on stdout of rank 0."""
+    import torch
+    import torch.distributed as dist
+
+    from xbench.runtime.priority import favour_gloo_threads
+
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[index % len(cores)]})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.zeros(1))
+    raised = favour_gloo_threads() if favoured else 0
+    found: dict[str, list[float]] = {}
+    for nbytes in BYTES:
+        buffer = torch.zeros(nbytes // 4)
+        times = found.setdefault(str(nbytes), [])
+        for _ in range(repeats):
+            start_s = time.perf_counter()
+            dist.all_reduce(buffer)
+            times.append(time.perf_counter() - start_s)
+    if index == 0:
+        print(json.dumps({"raised": raised, "times": found}))
+    dist.barrier()
+
+
+def pair(favoured: bool, repeats: int) -> dict:  # type: ignore[type-arg]
+    """Both ranks, from start to end: what rank 0 printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--rank", str(index), "--repeats", str(repeats), *(["--favoured"] * favoured)],
+            env=os.environ | {"RANK": str(index), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                              "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120)[0] for process in ranks]
+    return json.loads(said[0])  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Both kinds in turn, and a summary of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=300)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--favoured", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank is not None:
+        rank(options.rank, options.favoured, options.repeats)
+        return
+    samples: dict[str, dict[str, list[float]]] = {"as they are": {}, "before the loop": {}}
+    raised = 0
+    for number in range(options.rounds):
+        kinds = [False, True] if number % 2 == 0 else [True, False]
+        for favoured in kinds:
+            found = pair(favoured, options.repeats)
+            raised = max(raised, found["raised"])
+            for size, times in found["times"].items():
+                samples["before the loop" if favoured else "as they are"].setdefault(size, []).extend(times)
+    table = {kind: {size: _summary(times) for size, times in by_size.items()} for kind, by_size in samples.items()}
+    result = {
+        "command": "python benchmarks/gloo_priority.py",
+        "label": "real",
+        "threads_raised": raised,
+        "rounds": options.rounds,
+        "repeats": options.repeats,
+        "seconds": table,
+        "environment": environment.capture().model_dump(),
+    }
+    print(json.dumps(table, indent=1))
+    if raised == 0:
+        print("no thread could be raised: both kinds are the same", file=sys.stderr)
+    if options.output is not None:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _summary(times: list[float]) -> dict[str, float]:
+    tenths = statistics.quantiles(times, n=10)
+    return {"p10": tenths[0], "median": tenths[4], "p90": tenths[8], "mean": statistics.fmean(times)}
+
+
+if __name__ == "__main__":
+    main()

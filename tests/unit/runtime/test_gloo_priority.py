@@ -1,0 +1,52 @@
+"""Gloo's threads are put first, and no others; where that is not allowed nothing happens."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from xbench.runtime import priority
+
+
+@contextmanager
+def named_thread(name: str) -> Iterator[int]:
+    """A thread that the kernel calls `name`; its id."""
+    done, ready = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def wait() -> None:
+        found.append(threading.get_native_id())
+        with open(f"/proc/self/task/{found[0]}/comm", "w") as comm:
+            comm.write(name)
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait()
+    try:
+        yield found[0]
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_only_gloo_s_threads_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "setpriority", lambda *call: asked.append(call))
+    with named_thread("pt_gloo_runloop") as gloo, named_thread("somebody"):
+        assert priority.favour_gloo_threads() == 1
+    assert asked == [(os.PRIO_PROCESS, gloo, priority.NICE)]
+
+
+def test_where_it_is_not_allowed_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    with named_thread("pt_gloo_runloop"):
+        assert priority.favour_gloo_threads() == 0
