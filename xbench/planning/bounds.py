@@ -39,18 +39,19 @@ def bounds(
     `communication_s` is T of all gradients in one collective a dtype. The overlap bound takes the least ΣT over
     contiguous plans, which is that same number unless T grows faster than a straight line. Both bounds let a bucket
     hold several dtypes, so that they stay bounds whatever a schedule does with them. `compute_s` should be
-    forward + backward + optimizer (an instrumented step is a little longer than a bare one: scale the parts to it);
-    then overlap bound ≤ backward-overlap bound. Raises ValueError when gradients are not in ready order.
+    forward + backward + optimizer (an instrumented step is a little longer than a bare one: scale the parts to it); the
+    backward-overlap bound is never below the overlap bound. Raises ValueError when gradients are not in ready order.
     """
     whole = sum(_seconds(gradients, bucket, curve) for bucket in single(gradients))
     at_once = [replace(gradient, ready_s=0.0) for gradient in gradients]
     link_s = min(whole, transfers(at_once, optimal_contiguous(at_once, curve, across_dtypes=True), curve)[-1].end_s)
     best = transfers(gradients, optimal_contiguous(gradients, curve, across_dtypes=True), curve)[-1].end_s
+    overlap_s = max(compute_s, link_s)
     return Bounds(
         compute_s=compute_s,
         communication_s=whole,
-        overlap_bound_s=max(compute_s, link_s),
-        backward_overlap_bound_s=forward_s + max(best, backward_s + optimizer_s),
+        overlap_bound_s=overlap_s,
+        backward_overlap_bound_s=max(overlap_s, forward_s + max(best, backward_s + optimizer_s)),
     )
 
 

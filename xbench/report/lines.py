@@ -63,7 +63,7 @@ def cost_line(model: CostModel) -> str:
         f"[{_per_mib(model.beta_ci95[0])}, {_per_mib(model.beta_ci95[1])}] a MiB"
         f"; worst residual {_share(model.max_relative_residual)}"
     )
-    if len(model.segments) > 1:
+    if len(model.segments) > 1 and model.segmented_max_relative_residual is not None:
         text += f" ({_share(model.segmented_max_relative_residual)} as {len(model.segments)} segments)"
     return text
 
@@ -165,8 +165,8 @@ def _per_mib(seconds_per_byte: float) -> str:
     return format_seconds(seconds_per_byte * 1024**2)
 
 
-def _share(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.0f} %"
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -2,9 +2,10 @@
 
 The search ranks plans by a model, and the model's best are often within its error of each other. So a short list (the
 search's best, and each schedule's own buckets that are predicted close) is run in turns, a step of warm-up and two
-steps at a time, and the fastest is taken: by its median, and only over the model's favourite where it is a percent
-faster. Where measurement and prediction disagree by more than a tenth, what computation and communication cost each
-other is scaled until the candidates' predictions fit, the search runs again, and its new answer is tried too.
+steps at a time, and the fastest is taken: by the median of its ratios to the model's favourite, round by round, and
+only where that is clearer than the noise of so many steps. Where measurement and prediction disagree by more than a
+tenth, what computation and communication cost each other is scaled until the candidates' predictions fit, the search
+runs again, and its new answer is tried too.
 
 All ranks decide alike: times are the slowest rank's, shared before any decision.
 """
@@ -31,14 +32,20 @@ from xbench.units import format_seconds
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
 
-TRIAL_S = 15.0
+TRIAL_S = 25.0
 MOST_ROUNDS = 5
+FEWEST_ROUNDS = 2
+"""Candidates that are predicted to be the slowest go untried where all of them leave no time for so many rounds."""
+
+FEWEST_TRIED = 2
 TIMED_STEPS = 2
 CLOSE = 1.3
 """Other schedules' plans are tried when they are predicted to take at most this many times the best."""
 
 RIVALS = ("optimal", "ddp", "mgwfbp", "single", "wfbp")
-BETTER = 0.99
+NOISE = 0.04
+"""Of one step of a trial, as a share: another plan than the favourite must win by this over the root of its steps."""
+
 DISAGREE = 0.10
 _FACTORS = (0.25, 4.0)
 
@@ -54,6 +61,7 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
         step_s = planner.simulate("auto", buckets).step_s
         if step_s <= CLOSE * favourite.step_s and all(buckets != other.buckets for other in shortlist):
             shortlist.append(Candidate(mode, buckets, step_s))
+    shortlist = _affordable(shortlist)
     rounds = _rounds(shortlist)
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
@@ -76,7 +84,7 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
             shortlist.append(second[1])
             measured.append(measured[best] * both[1] / both[0])
     chosen = min(range(len(shortlist)), key=lambda place: measured[place])
-    if measured[chosen] > BETTER * measured[0]:
+    if measured[chosen] > (1 - NOISE / math.sqrt(rounds * TIMED_STEPS)) * measured[0]:
         chosen = 0
     tried = ", ".join(f"{c.name} {format_seconds(m)}" for c, m in zip(shortlist, measured, strict=True))
     plan = planner.plan("auto", shortlist[chosen].buckets)
@@ -94,10 +102,19 @@ def _rounds(shortlist: Sequence[Candidate]) -> int:
     return min(MOST_ROUNDS, int(TRIAL_S / round_s)) if round_s > 0 else MOST_ROUNDS
 
 
+def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
+    """The favourite, DDP's own buckets if they are there, and as many of the others as time allows, the best first."""
+    kept = list(shortlist)
+    while _rounds(kept) < FEWEST_ROUNDS and len(kept) > FEWEST_TRIED:
+        others = [candidate for candidate in kept[1:] if candidate.name != "ddp"] or kept[1:]
+        kept.remove(max(others, key=lambda candidate: candidate.step_s))
+    return kept
+
+
 def _run(
     rank: Rank, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Sequence[str]
 ) -> list[float]:
-    """Median step [s] of each candidate, of the slowest rank, in rounds whose order turns."""
+    """A step [s] of each candidate, of the slowest rank, in rounds whose order turns; see `_in_pairs`."""
     times: list[list[float]] = [[] for _ in shortlist]
     names = [gradient.name for gradient in planner.step.gradients]
     for number in range(rounds):
@@ -121,7 +138,17 @@ def _run(
     slowest = torch.tensor(times, dtype=torch.float64, device=rank.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     rank.workload.optimizer.zero_grad(set_to_none=True)
-    return [statistics.median(row) for row in slowest.tolist()]
+    return _in_pairs(slowest.tolist())
+
+
+def _in_pairs(times: Sequence[Sequence[float]]) -> list[float]:
+    """One step [s] of each row of steps, TIMED_STEPS a round: the first's is its median, another's is that times the
+    median of its ratios to the first, round by round, which a machine that changes its speed between rounds does not
+    change.
+    """
+    rounds = [[sum(row[at : at + TIMED_STEPS]) for at in range(0, len(row), TIMED_STEPS)] for row in times]
+    first_s = statistics.median(times[0])
+    return [first_s * statistics.median(a / b for a, b in zip(row, rounds[0], strict=True)) for row in rounds]
 
 
 def _factor(planner: Planner, shortlist: Sequence[Candidate], measured: Sequence[float]) -> float:
