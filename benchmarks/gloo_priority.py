@@ -17,15 +17,17 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 from xbench import environment
 
 BYTES = (1024, 65536, 1048576)
+IN_FLIGHT = (1, 6)
 
 
 def rank(index: int, favoured: bool, repeats: int) -> None:
-    """One rank: times of the all-reduces [s] by size, as JSON on stdout of rank 0."""
+    """One rank: times an all-reduce [s] by size and how many are in flight, as JSON on stdout of rank 0."""
     import torch
     import torch.distributed as dist
 
@@ -38,13 +40,14 @@ def rank(index: int, favoured: bool, repeats: int) -> None:
     dist.all_reduce(torch.zeros(1))
     raised = favour_gloo_threads() if favoured else 0
     found: dict[str, list[float]] = {}
-    for nbytes in BYTES:
-        buffer = torch.zeros(nbytes // 4)
-        times = found.setdefault(str(nbytes), [])
+    for nbytes, in_flight in product(BYTES, IN_FLIGHT):
+        buffers = [torch.zeros(nbytes // 4) for _ in range(in_flight)]
+        times = found.setdefault(f"{nbytes} B, {in_flight} in flight", [])
         for _ in range(repeats):
             start_s = time.perf_counter()
-            dist.all_reduce(buffer)
-            times.append(time.perf_counter() - start_s)
+            for work in [dist.all_reduce(buffer, async_op=True) for buffer in buffers]:
+                work.wait()
+            times.append((time.perf_counter() - start_s) / in_flight)
     if index == 0:
         print(json.dumps({"raised": raised, "times": found}))
     dist.barrier()

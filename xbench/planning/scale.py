@@ -280,7 +280,8 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
     if scenario.contention is None:
         said.append("Computation and communication do not slow each other down: this record did not measure how much.")
     else:
-        said.append("Computation and communication slow each other down as was measured, by size of message.")
+        changed = ", carried over to what was changed" if scenario.changes else ""
+        said.append(f"Computation and communication slow each other down as was measured{changed}, by size of message.")
     if AUTO in request.modes:
         said.append(
             "auto is the best of the other plans and a few more; a run searches on, so its steps here are upper limits."

@@ -1,4 +1,4 @@
-"""Sentences that several formats share: fabric, cost model, bounds, effort, environment, what went wrong.
+"""Sentences that several formats share: fabric, cost model, contention, bounds, effort, environment, what went wrong.
 
 Each is plain text from a record's parts; a measured quantity stands beside what was asked for, and a prediction says
 that it is simulated.
@@ -7,7 +7,11 @@ that it is simulated.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from xbench import records
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Curve, FloatArray
 from xbench.records import (
     Bounds,
     Comparison,
@@ -66,6 +70,20 @@ def cost_line(model: CostModel) -> str:
     if len(model.segments) > 1 and model.segmented_max_relative_residual is not None:
         text += f" ({_share(model.segmented_max_relative_residual)} as {len(model.segments)} segments)"
     return text
+
+
+def contention_line(both: Contention, sizes: Sequence[int], *, simulated: bool = False) -> str:
+    """What collectives of these sizes [B] and computation cost each other; `simulated` where a what-if changed it."""
+    return (
+        f"an all-reduce of {format_bytes(min(sizes))} to {format_bytes(max(sizes))} takes {_times(both.collective[0])} "
+        f"as long while the device computes, and computation {_times(both.compute[0])} as long beside one"
+        + (" (simulated)" if simulated else "")
+    )
+
+
+def measured_contention_line(measured: records.Contention, cost: CostModel) -> str:
+    """The same of a record. Raises ValueError when it holds no point."""
+    return contention_line(Contention.of(measured, Curve.of(cost)), [point.nbytes for point in measured.points])
 
 
 def bounds_line(bounds: Bounds) -> str:
@@ -159,6 +177,12 @@ def failure_line(result: ModeResult) -> str | None:
     if result.status == "failed":
         return f"{result.mode} FAILED: {result.error or 'no reason was recorded'}"
     return None
+
+
+def _times(slowdowns: FloatArray) -> str:
+    """'1.05 to 1.86 times', '1.2 times'."""
+    low, high = f"{slowdowns.min():.3g}", f"{slowdowns.max():.3g}"
+    return f"{low} times" if low == high else f"{low} to {high} times"
 
 
 def _per_mib(seconds_per_byte: float) -> str:

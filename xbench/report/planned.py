@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.planning.cost import FloatArray
 from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario
@@ -87,17 +86,7 @@ def contention_line(scenario: Scenario) -> str:
         but = ", but for ready times, which were measured under traffic" if scenario.step.loaded else ""
         return f"not measured: communication is taken as free for compute{but}"
     sizes = [point.nbytes for point in record.points]
-    simulated = " (simulated)" if scenario.fabric.label == "simulated" else ""
-    return (
-        f"an all-reduce of {format_bytes(min(sizes))} to {format_bytes(max(sizes))} takes {_times(both.collective[0])} "
-        f"as long while the device computes, and computation {_times(both.compute[0])} as long beside one{simulated}"
-    )
-
-
-def _times(slowdowns: FloatArray) -> str:
-    """'1.05 to 1.86 times', '1.2 times'."""
-    low, high = f"{slowdowns.min():.3g}", f"{slowdowns.max():.3g}"
-    return f"{low} times" if low == high else f"{low} to {high} times"
+    return lines.contention_line(both, sizes, simulated=scenario.fabric.label == "simulated")
 
 
 def recommendation(planned: Planned) -> str:

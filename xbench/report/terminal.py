@@ -160,11 +160,20 @@ def _bottom(record: Profile | Comparison, console: Console, effort: str | None =
         fact(console, "", note)
     if record.cost_model is not None:
         fact(console, "cost model", lines.cost_line(record.cost_model))
+        contention = _contention(record)
+        if contention is not None and contention.points:
+            fact(console, "contention", lines.measured_contention_line(contention, record.cost_model))
     if effort:
         fact(console, "effort", effort)
     fact(console, "machine", lines.environment_line(record.environment))
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
+
+
+def _contention(record: Profile | Comparison) -> Contention | None:
+    if isinstance(record, Profile):
+        return record.contention
+    return record.jobs[0].contention if record.jobs else None
 
 
 def _verdict(record: Comparison, result: ModeResult) -> str:
