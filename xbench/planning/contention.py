@@ -22,6 +22,7 @@ hook of each gradient, and the copy into its bucket, delay backward by themselve
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from xbench.planning.cost import FloatArray, Transfer
 from xbench.planning.gradients import Gradient
 
 _EPSILON = 1e-12
+_PER_OCTAVE = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +58,11 @@ class Contention:
     def of(cls, measured: records.Contention, transfer: Transfer | None = None) -> Contention:
         """From a record's points. Neither slow-down of one at a time is below 1: a speed-up is noise.
 
-        With `transfer`, T [s] of sizes [B], the times of two in flight are put in proportion to it, which is what
-        predictions multiply. Without, to the times of one alone; so always are those of one, because either holds the
-        launch that follows the end of the one before. Raises ValueError without a point or for a time not above zero.
+        With `transfer`, T [s] of sizes [B], the tables have many sizes between those measured. There times go straight
+        in M, as latency and bytes do, which their ratios to T do not. One at a time what computation adds is added to
+        T, because a collective by itself finds the link rested, as T was measured; of two in flight the times
+        themselves are taken, because in a queue the link never rests. Without `transfer` all are ratios to the times
+        of one alone. Raises ValueError without a point or for a time not above zero.
         """
         by_size: dict[int, dict[int, records.ContentionPoint]] = {}
         for point in measured.points:
@@ -69,25 +73,33 @@ class Contention:
             by_size.setdefault(point.nbytes, {})[point.in_flight] = point
         if not by_size:
             raise ValueError("there are no contention points")
-        sizes = sorted(by_size)
-        alone = [next(iter(by_size[size].values())).alone_s for size in sizes]
-        alone = [by_size[size][1].alone_s if 1 in by_size[size] else a for size, a in zip(sizes, alone, strict=True)]
-        base = np.maximum(transfer(np.array(sizes, dtype=np.float64)), 1e-9).tolist() if transfer else alone
-        collective, compute, quiet = [], [], []
-        for in_flight in (1, 2):
-            # A size measured with only one count in flight stands for both.
-            points = [by_size[size].get(in_flight) or next(iter(by_size[size].values())) for size in sizes]
-            slower = [p.loaded_s / b for p, b in zip(points, alone if in_flight == 1 else base, strict=True)]
-            collective.append([max(1.0, ratio) for ratio in slower] if in_flight == 1 else slower)
-            compute.append([max(1.0, p.compute_slowdown) for p in points])
-            quiet.append([1.0 if in_flight == 1 else p.alone_s / b for p, b in zip(points, base, strict=True)])
+        sizes = np.array(sorted(by_size), dtype=np.float64)
+        # A size measured with only one count in flight stands for both.
+        one = [found.get(1) or found[2] for _, found in sorted(by_size.items())]
+        two = [found.get(2) or found[1] for _, found in sorted(by_size.items())]
+        grid = _between(sizes) if transfer is not None else sizes
+
+        def straight(values: Sequence[float]) -> FloatArray:
+            return np.interp(grid, sizes, values)
+
+        alone_s = straight([p.alone_s for p in one])
+        if transfer is None:
+            collective = [straight([p.loaded_s for p in one]) / alone_s, straight([p.loaded_s for p in two]) / alone_s]
+            quiet = None
+        else:
+            base_s = np.maximum(transfer(grid), 1e-9)
+            added_s = straight([p.loaded_s - p.alone_s for p in one])
+            collective = [1.0 + added_s / base_s, straight([p.loaded_s for p in two]) / base_s]
+            quiet = np.stack([np.ones(len(grid)), straight([p.alone_s for p in two]) / base_s])
         return cls(
-            np.log(np.array(sizes, dtype=np.float64)),
-            np.array(collective),
-            np.array(compute),
+            np.log(grid),
+            np.stack([np.maximum(1.0, collective[0]), collective[1]]),
+            np.maximum(
+                1.0, np.stack([_logarithmic(grid, sizes, [p.compute_slowdown for p in row]) for row in (one, two)])
+            ),
             measured.hook_s,
             measured.copy_s_per_byte,
-            np.array(quiet) if transfer is not None else None,
+            quiet,
             measured.meeting_s,
         )
 
@@ -138,6 +150,18 @@ class Contention:
     def _at(self, table: FloatArray, nbytes: FloatArray) -> FloatArray:
         where = np.log(np.maximum(nbytes, 1.0))
         return np.stack([np.interp(where, self.log_sizes, row) for row in table])
+
+
+def _between(sizes: FloatArray) -> FloatArray:
+    """These sizes and others between them, no two further apart than a factor of 2^(1/_PER_OCTAVE)."""
+    found = [sizes[:1]]
+    for low, high in itertools.pairwise(sizes.tolist()):
+        found.append(np.geomspace(low, high, 1 + max(1, math.ceil(_PER_OCTAVE * math.log2(high / low))))[1:])
+    return np.concatenate(found)
+
+
+def _logarithmic(grid: FloatArray, sizes: FloatArray, values: Sequence[float]) -> FloatArray:
+    return np.interp(np.log(grid), np.log(sizes), values)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xbench.planning.next_forward import best_next_forward
 from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario
@@ -61,6 +62,7 @@ def show_planned(
                 say(console, f"{mode}: {note}")
         console.print()
         fact(console, "bounds", lines.bounds_line(planned.bounds))
+        fact(console, "forward", next_forward_line(planned))
         fact(console, "cost model", lines.cost_line(scenario.cost))
         fact(console, "contention", contention_line(scenario))
     elif chosen is not None:
@@ -87,6 +89,14 @@ def contention_line(scenario: Scenario) -> str:
         return f"not measured: communication is taken as free for compute{but}"
     sizes = [point.nbytes for point in record.points]
     return lines.contention_line(both, sizes, simulated=scenario.fabric.label == "simulated")
+
+
+def next_forward_line(planned: Planned) -> str:
+    """What schedules that let layers of the next forward pass start before all gradients have arrived could bring."""
+    scenario = planned.scenario
+    found = best_next_forward(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
+    steps = ", ".join(f"{one.mode} {format_seconds(one.step.step_s)}" for one in found)
+    return f"were layers of the next forward pass to wait for their own gradients alone, at best {steps} (simulated)"
 
 
 def recommendation(planned: Planned) -> str:

@@ -18,6 +18,7 @@ from rich.text import Text
 from xbench.records import (
     AnyRecord,
     Comparison,
+    Contention,
     Label,
     Layer,
     ModeResult,

@@ -70,7 +70,7 @@ class Frame:
             "command": self.command,
             "spec": run,
             "environment": self.environment,
-            "fabric": _with_busbw(self.fabric, found),
+            "fabric": _as_measured(self.fabric, found),
             "complete": complete,
             "error": error,
             "warnings": [*self.warnings, *found.warnings],
@@ -314,8 +314,9 @@ def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
     return Bounds(**{name: sum(getattr(part, name) for part in parts) for name in Bounds.model_fields})
 
 
-def _with_busbw(fabric: FabricRecord, found: Collector) -> FabricRecord:
-    """Add the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time, in bits per second."""
+def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
+    """Add what ranks remarked, and the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time [bit/s]."""
+    fabric = fabric.model_copy(update={"notes": [*fabric.notes, *found.remarks]})
     model = found.jobs[0].cost_model
     if model is None or not model.points:
         return fabric

@@ -57,6 +57,7 @@ class Collector:
         self.patterns: dict[str, str] = {}
         self.timelines: dict[str, tuple[list[Slice], list[Slice]]] = {}
         self.warnings: list[str] = []
+        self.remarks: list[str] = []
         self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
         self.launch = 0
 
@@ -90,6 +91,9 @@ class Collector:
         elif kind == "warning":
             if event["message"] not in self.warnings:  # ranks warn of the same thing
                 self.warnings.append(event["message"])
+        elif kind == "remark":
+            if event["message"] not in self.remarks:
+                self.remarks.append(event["message"])
         elif kind == "block":
             key = (self.launch, event["mode"], event["round"])
             self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)

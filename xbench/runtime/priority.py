@@ -2,7 +2,7 @@
 
 Gloo's TCP event loop is level-triggered: when the socket of a peer has something to say and another thread holds that
 peer's lock, the loop skips it and asks again, at once and for ever. On a core of its own that costs nothing. Where the
-lock's holder needs the same core, the loop spins until the scheduler's next tick, and a small all-reduce takes 0.2 ms or
+lock's holder needs the same core, the loop spins until the scheduler's next tick, and a small all-reduce takes 0.2 or
 4 ms by chance. Threads that hold such locks (`pt_gloo_runloop`) run for microseconds at a time, so putting them before
 the loop costs nobody anything. Two things are needed: a higher weight (nice), and a short slice, because Linux lets a
 woken thread interrupt a running one before the end of its slice only where its own is shorter (custom slices of fair
@@ -22,6 +22,8 @@ THREADS = "pt_gloo_runloop"
 NICE = -15
 SLICE_NS = 100_000
 """The shortest that the kernel accepts."""
+
+NOTE = f"Gloo's sending threads run before its event loop (nice {NICE}, slices of {SLICE_NS / 1e6:g} ms)"
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = struct.Struct("IIQiIQQQ")

@@ -34,7 +34,7 @@ from xbench.records import Parity
 from xbench.runtime import parity
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
-from xbench.runtime.priority import favour_gloo_threads
+from xbench.runtime.priority import NOTE, favour_gloo_threads
 from xbench.runtime.program import JobPlan, Phase, Program, job_times, steps_in_block, turns_in_block, twins
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
@@ -85,7 +85,8 @@ class Rank:
         self.group = dist.group.WORLD
         if backend == "gloo":
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
-            favour_gloo_threads()
+            if favour_gloo_threads() and self.rank == 0:
+                self.journal.write("remark", message=NOTE)
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         self.snapshot = parity.Snapshot(self.workload)

@@ -125,4 +125,18 @@ def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
     plain = Contention.of(measured)
     assert plain.collective_slowdown(np.array([8.0])).ravel().tolist() == [1.5, 1.25]
     assert plain.paired_quiet(np.array([8.0])).ravel().tolist() == [1.0, 1.0]
-    assert found.collective_slowdown(np.array([8.0])).ravel().tolist() == [1.5, 2.5]
+    # beside computation one takes T and what computation added to it, of two each what it took
+    assert found.collective_slowdown(np.array([8.0])).ravel().tolist() == [2.0, 2.5]
+
+
+def test_between_measured_sizes_times_go_straight_whatever_t_does() -> None:
+    points = [point(100, 1, 1.0, 2.0, 1.0), point(1000, 1, 1.0, 5.0, 1.0)]
+    points += [point(100, 2, 0.5, 1.0, 1.0), point(1000, 2, 5.0, 10.0, 1.0)]
+    table = Contention.of(Measured(launch_s=0.0, points=points), Curve.line(0.5, 0.001))
+    sizes = np.array([100.0, 400.0, 550.0, 1000.0])
+    t_s = 0.5 + 0.001 * sizes
+    added_s = np.array([1.0, 2.0, 2.5, 4.0])
+    np.testing.assert_allclose(
+        table.collective_slowdown(sizes) * t_s, [t_s + added_s, [1.0, 4.0, 5.5, 10.0]], rtol=0.01
+    )
+    np.testing.assert_allclose(table.paired_quiet(sizes)[1] * t_s, [0.5, 2.0, 2.75, 5.0], rtol=0.01)

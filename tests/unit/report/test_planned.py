@@ -7,9 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from xbench.planning.next_forward import best_next_forward
 from xbench.planning.replan import Planned, replan
 from xbench.planning.what_if import Change, Scenario, read, what_if
-from xbench.report.planned import fastest, fastest_in_ddp, prediction, recommendation, what_to_paste
+from xbench.report.planned import (
+    fastest,
+    fastest_in_ddp,
+    next_forward_line,
+    prediction,
+    recommendation,
+    what_to_paste,
+)
+from xbench.units import format_seconds
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 
@@ -94,3 +103,14 @@ def test_a_prediction_says_where_it_runs() -> None:
         " a step, ddp 1.00 s, auto under xbench.attach 900 ms (simulated)."
     )
     assert prediction(found, "auto", in_ddp=True).startswith("DistributedDataParallel with the buckets of auto is ")
+
+
+def test_what_the_next_forward_pass_could_hide_is_told() -> None:
+    found = replan(scenario(), ["ddp"])
+    was = found.scenario
+    best = best_next_forward(was.layers, was.step, was.cost, contention=was.contention)
+    assert {one.mode for one in best} == {"dear", "priority"}
+    line = next_forward_line(found)
+    assert line.endswith("(simulated)")
+    for one in best:
+        assert f"{one.mode} {format_seconds(one.step.step_s)}" in line

@@ -14,7 +14,7 @@ import pytest
 import sample_records as made
 from rich.console import Console
 
-from xbench.records import AnyRecord, Plan
+from xbench.records import AnyRecord, Contention, ContentionPoint, Plan
 from xbench.report.terminal import make_console, render, show
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -142,6 +142,17 @@ def test_records_with_nothing_measured_still_render() -> None:
         update={"layers": [], "step": None, "cost_model": None, "plans": {}, "bounds": None, "complete": False}
     )
     assert "INCOMPLETE: it ended before everything was measured." in render(empty)
+
+
+def test_contention_is_told_where_it_was_measured() -> None:
+    point = ContentionPoint(nbytes=1024, in_flight=1, alone_s=1e-3, loaded_s=2e-3, compute_slowdown=1.25)
+    contention = Contention(launch_s=1e-5, points=[point])
+    told = "as long while the device computes, and computation 1.25 times as long beside one"
+    profile, comparison = made.profile(), made.comparison([])
+    jobs = [comparison.jobs[0].model_copy(update={"contention": contention})]
+    assert told in render(profile.model_copy(update={"contention": contention}), width=300)
+    assert told in render(comparison.model_copy(update={"jobs": jobs}), width=300)
+    assert "contention" not in render(profile, width=300)
 
 
 @pytest.mark.parametrize(("width", "step_s"), [(60, 1e-300), (60, 1e308), (100, 1e-300), (100, 1e9)])

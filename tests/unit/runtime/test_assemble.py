@@ -151,6 +151,18 @@ def test_either_kind_of_record_says_how_it_was_made(kind: Literal["profile", "co
     assert (record.complete, record.error, record.warnings) == (False, "interrupted", ["the machine is busy"])
 
 
+@pytest.mark.parametrize("kind", ["profile", "comparison"])
+def test_what_ranks_remark_is_told_of_the_fabric_once(kind: Literal["profile", "comparison"]) -> None:
+    run = RunSpec(kind=kind, workloads=(A,), modes=parse_modes("ddp") if kind == "comparison" else (), fabric=LOCAL)
+    collector = Collector(run, [4])
+    for launch in range(2):
+        collector.begin_launch(launch)
+        collector.take(0, 0, {"event": "remark", "message": "threads run first"})
+    make = comparison_record if kind == "comparison" else profile_record
+    record = make(run, frame((A,)), collector, complete=True, error=None)
+    assert record.fabric.notes == [*frame((A,)).fabric.notes, "threads run first"]
+
+
 def request(modes: str, *workloads: WorkloadSpec) -> RunRequest:
     return RunRequest(kind="comparison", workloads=workloads, modes=parse_modes(modes), fabric=LOCAL, effort=Effort())
 

@@ -1,0 +1,145 @@
+"""What is measured of a step and of a link, and what is planned from it: the parts of profiles and comparisons.
+
+Times are seconds, sizes bytes; see `records`, which exports all of these.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from xbench.record_parts import Interval, Label, Part
+
+
+class Tensor(Part):
+    """One parameter tensor's gradient."""
+
+    name: str
+    elements: int
+    bytes: int
+    dtype: str
+    ready_s: float = Field(description="since the start of backward, median over steps, slowest rank")
+    ready_loaded_s: float | None = Field(
+        default=None, description="the same while gradients travel, which slows a host that computes and sends"
+    )
+
+
+class Layer(Part):
+    """One module that owns parameters, in gradient-ready order (1 = nearest the loss)."""
+
+    name: str
+    kind: str = Field(description="the module's class name")
+    parameters: int
+    grad_bytes: int
+    forward_s: float
+    backward_s: float
+    ready_s: float
+    share: float = Field(description="(forward + backward) over the step")
+    tensors: list[Tensor]
+
+
+class StepTimes(Part):
+    """One training step without communication. Parts are instrumented; `uninstrumented_step_s` is the bare loop."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    step_s: float
+    step_ci95: Interval
+    uninstrumented_step_s: float
+    uninstrumented_ci95: Interval
+    overhead_ratio: float = Field(description="instrumented over uninstrumented, minus one")
+    overhead_ci95: Interval
+    steps: int
+    warmup_steps: int = Field(description="steps before the first that counts, as detected")
+
+
+class CostPoint(Part):
+    """One all-reduce size: time of the slowest rank after all had arrived, and the wait for the last to arrive."""
+
+    nbytes: int
+    transfer_s: float
+    ci95: Interval
+    wait_s: float
+    repetitions: int
+
+
+class CostSegment(Part):
+    """From `from_bytes` on, T(M) = alpha_s + beta_s_per_byte · M."""
+
+    from_bytes: int
+    alpha_s: float
+    beta_s_per_byte: float
+
+
+class CostModel(Part):
+    """T(M) of one all-reduce of M bytes: a robust line, and segments where one line does not hold."""
+
+    collective: str = "all_reduce"
+    backend: str
+    world_size: int
+    alpha_s: float
+    beta_s_per_byte: float
+    alpha_ci95: Interval
+    beta_ci95: Interval
+    max_relative_residual: float
+    points: list[CostPoint]
+    segments: list[CostSegment] = Field(default=[])
+    segmented_max_relative_residual: float | None = None
+
+
+class ContentionPoint(Part):
+    """Collectives of one size, back to back, beside computation: what each costs the other."""
+
+    nbytes: int
+    in_flight: int = Field(description="how many were under way at once: 1 or 2")
+    alone_s: float = Field(description="time of one, back to back, while nothing computes")
+    loaded_s: float = Field(description="the same while the device computes")
+    compute_slowdown: float = Field(description="time of the computation beside them over its time alone")
+
+
+class Contention(Part):
+    """Communication is not free for compute: both at once against each alone."""
+
+    launch_s: float = Field(description="c0: host time of one launch; part of what slows the computation below")
+    hook_s: float = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
+    copy_s_per_byte: float = Field(default=0.0, description="copying a gradient into its bucket")
+    meeting_s: float = Field(default=0.0, description="what it costs the ranks to meet once a step, beyond T")
+    points: list[ContentionPoint]
+
+
+class Slice(Part):
+    """Something that took from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
+
+    name: str
+    start_s: float
+    end_s: float
+    nbytes: int | None = None
+
+
+class Timeline(Part):
+    """One step: what the device did, and what the link did."""
+
+    label: Label
+    compute: list[Slice]
+    communication: list[Slice]
+
+
+class Plan(Part):
+    """The buckets of a schedule in launch order, and the step that the model predicts for them."""
+
+    mode: str
+    buckets: list[list[str]] = Field(description="parameter names")
+    bucket_bytes: list[int]
+    predicted_step_s: float
+    predicted_exposed_s: float
+    timeline: Timeline | None = None
+    note: str | None = None
+
+
+class Bounds(Part):
+    """Lower bounds of a synchronous step, from ALGORITHMS: no schedule of one job can be faster."""
+
+    compute_s: float = Field(description="C: the step without communication")
+    communication_s: float = Field(description="T of all gradients in one collective")
+    overlap_bound_s: float = Field(description="max(C, ΣT): next-forward overlap allowed")
+    backward_overlap_bound_s: float = Field(description="forward + max(best end over plans, backward + optimizer)")
