@@ -31,7 +31,7 @@ def rank(index: int, favoured: bool, repeats: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from xbench.runtime.priority import favour_gloo_threads
+    from xbench.schedules.gloo_threads import favour_gloo_threads
 
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[index % len(cores)]})

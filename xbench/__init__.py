@@ -3,7 +3,8 @@
 The public API, and nothing else. Nothing here imports torch until it is used.
 
     attach(model, optimizer, schedule=..., plan=...)   put a schedule under a training loop
-    load_result(path)                                  a saved record: Profile, Comparison or Scaling
+    favour_gloo_threads()                              make small all-reduces quick where a rank has one core
+    load_result(path)                                  a saved record, of whatever kind
     Profile, Comparison, Plan                          what records are made of
     XbenchError                                        the root of every error
 """
@@ -18,12 +19,23 @@ if TYPE_CHECKING:
     from xbench.records import Comparison, Plan, Profile
     from xbench.records import load as load_result
     from xbench.schedules.attach import attach
+    from xbench.schedules.gloo_threads import favour_gloo_threads
 
 __version__ = "0.1.0"
-__all__ = ["Comparison", "Plan", "Profile", "XbenchError", "__version__", "attach", "load_result"]
+__all__ = [
+    "Comparison",
+    "Plan",
+    "Profile",
+    "XbenchError",
+    "__version__",
+    "attach",
+    "favour_gloo_threads",
+    "load_result",
+]
 
 _HOMES = {
     "attach": ("xbench.schedules.attach", "attach"),
+    "favour_gloo_threads": ("xbench.schedules.gloo_threads", "favour_gloo_threads"),
     "load_result": ("xbench.records", "load"),
     "Profile": ("xbench.records", "Profile"),
     "Comparison": ("xbench.records", "Comparison"),

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),
     "schema": ("xbench.commands.schema", "Print the JSON Schema of the result files."),
-    "fabric": ("xbench.commands.fabric", "See or remove what shaped fabrics leave behind."),
+    "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
 }
 
 

@@ -137,7 +137,7 @@ class Plan(Part):
 
 
 class Bounds(Part):
-    """Lower bounds of a synchronous step, from ALGORITHMS: no schedule of one job can be faster."""
+    """Lower bounds of a synchronous step (`planning.bounds`): no schedule of one job can be faster."""
 
     compute_s: float = Field(description="C: the step without communication")
     communication_s: float = Field(description="T of all gradients in one collective")

@@ -2,7 +2,7 @@
 
 | schema_version | meaning |
 | --- | --- |
-| 1 | the first: profiles and comparisons; later, without a change to those, scalings, validations and tuned files |
+| 1 | the first: profiles and comparisons; later, beside optional fields, scalings, validations and tuned files |
 
 The parts that all kinds share are in `record_parts` and `measured_parts`, the kinds that derive from others in
 `scaling_record`, `validation_record` and `tuned_record`; this module exports them all. `load` reads a file, migrates an
@@ -113,6 +113,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
 class Sample(Part):
@@ -260,7 +261,7 @@ def load(path: Path) -> AnyRecord:
             path = path / "record.json"
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise RecordError(f"there is no result file {_short(path)}") from None
+        raise RecordError(f"there is no result file {_short(path)}", hint=WHICH) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise RecordError(f"{_short(path)} cannot be read: {_one_line(reason)}") from None
@@ -287,7 +288,7 @@ def loads(text: str, name: str = "record") -> AnyRecord:
     except (ValueError, RecursionError):
         raise RecordError(f"{name!r} is not whole JSON: it was cut off or is another kind of file") from None
     if not isinstance(data, dict) or "schema_version" not in data or "kind" not in data:
-        raise RecordError(f"{name!r} is not an xbench result")
+        raise RecordError(f"{name!r} is not an xbench result", hint=WHICH)
     version = data["schema_version"]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         shown = reprlib.repr(version)  # bounds each part of a nested value, but not their sum

@@ -120,7 +120,7 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
         if not equals or not key or not value:
             raise SpecError(f"{part!r} in {text!r} is not an option", hint="write key=value")
         if key in options:
-            raise SpecError(f"{key!r} stands twice in {text!r}")
+            raise SpecError(f"{key!r} stands twice in {text!r}", hint=f"write {key}= once")
         options[key] = value
     return name, options
 

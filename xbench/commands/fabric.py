@@ -8,9 +8,9 @@ import sys
 import click
 
 
-@click.group("fabric", short_help="See or remove what shaped fabrics leave behind.")
+@click.group("fabric", short_help="List and check fabrics, or remove what killed runs left.")
 def fabric() -> None:
-    """See or remove what shaped fabrics leave behind.
+    """List and check fabrics, or remove what killed runs left.
 
     A shaped fabric is a set of network namespaces named xb<run id>-<host>. A run removes its own whatever happens, save
     when it is killed with SIGKILL; then `xbench fabric clean` does.

@@ -51,9 +51,23 @@ def workload_options(command: F) -> F:
         click.option("--batch-size", type=click.IntRange(1, 1_000_000), help="Samples a rank and step."),
         click.option("--image-size", type=click.IntRange(1, 100_000), help="Height and width of images, in pixels."),
         click.option("--seq-len", type=click.IntRange(1, 10_000_000), help="Tokens a sample, for text models."),
-        click.option("--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True),
-        click.option("--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", show_default=True),
-        click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Weights, data."),
+        click.option(
+            "--dtype",
+            type=click.Choice(["fp32", "bf16"]),
+            default="fp32",
+            show_default=True,
+            help="Type of weights and gradients.",
+        ),
+        click.option(
+            "--optimizer",
+            type=click.Choice(["sgd", "adamw"]),
+            default="sgd",
+            show_default=True,
+            help="Which takes the step.",
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of weights and data."
+        ),
     )(command)
 
 
@@ -73,7 +87,8 @@ def run_options(command: F) -> F:
     return _all(
         click.option("--fabric", default="auto", show_default=True, metavar="SPEC",
                      help="local:ranks=N, shaped:hosts=H,rate=R[,ranks=K], cluster, or auto."),
-        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+                     help="Where to compute; auto takes GPUs where there are any."),
         json_option,
         timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
@@ -136,3 +151,11 @@ def write_json(record: AnyRecord, json_to: str | None) -> None:
         click.echo(dump(record), nl=False)
     elif json_to is not None:
         save(record, Path(json_to))
+
+
+def parsed(option: str, parse: Callable[[str], float], text: str) -> float:
+    """The value, or the parser's SpecError with the option's name in it."""
+    try:
+        return parse(text)
+    except SpecError as error:
+        raise SpecError(f"{option}: {error}", hint=error.hint) from None

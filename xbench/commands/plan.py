@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.options import check_json, json_option, write_json
+from xbench.commands.options import check_json, json_option, parsed, write_json
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
@@ -106,7 +106,7 @@ def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
 
     gradients, plan = planned.scenario.step.gradients, planned.in_ddp(mode)
     caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
-    click.echo(ddp_snippet(plan, caps_mib), nl=False)
+    click.echo(ddp_snippet(plan, caps_mib, fabric=planned.scenario.measured.fabric), nl=False)
     _say(console, _verified(gradients, plan, caps_mib))
 
 
@@ -185,17 +185,9 @@ def _change(
                 raise SpecError(f"--fabric and {option} exclude each other", hint="--fabric says rate and workers")
         there = change_to(parse_fabric(fabric), measured.fabric)
     return Change(
-        rate_bps=_parsed("--rate", parse_rate, rate) if rate is not None else there.rate_bps,
-        latency_s=_parsed("--latency", parse_seconds, latency) if latency is not None else None,
+        rate_bps=parsed("--rate", parse_rate, rate) if rate is not None else there.rate_bps,
+        latency_s=parsed("--latency", parse_seconds, latency) if latency is not None else None,
         workers=workers if workers is not None else there.workers,
         compute_scale=compute_scale,
         ranks_per_host=there.ranks_per_host,
     )
-
-
-def _parsed(option: str, parse: Callable[[str], float], text: str) -> float:
-    """The value, or the parser's SpecError with the option's name in it."""
-    try:
-        return parse(text)
-    except SpecError as error:
-        raise SpecError(f"{option}: {error}", hint=error.hint) from None

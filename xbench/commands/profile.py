@@ -36,7 +36,7 @@ def profile(
     """Time every layer of a training step, fit the network, plan schedules.
 
     WORKLOAD is a name from `xbench workloads` or path/to/train.py:make. With a fabric of more than one rank the
-    all-reduce is measured from 1 KiB to the whole gradient, and every schedule is planned from what was measured.
+    all-reduce is measured from 1 KiB to the whole gradient (or 4 s), and every schedule is planned from that.
     """
     values: dict[str, Any] = {"batch_size": batch_size, "image_size": image_size, "seq_len": seq_len}
     values |= {"dtype": dtype, "optimizer": optimizer, "seed": seed}

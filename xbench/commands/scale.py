@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from xbench.commands.options import check_json, json_option, write_json
+from xbench.commands.options import check_json, json_option, parsed, write_json
 from xbench.errors import SpecError
 
 
@@ -62,8 +62,8 @@ def scale(
         raise SpecError(f"--error-band: {error_band:g} is not a share from 0 to 0.95", hint="write --error-band 0.1")
     request = Request(parse_topology(topology), parse_workers(workers), parse_scaled_modes(modes), error_band)
     change = Change(
-        rate_bps=parse_rate(rate) if rate is not None else None,
-        latency_s=parse_seconds(latency) if latency is not None else None,
+        rate_bps=parsed("--rate", parse_rate, rate) if rate is not None else None,
+        latency_s=parsed("--latency", parse_seconds, latency) if latency is not None else None,
         compute_scale=compute_scale,
     )
     scenario = what_if(read(profile, job), change)

@@ -20,7 +20,8 @@ MOST_MINUTES = 1440.0
 LEAST_MINUTES = 0.25
 MOST_MARGIN_PERCENT = 50.0
 QUICK_MINUTES = 4.0
-"""Below this the first launch measures contention for half as long."""
+QUICK_STEPS = 8
+"""Steps that are profiled when there are fewer minutes than that; contention is measured for half as long then."""
 
 KEPT = "tuned.json"
 
@@ -82,7 +83,7 @@ def tune(
         modes=specs,
         reference=REFERENCE,
         fabric=parse_fabric(fabric),
-        effort=Effort(launches=1 if minutes < QUICK_MINUTES else 2),
+        effort=Effort(profile_steps=QUICK_STEPS) if minutes < QUICK_MINUTES else Effort(),
         device=device,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,

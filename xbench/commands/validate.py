@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 
 WORKLOADS = "transformer-tiny,mobilenet_v2,resnet18,densenet121,resnet50,vgg11"
 RATES = "10gbit,1gbit,100mbit"
+MOST_HOSTS = 8
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
 @click.command("validate", short_help="Hold predictions against measured steps, over a matrix of workloads and links.")
 @click.option("--workloads", default=WORKLOADS, show_default=True, metavar="A,B,...", help="Names or file.py:make.")
-@click.option("--rates", default=RATES, show_default=True, metavar="R,S,...", help="Rates of shaped links, tc's way.")
-@click.option("--hosts", type=click.IntRange(2, 64), default=2, show_default=True, help="Network namespaces.")
+@click.option(
+    "--rates", default=RATES, show_default=True, metavar="R,S,...", help="Rates of the links, as tc(8) writes them."
+)
+@click.option("--hosts", type=click.IntRange(2, MOST_HOSTS), default=2, show_default=True, help="Network namespaces.")
 @click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", help="Single-job modes.")
-@click.option("--held-out", type=click.IntRange(2, 64), metavar="H",
-              help="Also run on H hosts what was measured on --hosts, and predict it from there.")  # fmt: skip
+@click.option("--held-out", type=click.IntRange(2, MOST_HOSTS), metavar="H",
+              help="Also run on H hosts, and predict that from what was measured on --hosts.")  # fmt: skip
 @click.option("--cell-minutes", type=click.FloatRange(0.1, 600), default=2.5, show_default=True,
               help="About how long the timed blocks of a cell may take.")  # fmt: skip
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RECORD", help="Go on from an unfinished one.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RECORD", help="Keep this one's cells.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too.")
 @json_option
@@ -73,12 +76,15 @@ def validate(
     for mode in chosen:
         if mode.paired or mode.text != mode.name:
             raise SpecError(
-                f"--modes: {mode.text!r} is no single-job mode under its own name",
-                hint="such as ddp, wfbp, optimal or auto",
+                f"--modes: {mode.text!r} cannot be validated: it takes single-job modes, each once",
+                hint=f"write {mode.carrier}",
             )
     before = load(resume) if resume is not None else None
     if before is not None and not isinstance(before, Validation):
-        raise SpecError(f"--resume: {str(resume)!r} is a {before.kind} record, and no validation")
+        raise SpecError(
+            f"--resume: {str(resume)!r} is a {before.kind} record, and no validation",
+            hint="give the folder of a run of xbench validate",
+        )
     asked = _listed("--rates", rates)
     request = ValidateRequest(
         workloads=[parse_workload(name) for name in _listed("--workloads", workloads)],

@@ -30,7 +30,7 @@ from xbench.spec import DeviceType, FabricSpec, known_options, parse_options
 __all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric", "parse_fabric", "rootless"]
 
 FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
-FABRICS.add("auto", "", "the best there is: several GPUs, else torchrun's ranks, else shaped, else local")
+FABRICS.add("auto", "", "the best there is: torchrun's ranks, else several GPUs, else shaped, else local")
 FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2")
 FABRICS.add("shaped", "xbench.fabrics.shaped:ShapedFabric", "links held to a rate: shaped:hosts=2,rate=1gbit,ranks=1")
 FABRICS.add("cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun started around us")

@@ -9,8 +9,9 @@ what was sent. So plans are tried in the simulator itself:
    traffic stretches them;
 2. the best of them are improved cut by cut (drop a cut, move it, add one) until nothing helps.
 
-DDP's buckets are among the candidates, so `auto` is predicted never to be slower than they are. A plan with fewer
-buckets wins when the difference is under three parts in ten thousand a bucket: launches have costs that no model sees.
+DDP's buckets are among the candidates. A plan with fewer buckets wins when the difference is under three parts in ten
+thousand a bucket, because launches have costs that no model sees; so `auto` is predicted to be slower than DDP's
+buckets by less than that for each bucket that it saves, and otherwise never.
 """
 
 from __future__ import annotations

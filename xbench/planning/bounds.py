@@ -7,6 +7,12 @@ next forward waits for the last gradient and for the last update:
 
 An optimizer that starts only when everything has arrived adds its whole time to the earliest end; one that updates what
 has arrived need not, so that time is not part of the bound.
+
+T is the time of a collective that finds the link rested. Links that rest may save up: a token bucket lets a burst pass
+at once, and then ΣT over many small collectives is less than any link can do. Where the pace of a queue was measured, g
+seconds a byte, no plan is faster than that pace either, but for what a rested link had saved, once:
+
+    earliest end ≥ max over j of ready[j] + g · (bytes of the gradients from j on) − max over M of (g·M − T(M))
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from xbench.planning.simulate import transfers
 from xbench.records import Bounds
 
 _NOTHING = 1e-3
+_SIZES = 512
 
 
 def bounds(
@@ -33,8 +40,9 @@ def bounds(
     backward_s: float,
     optimizer_s: float,
     compute_s: float,
+    queue_s_per_byte: float = 0.0,
 ) -> Bounds:
-    """Lower bounds [s] of a step under the link model `curve`.
+    """Lower bounds [s] of a step under the link model `curve`, and the pace `queue_s_per_byte` [s/B] of a queue.
 
     `communication_s` is T of all gradients in one collective a dtype. The overlap bound takes the least ΣT over
     contiguous plans, which is that same number unless T grows faster than a straight line. Both bounds let a bucket
@@ -46,7 +54,8 @@ def bounds(
     at_once = [replace(gradient, ready_s=0.0) for gradient in gradients]
     link_s = min(whole, transfers(at_once, optimal_contiguous(at_once, curve, across_dtypes=True), curve)[-1].end_s)
     best = transfers(gradients, optimal_contiguous(gradients, curve, across_dtypes=True), curve)[-1].end_s
-    overlap_s = max(compute_s, link_s)
+    best = max(best, _at_the_pace_of_a_queue(gradients, curve, queue_s_per_byte))
+    overlap_s = max(compute_s, link_s, _at_the_pace_of_a_queue(at_once, curve, queue_s_per_byte))
     return Bounds(
         compute_s=compute_s,
         communication_s=whole,
@@ -65,6 +74,18 @@ def removed_share(mode_step_s: float, reference_step_s: float, bound_s: float) -
     if removable_s <= _NOTHING * reference_step_s:
         return None
     return (reference_step_s - mode_step_s) / removable_s
+
+
+def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: Transfer, s_per_byte: float) -> float:
+    """When the last gradient has arrived at the earliest [s]; see the module."""
+    if s_per_byte <= 0 or not gradients:
+        return 0.0
+    nbytes = np.array([gradient.nbytes for gradient in gradients], dtype=np.float64)
+    from_here_on = np.cumsum(nbytes[::-1])[::-1]
+    ready_s = np.array([gradient.ready_s for gradient in gradients])
+    sizes = np.geomspace(1.0, max(1.0, float(from_here_on[0])), _SIZES)
+    saved_s = max(0.0, float((s_per_byte * sizes - curve(sizes)).max()))
+    return float((ready_s + s_per_byte * from_here_on).max()) - saved_s
 
 
 def _seconds(gradients: Sequence[Gradient], bucket: list[int], curve: Transfer) -> float:

@@ -39,7 +39,7 @@ _PER_OCTAVE = 4
 
 @dataclass(frozen=True, eq=False)
 class Contention:
-    """ρ and σ by size for one and for two collectives in flight, log-linear between measured sizes, flat beyond.
+    """ρ and σ by size for one and for two collectives in flight, linear in log M between these sizes, flat beyond.
 
     `log_sizes` (P,) ascending; `collective` and `compute` (2, P): the slow-downs with one and with two in flight.
     """
@@ -109,7 +109,7 @@ class Contention:
         return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
 
     def amplified(self, factor: float) -> Contention:
-        """The same with what each costs the other multiplied: ρ−1, σ−1, hooks and copies."""
+        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies and meetings."""
         return replace(
             self,
             collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
@@ -150,6 +150,12 @@ class Contention:
     def _at(self, table: FloatArray, nbytes: FloatArray) -> FloatArray:
         where = np.log(np.maximum(nbytes, 1.0))
         return np.stack([np.interp(where, self.log_sizes, row) for row in table])
+
+
+def queue_s_per_byte(measured: records.Contention | None) -> float:
+    """The quickest pace [s/B] at which a queue of collectives was measured while nothing computed; 0 where none was."""
+    points = measured.points if measured is not None else []
+    return min((point.alone_s / point.nbytes for point in points if point.in_flight > 1), default=0.0)
 
 
 def _between(sizes: FloatArray) -> FloatArray:

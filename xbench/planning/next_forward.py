@@ -212,6 +212,8 @@ def best_next_forward(
     """
     if contention is None and step.loaded is not None:
         step = replace(step, gradients=step.loaded, backward_s=max(step.backward_s, step.loaded[-1].ready_s))
+    elif contention is not None:
+        step = replace(step, forward_s=step.forward_s + contention.meeting_s)
     curve = Curve.of(cost)
     ahead = forward_layers(layers, step)
     dears = [
@@ -299,6 +301,7 @@ class _Link:
         self._credit_bytes = credit_bytes
         self._rho: list[list[float]] = contention.collective_slowdown(sizes).tolist()
         self._sigma: list[list[float]] = contention.compute_slowdown(sizes).tolist()
+        self._quiet: list[list[float]] = contention.paired_quiet(sizes).tolist()
         self._coming = deque(sorted(range(len(parcels)), key=lambda at: (parcels[at].release_s, parcels[at].rank)))
         self._waiting: list[tuple[int, int]] = []  # (rank, parcel)
         self._flying: deque[int] = deque()
@@ -330,12 +333,12 @@ class _Link:
             if len(self._flying) == 1:
                 self._left_s, self._since_s = self._parcels[at].alone_s, now_s
 
-    def slowdowns(self) -> tuple[float, float]:
-        """(ρ, σ) of what is in service; (1, 1) when nothing is."""
+    def slowdowns(self) -> tuple[float, float, float]:
+        """(ρ, σ, κ) of what is in service; ones when nothing is."""
         if not self._flying:
-            return 1.0, 1.0
-        in_flight = 1 if len(self._flying) > 1 else 0
-        return self._rho[in_flight][self._flying[0]], self._sigma[in_flight][self._flying[0]]
+            return 1.0, 1.0, 1.0
+        in_flight, at = 1 if len(self._flying) > 1 else 0, self._flying[0]
+        return self._rho[in_flight][at], self._sigma[in_flight][at], self._quiet[in_flight][at]
 
     def left_s(self, slower: float) -> float:
         """Until the parcel in service arrives, at this slow-down; inf when there is none."""
@@ -376,8 +379,8 @@ def _run(tasks: Sequence[_Task], parcels: Sequence[_Parcel], contention: Content
                 since_s = now_s
             computing = since_s is not None
             mark_s = min(task.took_s, link.next_release_s)  # after backward nothing is left to release
-            rho, sigma = link.slowdowns()
-            slower = rho if computing else 1.0
+            rho, sigma, quiet = link.slowdowns()
+            slower = rho if computing else quiet
             compute_s = (mark_s - progress_s) * sigma if computing else math.inf
             link_s = link.left_s(slower)
             passed_s = min(compute_s, link_s)

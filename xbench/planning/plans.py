@@ -104,9 +104,10 @@ class Planner:
         forward_s, optimizer_s = self.step.forward_s, self.step.optimizer_s
         if buckets and self.contention is not None:
             forward_s += self.contention.meeting_s
-        if mode in DDP_REDUCER and self.contention is not None:
+        if mode in DDP_REDUCER:
             forward_s += sum(self._curve(float(nbytes)) for nbytes in self.buffer_bytes)
-            optimizer_s += self.contention.copy_s_per_byte * self.step.grad_bytes
+            if self.contention is not None:
+                optimizer_s += self.contention.copy_s_per_byte * self.step.grad_bytes
         return simulate(
             gradients,
             buckets,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from xbench.planning.bounds import bounds
+from xbench.planning.contention import queue_s_per_byte
 from xbench.planning.cost import Curve
 from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import bucket_caps_mib
@@ -92,7 +93,11 @@ def replan(scenario: Scenario, modes: Sequence[str] | None = None) -> Planned:
     wanted = planner.modes if modes is None else modes
     plans = {mode: _auto(scenario) if mode == AUTO else planner.plan(mode) for mode in wanted}
     lower = bounds(
-        step.gradients, Curve.of(scenario.cost), compute_s=scenario.times.uninstrumented_step_s, **step.parts
+        step.gradients,
+        Curve.of(scenario.cost),
+        compute_s=scenario.times.uninstrumented_step_s,
+        queue_s_per_byte=queue_s_per_byte(scenario.contention_record),
+        **step.parts,
     )
     return Planned(scenario, plans, lower)
 

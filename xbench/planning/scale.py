@@ -255,9 +255,9 @@ def _size(text: str, whole: str) -> int:
             f"--workers: {text.strip()!r} in {whole!r} is not a whole number", hint="write 2..2048 or 2,4,8"
         ) from None
     if number < 2:
-        raise SpecError(f"--workers: {number} is below 2, and one worker has nobody to share with", hint="2..2048")
+        raise SpecError(f"--workers: {number} is below 2, and one worker has nobody to share with", hint="try 2..2048")
     if number > MAX_WORKERS:
-        raise SpecError(f"--workers: {number} is above {MAX_WORKERS}", hint="2..2048")
+        raise SpecError(f"--workers: {number} is above {MAX_WORKERS}", hint=f"try {MAX_WORKERS}")
     return number
 
 

@@ -74,7 +74,7 @@ class Topology:
     def line(self, alpha_s: float, beta_s_per_byte: float, workers: int) -> tuple[float, float]:
         """(a [s], b [s/B]) of one all-reduce over `workers`, for messages of α + βm between hosts.
 
-        ALGORITHMS.md's table with γ = 0. Raises ValueError for fewer than two workers.
+        The straight lines of the module's table. Raises ValueError for fewer than two workers.
         """
         if self.name != "hierarchical":
             return _LINES[self.name](alpha_s, beta_s_per_byte, 0.0, workers)

@@ -31,6 +31,7 @@ def check_times(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> N
         "uninstrumented_step_s": times.uninstrumented_step_s,
         "cost_model.alpha_s": cost.alpha_s,
         "cost_model.beta_s_per_byte": cost.beta_s_per_byte,
+        **{f"{layer.name}.forward_s": layer.forward_s for layer in layers},
         **{f"{tensor.name}.ready_s": tensor.ready_s for layer in layers for tensor in layer.tensors},
         **{f"the all-reduce of {point.nbytes} bytes": point.transfer_s for point in cost.points},
     }
@@ -59,12 +60,14 @@ def check_contention(both: Contention | None) -> None:
     """Raise ValueError for times and slow-downs that no measurement gives."""
     if both is None:
         return
-    named = {name: getattr(both, name) for name in ("launch_s", "hook_s", "copy_s_per_byte")}
+    named = {name: getattr(both, name) for name in ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s")}
     for name, value in named.items():
         if not 0 <= value <= LONGEST_S:
             raise ValueError(f"{name} is {value:g}, out of range 0 to {LONGEST_S:g}")
     for point in both.points:
         where = f"of {point.nbytes} bytes"
+        if point.in_flight not in (1, 2):
+            raise ValueError(f"a point {where} has {point.in_flight} in flight, and it is 1 or 2 that are measured")
         for name, value, low, high in (
             ("alone_s", point.alone_s, LEAST_S, LONGEST_S),
             ("loaded_s", point.loaded_s, LEAST_S, LONGEST_S),
@@ -75,7 +78,10 @@ def check_contention(both: Contention | None) -> None:
 
 
 def check_sizes(layers: Sequence[Layer], buffer_bytes: Sequence[int]) -> None:
-    """Raise ValueError for a tensor or a buffer of less than no bytes."""
+    """Raise ValueError for a tensor or a buffer of less than no bytes, and for a name that stands twice."""
+    names = [tensor.name for layer in layers for tensor in layer.tensors]
+    if len(set(names)) < len(names):
+        raise ValueError(f"the tensor {next(name for name in names if names.count(name) > 1)!r} stands twice")
     named = {tensor.name: tensor.bytes for layer in layers for tensor in layer.tensors}
     for name, nbytes in [*named.items(), *(("a dtype's buffers", nbytes) for nbytes in buffer_bytes)]:
         if nbytes < 0:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from xbench import records
-from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve, FloatArray
 from xbench.records import (
     Bounds,
     Comparison,
+    Contention,
     CostModel,
     Environment,
     FabricRecord,
@@ -72,18 +70,19 @@ def cost_line(model: CostModel) -> str:
     return text
 
 
-def contention_line(both: Contention, sizes: Sequence[int], *, simulated: bool = False) -> str:
-    """What collectives of these sizes [B] and computation cost each other; `simulated` where a what-if changed it."""
+def contention_line(measured: Contention, *, simulated: bool = False) -> str:
+    """What all-reduces and computation cost each other, over the sizes that were measured (at least one).
+
+    `simulated` where a what-if changed it.
+    """
+    sizes = [point.nbytes for point in measured.points]
+    slower = [max(1.0, point.loaded_s / point.alone_s) for point in measured.points]
+    slowed = [max(1.0, point.compute_slowdown) for point in measured.points]
     return (
-        f"an all-reduce of {format_bytes(min(sizes))} to {format_bytes(max(sizes))} takes {_times(both.collective[0])} "
-        f"as long while the device computes, and computation {_times(both.compute[0])} as long beside one"
+        f"an all-reduce of {format_bytes(min(sizes))} to {format_bytes(max(sizes))} takes {_times(slower)} as long "
+        f"while the device computes, and computation {_times(slowed)} as long beside one"
         + (" (simulated)" if simulated else "")
     )
-
-
-def measured_contention_line(measured: records.Contention, cost: CostModel) -> str:
-    """The same of a record. Raises ValueError when it holds no point."""
-    return contention_line(Contention.of(measured, Curve.of(cost)), [point.nbytes for point in measured.points])
 
 
 def bounds_line(bounds: Bounds) -> str:
@@ -179,9 +178,9 @@ def failure_line(result: ModeResult) -> str | None:
     return None
 
 
-def _times(slowdowns: FloatArray) -> str:
+def _times(slowdowns: Sequence[float]) -> str:
     """'1.05 to 1.86 times', '1.2 times'."""
-    low, high = f"{slowdowns.min():.3g}", f"{slowdowns.max():.3g}"
+    low, high = f"{min(slowdowns):.3g}", f"{max(slowdowns):.3g}"
     return f"{low} times" if low == high else f"{low} to {high} times"
 
 

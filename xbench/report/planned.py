@@ -87,8 +87,7 @@ def contention_line(scenario: Scenario) -> str:
     if both is None or record is None:
         but = ", but for ready times, which were measured under traffic" if scenario.step.loaded else ""
         return f"not measured: communication is taken as free for compute{but}"
-    sizes = [point.nbytes for point in record.points]
-    return lines.contention_line(both, sizes, simulated=scenario.fabric.label == "simulated")
+    return lines.contention_line(record, simulated=scenario.fabric.label == "simulated")
 
 
 def next_forward_line(planned: Planned) -> str:

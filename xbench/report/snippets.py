@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.planning.plans import EARLY_UPDATE
-from xbench.records import Plan
+from xbench.records import FabricRecord, Plan
+from xbench.schedules.gloo_threads import NOTE
 from xbench.units import format_seconds
 
 BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
 
 
-def ddp_snippet(plan: Plan, caps_mib: Sequence[float], told: str | None = None) -> str:
+def ddp_snippet(
+    plan: Plan, caps_mib: Sequence[float], told: str | None = None, fabric: FabricRecord | None = None
+) -> str:
     """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
-    `told` takes the place of the prediction in the comment. Numbers are written so that Python reads the same float
-    again, and DDP makes exact bytes of it.
+    `told` takes the place of the prediction in the comment. Where Gloo's threads ran first on the measured `fabric`, a
+    line does the same there; `xbench.attach` does it by itself. Numbers are written so that Python reads the same
+    float again, and DDP makes exact bytes of it.
     """
+    gloo = fabric is not None and NOTE in fabric.notes
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
     return (
         f"# {plan.mode}: {told or _told(plan)}; DDP takes them from its second step on\n"
-        "from torch.nn.parallel import DistributedDataParallel\n"
+        + ("import xbench\n" if gloo else "")
+        + "from torch.nn.parallel import DistributedDataParallel\n"
         "\n"
-        "model = DistributedDataParallel(\n"
+        + ("xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE\n" if gloo else "")
+        + "model = DistributedDataParallel(\n"
         "    model,\n"
         f"    bucket_cap_mb_list=[{caps}],\n"
         ")\n"

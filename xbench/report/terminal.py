@@ -162,8 +162,8 @@ def _bottom(record: Profile | Comparison, console: Console, effort: str | None =
     if record.cost_model is not None:
         fact(console, "cost model", lines.cost_line(record.cost_model))
         contention = _contention(record)
-        if contention is not None and contention.points:
-            fact(console, "contention", lines.measured_contention_line(contention, record.cost_model))
+        if contention is not None and all(point.alone_s > 0 for point in contention.points) and contention.points:
+            fact(console, "contention", lines.contention_line(contention))
     if effort:
         fact(console, "effort", effort)
     fact(console, "machine", lines.environment_line(record.environment))

@@ -82,7 +82,7 @@ def snippet(tuned: Tuned, path: str) -> str:
     plan = _plan(tuned)
     measured = f"{_count(len(tuned.buckets))}, {_ratio(tuned.ratio)} of DDP's time per sample ({tuned.label})"
     if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:
-        text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured)
+        text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned.fabric)
         return (
             text.replace("    model,\n", "    model,\n    find_unused_parameters=True,\n")
             if tuned.unused_parameters

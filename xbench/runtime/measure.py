@@ -9,6 +9,7 @@ the best candidates for a few steps (`runtime.trial`).
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Mapping
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from xbench.errors import UsageError
 from xbench.planning import StepModel, bounds
-from xbench.planning.contention import Contention
+from xbench.planning.contention import Contention, queue_s_per_byte
 from xbench.planning.cost import Curve, fit
 from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
@@ -88,7 +90,11 @@ def profile_job(rank: Rank) -> JobPlan:
             steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
             if steps < FEWEST_UNDER_LOAD:
                 break
-            layers = with_loaded(layers, ready_under_load(rank, with_missing(exact.buckets, unused), steps))
+            try:
+                ready_s = ready_under_load(rank, with_missing(exact.buckets, unused), steps)
+            except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
+                break
+            layers = with_loaded(layers, ready_s)
         keep_profile()
         if rank.device.type == "cpu":
             curve = Curve.of(cost)
@@ -108,7 +114,8 @@ def profile_job(rank: Rank) -> JobPlan:
     )
     plans = planner.plans()
     if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):
-        plans["auto"] = try_candidates(rank, planner, plans, unused)
+        with contextlib.suppress(UsageError):  # as above
+            plans["auto"] = try_candidates(rank, planner, plans, unused)
     plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
     if rank.rank == 0:
         rank.journal.write("plans", **event)
@@ -181,7 +188,8 @@ def job_plan(
     """What the blocks need to know of these plans, and the journal's event. Every rank makes the same."""
     step, cost = planner.step, planner.cost
     curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
-    lower = bounds(step.gradients, curve, compute_s=compute_s, **step.parts)
+    pace = queue_s_per_byte(contention)
+    lower = bounds(step.gradients, curve, compute_s=compute_s, queue_s_per_byte=pace, **step.parts)
     plan = JobPlan(
         buckets={name: None if name in ("ddp", "compute") else p.buckets for name, p in plans.items()},
         step_s={name: p.predicted_step_s for name, p in plans.items()},

@@ -83,7 +83,8 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
         workloads = workloads * 2
     if request.reference is not None and request.reference not in [mode.text for mode in modes]:
         raise SpecError(
-            f"the reference {request.reference!r} is not among the modes", hint=", ".join(m.text for m in modes)
+            f"the reference {request.reference!r} is not among the modes",
+            hint=f"it can be {', '.join(m.text for m in modes)}",
         )
     distinct = len(set(workloads)) > 1
     if paired and distinct and not any(m.name == "sequential" for m in modes):
@@ -107,7 +108,9 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
             rootless.reexec(sys.argv)
     found = probe(list(workloads), request.device, _ranks_here(request.fabric))
     if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
-        notes.append("one GPU cannot show communication, so this runs on the CPU; --device cuda --fabric local:ranks=1")
+        notes.append(
+            "one GPU cannot show communication, so this runs on the CPU; --device cuda --fabric local:ranks=1 uses it"
+        )
         found = probe(list(workloads), "cpu", _ranks_here(request.fabric))
     device: DeviceType = found.device
     fabric, reason = choose(request.fabric, found.gpus if device == "cuda" else 0)

@@ -5,7 +5,8 @@ search's best, and each schedule's own buckets that are predicted close) is run 
 steps at a time, and the fastest is taken: by the median of its ratios to the model's favourite, round by round, and
 only where that is clearer than the noise of so many steps. Where measurement and prediction disagree by more than a
 tenth, what computation and communication cost each other is scaled until the candidates' predictions fit, the search
-runs again, and its new answer is tried too.
+runs again, and its new answer is tried too. The prediction that is shown for the chosen plan is the unfitted model's,
+as for every other schedule.
 
 All ranks decide alike: times are the slowest rank's, shared before any decision.
 """
@@ -72,7 +73,6 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
     if abs(off - 1) > DISAGREE and planner.contention is not None:
         fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, shortlist, measured)))
         found = fitted.search().best()
-        planner = fitted
         if all(found.buckets != other.buckets for other in shortlist):
             best = min(range(len(shortlist)), key=lambda place: measured[place])
             second = [
@@ -106,7 +106,7 @@ def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
     """The favourite, DDP's own buckets if they are there, and as many of the others as time allows, the best first."""
     kept = list(shortlist)
     while _rounds(kept) < FEWEST_ROUNDS and len(kept) > FEWEST_TRIED:
-        others = [candidate for candidate in kept[1:] if candidate.name != "ddp"] or kept[1:]
+        others = [candidate for candidate in kept[1:] if candidate.name != "ddp"]
         kept.remove(max(others, key=lambda candidate: candidate.step_s))
     return kept
 

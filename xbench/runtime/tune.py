@@ -66,7 +66,6 @@ class Tune:
         self._clock = clock
         self._begun_s = clock()
         self._launched_s = self._begun_s
-        self._expected_s = 0.0
         self._start_s = START_S
         self._slower = 1.0
         self._candidates: list[str] = []
@@ -98,7 +97,7 @@ class Tune:
             self._candidates = self._selected(found.jobs[0].plans)
             staying = self._candidates
         else:
-            self._learn(found, number - 1)
+            self._learn(found, number - 1, self._steps_s(samples, plans))
             fine = [mode for mode in self._candidates if mode not in self._failed]
             # All out after one launch is no answer yet: the nearest has another go.
             staying = [mode for mode in fine if mode not in choice.out] or [m for m in fine if m == choice.best]
@@ -110,7 +109,6 @@ class Tune:
             return None
         self._timed.append(timed)
         self._launched_s = self._clock()
-        self._expected_s = self._blocks_s(timed, step_s)
         orders = balanced_orders(timed.modes, timed.rounds, self.run.workloads[0].seed + number)
         blocks = [(turn, mode) for turn, order in enumerate(orders) for mode in order]
         return Leg(
@@ -137,11 +135,14 @@ class Tune:
         best_s = min((plans[mode.carrier].predicted_step_s for mode in candidates), default=0.0)
         taken = [mode for mode in self.run.modes if mode.name == REFERENCE]
         chosen: list[ModeSpec] = []
+        twins: dict[str, ModeSpec] = {}  # by the sentence that leaves them out
         for mode in candidates:
             plan = plans[mode.carrier]
             twin = next((other for other in taken if _same(mode, other, plans)), None)
             if twin is not None:
-                self.warnings.append(f"{mode.text} was not timed: it forms the buckets of {twin.text}")
+                told = f"{mode.text} was not timed: it forms the buckets of {twin.text}"
+                twins[told] = mode
+                self.warnings.append(told)
             elif plan.predicted_step_s > FAR * best_s:
                 behind = format_percent(plan.predicted_step_s / best_s - 1, 0)
                 self.warnings.append(
@@ -149,7 +150,11 @@ class Tune:
                 )
             else:
                 chosen.append(mode)
-            taken.append(mode)
+                taken.append(mode)
+        if not chosen and twins:  # one is timed all the same, or there would be nothing to say
+            told, mode = next(iter(twins.items()))
+            self.warnings.remove(told)
+            chosen.append(mode)
         return [mode.text for mode in sorted(chosen, key=lambda mode: plans[mode.carrier].predicted_step_s)]
 
     def _steps_s(self, samples: Sequence[Sample], plans: Sequence[JobPlan]) -> dict[str, float]:
@@ -198,8 +203,9 @@ class Tune:
         steps = self.run.effort.warmup_steps + timed.steps
         return self._slower * timed.rounds * sum(ATTACH_S + steps * step_s[mode] for mode in timed.modes)
 
-    def _learn(self, found: Collector, launch: int) -> None:
-        """From the launch that has ended: how long starting takes here, and how far off its prediction was."""
+    def _learn(self, found: Collector, launch: int, step_s: Mapping[str, float]) -> None:
+        """From the launch that has ended: how long starting takes here, and blocks beyond their measured steps."""
+        expected_s = self._blocks_s(self._timed[-1], step_s) if self._timed else 0.0
         stamps = [
             stamp
             for (number, _, _), ranks in found.raw_blocks.items()
@@ -207,12 +213,12 @@ class Tune:
             for stamp in block["stamps"]
             if number == launch
         ]
-        if not stamps or self._expected_s <= 0:
+        if not stamps or expected_s <= 0:
             return
         took_s = self._clock() - self._launched_s
         blocks_s = min(took_s, max(stamps) - min(stamps))
         self._start_s = took_s - blocks_s
-        self._slower *= max(0.2, blocks_s / self._expected_s)
+        self._slower *= max(0.2, blocks_s / expected_s)
 
     def _told(self, timed: Timed) -> str:
         spent = format_minutes(self._clock() - self._begun_s)

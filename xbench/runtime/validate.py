@@ -5,8 +5,8 @@ are compared with are its timed blocks. A machine may compute faster or slower i
 no model of schedules can know; the control mode `compute`, timed among the others, tells by how much, and a second
 error says what is left when the computation is predicted at that speed.
 
-Where that control says that the machine changed its speed by more than STATIONARY, the cell is measured again, once,
-and the first comparison is named in the record: such a cell tells about the machine.
+Where that control says that the machine changed its speed by more than STATIONARY, and by so much that steps feel it,
+the cell is measured again, once, and the first comparison is named in the record: such a cell tells about the machine.
 
 Held-out cells run on another number of hosts than the predictions come from: the cost model and the contention of the
 cell on fewer hosts are carried over by topology, the computation by the speed that `compute` had on the larger fabric
@@ -29,7 +29,7 @@ from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import parse_fabric
 from xbench.planning import bounds
-from xbench.planning.contention import Contention
+from xbench.planning.contention import Contention, queue_s_per_byte
 from xbench.planning.cost import Curve
 from xbench.planning.plans import PLANNED_MODES, Planner
 from xbench.planning.step import StepModel
@@ -67,6 +67,9 @@ GUESSED_COMPUTE_S = 0.5
 STATIONARY = 0.10
 """A cell is measured again where the computation took so much longer or shorter in the blocks than in the profile."""
 
+FELT = 0.05
+"""And only where the difference is more than this share of the shortest step."""
+
 AGAIN = 1
 
 
@@ -89,8 +92,16 @@ class ValidateRequest:
 def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Path, XbenchError | None]:
     """Run every cell that is missing: the record, where it is kept, and the error that ended it early, if one did.
 
-    A cell that fails is kept with its reason, and the others run. Raises UsageError before anything is launched.
+    A cell that fails is kept with its reason, and the others run. Raises UsageError before anything is launched, also
+    for a resumed record of other modes.
     """
+    asked = [mode.text for mode in request.modes]
+    if request.resume is not None and request.resume.modes != asked:
+        raise SpecError(
+            f"--resume: that validation is of {', '.join(request.resume.modes)}, and --modes asks for "
+            f"{', '.join(asked)}",
+            hint=f"write --modes {','.join(request.resume.modes)}",
+        )
     found = probe(list(request.workloads), request.device, max(f.world_size for f in _all_fabrics(request)))
     workloads = [item.record for item in found.workloads]
     place = request.output / f"{stamp()}-validation" / "record.json"
@@ -114,7 +125,8 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
         finally:
             save(record(request, described, [*kept, *_missing(done, kept)], complete=False), place)
     complete = error is None
-    made = record(request, described, kept, complete=complete, error=str(error) if error is not None else None)
+    cells_made = kept if complete else [*kept, *_missing(done, kept)]
+    made = record(request, described, cells_made, complete=complete, error=str(error) if error is not None else None)
     save(made, place)
     if error is None and all(cell.error is not None for cell in kept):
         error = RunError("no cell was measured", hint="its reasons are in the record")
@@ -151,7 +163,7 @@ def effort_for(
 ) -> Effort:
     """Rounds and steps that fit the time of a cell, by the bytes, the rate and what earlier cells say of the compute.
 
-    At least four rounds, which an interval needs, of two steps; two where a step takes longer than 20 s.
+    At least four rounds, which an interval needs, of two steps; one round where a step takes longer than 20 s.
     """
     link_s = 0.0
     if fabric.rate is not None:
@@ -162,7 +174,7 @@ def effort_for(
         blocks = request.cell_s / (BLOCK_S * len(request.modes))
         return Effort(launches=1, rounds=next((r for r in ROUNDS if blocks >= r), ROUNDS[-1]))
     if step_s > VERY_LONG_STEP_S:
-        return Effort(launches=1, rounds=2, steps=2, warmup_steps=1, parity_steps=1, profile_steps=8)
+        return Effort(launches=1, rounds=1, steps=2, warmup_steps=1, parity_steps=1, profile_steps=8)
     afforded = request.cell_s / (step_s * len(request.modes))
     rounds = next((r for r in ROUNDS if afforded / r >= 3), ROUNDS[-1])
     steps = max(2, int(afforded / rounds) - 1)
@@ -209,13 +221,27 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         compute_s=step.compute_s,
         compute_blocks_s=blocks_s,
         backward_overlap_bound_s=bounds(
-            bound_step.gradients, curve, compute_s=bound_step.compute_s, **bound_step.parts
+            bound_step.gradients,
+            curve,
+            compute_s=bound_step.compute_s,
+            queue_s_per_byte=queue_s_per_byte(job.contention),
+            **bound_step.parts,
         ).backward_overlap_bound_s,
         points=points,
         auto_against=_against(comparison),
         blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),
         record=path,
     )
+
+
+def unsteady(cell: ValidationCell) -> bool:
+    """Whether the machine computed at another speed in the blocks than in the profile, and the steps feel it."""
+    moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
+    shortest_s = min(
+        (point.measured_step_s.median for point in cell.points if point.mode != "compute"),
+        default=cell.compute_s,
+    )
+    return moved_s > STATIONARY * cell.compute_s and moved_s > FELT * shortest_s
 
 
 def _run_cell(
@@ -239,17 +265,21 @@ def _run_cell(
         output=request.output,
     )
     set_aside: list[str] = []
+    first: ValidationCell | None = None
     try:
+        source = _source(request, spec, fabric, kept)
+        if source is None and fabric in request.held_out:
+            raise RunError("nothing was measured on fewer hosts to predict this from")
         while True:
             result = execute(asked, console)
             if result.error is not None:
                 raise result.error
             assert isinstance(result.record, Comparison)
-            source = _source(request, spec, fabric, kept)
             cell = cell_of(result.record, str(result.path), source)
             drift = (cell.compute_blocks_s or cell.compute_s) / cell.compute_s - 1
-            if source is not None or abs(drift) <= STATIONARY or len(set_aside) == AGAIN:
+            if source is not None or not unsteady(cell) or len(set_aside) == AGAIN:
                 return cell.model_copy(update={"set_aside": set_aside})
+            first = first or cell
             set_aside.append(f"{result.path}: {drift:+.0%}")
             console.print(
                 f"measured again: the computation took {drift:+.0%} while modes were timed of what it took before",
@@ -258,6 +288,9 @@ def _run_cell(
     except Interrupted:
         raise
     except XbenchError as failed:
+        if first is not None:
+            console.print(f"the first measurement stands: {failed}", style="yellow", highlight=False)
+            return first
         console.print(f"left out: {failed}", style="red", highlight=False)
         return _failed(workload, fabric, str(failed))
 
@@ -346,4 +379,5 @@ def _same(cell: ValidationCell, spec: WorkloadSpec, fabric: FabricSpec) -> bool:
 
 def _missing(done: Sequence[ValidationCell], kept: Sequence[ValidationCell]) -> list[ValidationCell]:
     """Cells of the record that is resumed which have not been come to yet: an interrupted resume keeps them."""
-    return [cell for cell in done if cell not in kept]
+    there = {(cell.workload.spec, cell.fabric.spec) for cell in kept}
+    return [cell for cell in done if (cell.workload.spec, cell.fabric.spec) not in there]

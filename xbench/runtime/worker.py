@@ -34,11 +34,11 @@ from xbench.records import Parity
 from xbench.runtime import parity
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
-from xbench.runtime.priority import NOTE, favour_gloo_threads
 from xbench.runtime.program import JobPlan, Phase, Program, job_times, steps_in_block, turns_in_block, twins
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.gloo_threads import NOTE, favour_gloo_threads
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload, build
 

@@ -22,7 +22,12 @@ MODES.add("mgwfbp", "xbench.schedules.mgwfbp:MgWfbp", "the MG-WFBP paper's greed
 MODES.add(
     "optimal", "xbench.schedules.optimal:Optimal", "exact best contiguous buckets for the measured link", planned=True
 )
-MODES.add("auto", "xbench.schedules.auto:Auto", "the best plan found when communication slows compute", planned=True)
+MODES.add(
+    "auto",
+    "xbench.schedules.auto:Auto",
+    "the best plan of a search that knows what traffic costs compute",
+    planned=True,
+)
 MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
 MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
 MODES.add(

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
+from xbench.stats.compare import MIN_PAIRS
 
 MEDIAN_GOAL, P95_GOAL = 0.05, 0.12
 SHARE_OF_CELLS = 0.9
@@ -22,6 +23,8 @@ SLOW_LINK_BPS = 1e9
 """Up to this rate a link is what a step waits for, and the claims about the bound are made."""
 
 CONTROLS = ("compute",)
+PREDICTED = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
+"""Schedules whose predictions the claims are about."""
 
 
 def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> list[ErrorSummary]:
@@ -63,7 +66,8 @@ def goals(cells: Sequence[ValidationCell]) -> list[Goal]:
     """The claims that these cells can decide, each with what was found."""
     cells = [cell for cell in cells if cell.points]
     found: list[Goal] = []
-    whole = next(iter(summaries(cells)), None)
+    claimed = [c.model_copy(update={"points": [p for p in c.points if p.mode in PREDICTED]}) for c in cells]
+    whole = next(iter(summaries(claimed)), None)
     if whole is not None:
         for name, value, most in (("median", whole.median, MEDIAN_GOAL), ("95th percentile", whole.p95, P95_GOAL)):
             found.append(
@@ -79,23 +83,26 @@ def goals(cells: Sequence[ValidationCell]) -> list[Goal]:
 def _auto_goals(cells: Sequence[ValidationCell]) -> list[Goal]:
     found: list[Goal] = []
     with_ddp = [cell for cell in cells if _point(cell, "ddp") is not None]
-    if with_ddp:
-        slower = [name_of(cell) for cell in with_ddp if _verdict(cell) == "slower"]
+    telling = [cell for cell in cells if cell.blocks >= MIN_PAIRS]
+    too_few = f"; {len(cells) - len(telling)} had too few rounds to tell" if len(telling) < len(cells) else ""
+    paired = [cell for cell in telling if cell in with_ddp]
+    if paired:
+        slower = [name_of(cell) for cell in paired if _verdict(cell) == "slower"]
         found.append(
             Goal(
                 claim="auto is never slower than ddp beyond its interval",
-                found=f"slower in {len(slower)} of {len(with_ddp)} cells" + _listed(slower),
+                found=f"slower in {len(slower)} of {len(paired)} cells{_listed(slower)}{too_few}",
                 held=not slower,
             )
         )
-    if cells:
-        behind = [name_of(c) for c in cells if any(o.verdict == "slower" for o in c.auto_against)]
-        ahead = len(cells) - len(behind)
+    if telling:
+        behind = [name_of(c) for c in telling if any(o.verdict == "slower" for o in c.auto_against)]
+        ahead = len(telling) - len(behind)
         found.append(
             Goal(
                 claim=f"auto is at least as fast as every other mode in {SHARE_OF_CELLS:.0%} of the cells",
-                found=f"in {ahead} of {len(cells)}" + _listed(behind, "behind"),
-                held=ahead >= SHARE_OF_CELLS * len(cells),
+                found=f"in {ahead} of {len(telling)}{_listed(behind, 'behind')}{too_few}",
+                held=ahead >= SHARE_OF_CELLS * len(telling),
             )
         )
     slow = [c for c in with_ddp if c.backward_overlap_bound_s and (c.fabric.rate_bps or math.inf) <= SLOW_LINK_BPS]

@@ -83,7 +83,8 @@ def parse_synthetic(text: str) -> SyntheticShape:
         size = parse_bytes(options["bytes"])
         if not 4 <= size <= _MAX_LAYER_BYTES:
             raise SpecError(
-                f"{text!r}: bytes={options['bytes']} is out of range 4 B to {format_bytes(_MAX_LAYER_BYTES)}"
+                f"{text!r}: bytes={options['bytes']} is out of range 4 B to {format_bytes(_MAX_LAYER_BYTES)}",
+                hint=f"try bytes={4 if size < 4 else _MAX_LAYER_BYTES}",
             )
         if size % 4:
             raise SpecError(

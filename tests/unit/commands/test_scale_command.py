@@ -108,7 +108,7 @@ def test_no_torch_is_imported() -> None:
         (["--error-band", "1"], "--error-band: 1 is not a share from 0 to 0.95"),
         (["--error-band", "nan"], "--error-band: nan is not a share from 0 to 0.95"),
         (["--compute-scale", "0"], "--compute-scale: 0 is "),
-        (["--rate", "fast"], "'fast' is not a rate"),
+        (["--rate", "fast"], "--rate: 'fast' is not a rate"),
         (["--json", "-", "--csv", "-"], "--json - and --csv - both want stdout"),
         (["--csv", "/none/x.csv"], "--csv: the folder of '/none/x.csv' does not exist"),
         (["--csv", "/"], "--csv: '/' is a folder\n  hint: write /record.csv"),

@@ -206,6 +206,18 @@ def test_the_best_is_no_worse_than_any_that_was_tried() -> None:
     assert (best.step.step_s, best.buckets) == (pytest.approx(4.9), [[0], [1]])
 
 
+def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
+    step = StepModel.of(LAYERS, times())
+    free = Contention.none()
+    quiet = np.array([[1.0], [0.5]])  # while nothing computes, two in flight take half of T each
+    [plain, hidden, met] = [
+        next(one.step.step_s for one in best_next_forward(LAYERS, step, COST, contention=both) if one.mode == "dear")
+        for both in (free, replace(free, quiet=quiet), replace(free, meeting_s=0.25))
+    ]
+    assert met == pytest.approx(plain + 0.25)
+    assert hidden < plain
+
+
 def test_ready_times_under_load_count_where_contention_was_not_measured() -> None:
     loaded = [layer("last", 1.0, 400, 1.0, 1.5), layer("first", 3.0, 800, 2.0, 3.0)]
     step = StepModel.of(loaded, times())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.planning.auto import Search
-from xbench.planning.contention import Contention, share
+from xbench.planning.contention import Contention, queue_s_per_byte, share
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.simulate import simulate
@@ -67,6 +67,13 @@ def test_the_table_is_read_by_size_and_flight() -> None:
     np.testing.assert_allclose(table.collective_slowdown(sizes)[0], [1.5, 1.5, 2.25, 3.0, 3.0])
     np.testing.assert_allclose(table.collective_slowdown(sizes)[1], [0.8, 0.8, 1.9, 3.0, 3.0])
     np.testing.assert_allclose(table.compute_slowdown(sizes)[0], [1.2, 1.2, 1.6, 2.0, 2.0])
+
+
+def test_the_pace_of_a_queue_is_the_quickest_of_several_in_flight() -> None:
+    points = [point(100, 1, 1.0, 1.5, 1.2), point(100, 2, 2.0, 0.8, 1.1), point(1000, 2, 10.0, 12.0, 1.1)]
+    assert queue_s_per_byte(Measured(launch_s=0.0, points=points)) == 0.01
+    assert queue_s_per_byte(Measured(launch_s=0.0, points=points[:1])) == 0.0
+    assert queue_s_per_byte(None) == 0.0
 
 
 def test_a_table_without_points_or_with_no_time_is_refused() -> None:

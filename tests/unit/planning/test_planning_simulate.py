@@ -217,6 +217,29 @@ def test_bound_does_not_overstate_a_link_that_slows_down_with_size() -> None:
     assert found.overlap_bound_s == pytest.approx(1 + 4 + 9)
 
 
+def test_a_burst_counts_once_where_the_pace_of_a_queue_is_known() -> None:
+    # a rested link passes 10 bytes at once: 0.2 s a byte beyond them
+    curve = Curve(sizes=GRID, times=0.2 * np.maximum(0.0, GRID - 10), slope=0.2)
+    promised = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5)
+    # one each: c at 1, b from 2 to 4, a from 4 to 8, and 6 s in all, where 60 bytes take 10
+    assert promised.backward_overlap_bound_s == pytest.approx(2 + 8)
+    assert promised.overlap_bound_s == pytest.approx(6.5)
+    paced = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5, queue_s_per_byte=0.2)
+    # 60 bytes from 1 on take 12 s, less the 2 s that the rested link saves
+    assert paced.backward_overlap_bound_s == pytest.approx(2 + 11, rel=1e-3)
+    assert paced.overlap_bound_s == pytest.approx(10.0, rel=1e-3)
+    assert paced.communication_s == promised.communication_s == pytest.approx(10.0)
+
+
+@given(any_plan(), st.floats(0, 1), st.floats(1e-9, 1e-5))
+def test_a_straight_line_is_its_own_pace(plan: tuple[list[Gradient], Buckets], alpha_s: float, beta_s: float) -> None:
+    gradients, curve = plan[0], Curve.line(alpha_s, beta_s)
+    without = bounds(gradients, curve, **PARTS, compute_s=6.5)
+    paced = bounds(gradients, curve, **PARTS, compute_s=6.5, queue_s_per_byte=beta_s)
+    assert paced.overlap_bound_s == pytest.approx(without.overlap_bound_s, rel=1e-9)
+    assert paced.backward_overlap_bound_s == pytest.approx(without.backward_overlap_bound_s, rel=1e-9)
+
+
 def test_removed_share() -> None:
     assert removed_share(12.0, 12.0, 10.0) == 0.0
     assert removed_share(10.0, 12.0, 10.0) == 1.0

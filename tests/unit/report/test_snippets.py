@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.planning.plans import bucket_caps_mib
-from xbench.records import Plan
+from xbench.records import FabricRecord, Plan
 from xbench.report.snippets import attach_snippet, ddp_snippet
+from xbench.schedules.gloo_threads import NOTE
 
 
 def plan_of(mode: str, buckets: list[list[str]], nbytes: list[int]) -> Plan:
@@ -32,6 +33,21 @@ def test_ddps_argument() -> None:
         "    bucket_cap_mb_list=[3.0, 1.0000038146972656],\n"
         ")\n"
     )
+
+
+def test_ddps_argument_with_the_threads_that_were_measured() -> None:
+    fabric = FabricRecord(
+        name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2, world_size=2
+    )
+    assert ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric) == ddp_snippet(TWO, bucket_caps_mib(TWO))
+    pasted = ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric.model_copy(update={"notes": [NOTE]}))
+    assert pasted.splitlines()[1:6] == [
+        "import xbench",
+        "from torch.nn.parallel import DistributedDataParallel",
+        "",
+        "xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE",
+        "model = DistributedDataParallel(",
+    ]
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=1, max_size=20))

@@ -177,6 +177,8 @@ def test_predictions_that_are_off_are_made_again_and_the_new_plan_is_tried(monke
     assert plan.note.startswith("the buckets of 'planned again', after")
     assert "so it was planned again" in plan.note
     assert plan.buckets == [[gradient.name for gradient in GRADIENTS]]
+    # and what is shown is the model's own prediction, as for every other mode
+    assert plan.predicted_step_s == PLANNER.simulate("auto", trial._indices(PLANNER, plan)).step_s
     chosen_s = steps_of(true, [Candidate("chosen", trial._indices(PLANNER, plan), 0.0)])[0]
     assert chosen_s <= min([*measured, again_s]) / (1 - trial.NOISE / math.sqrt(2 * runs.rounds[-1]))
 

@@ -124,6 +124,35 @@ def test_candidates_with_the_same_buckets_are_timed_once() -> None:
     ]
 
 
+def test_a_candidate_with_the_buckets_of_one_that_is_set_aside_is_timed() -> None:
+    world = World(10, STEP_S, STEP_S | {"auto": 0.9})
+    plans = world.found.jobs[0].plans
+    plans["optimal"] = plans["optimal"].model_copy(update={"buckets": plans["auto"].buckets})
+    timed = world.go()
+    assert timed[0][0] == ("compute", "ddp", "ddp-tuned", "optimal", "mgwfbp")
+
+
+def test_where_every_candidate_has_ddps_buckets_one_is_timed_all_the_same() -> None:
+    world = World(10, dict.fromkeys(STEP_S, 0.6))
+    plans = world.found.jobs[0].plans
+    for mode in ("auto", "optimal", "mgwfbp", "single"):
+        del plans[mode]
+    plans["ddp-tuned"] = plans["ddp-tuned"].model_copy(update={"buckets": plans["ddp"].buckets})
+    timed = world.go()
+    assert timed[0][0] == ("compute", "ddp", "ddp-tuned")
+    assert world.course.warnings == []
+
+
+@pytest.mark.parametrize("slower", [0.4, 3.0])
+def test_steps_unlike_their_prediction_are_learnt_once(slower: float) -> None:
+    took_s = {mode: slower * step_s for mode, step_s in STEP_S.items()}
+    world = World(20, took_s)
+    timed = world.go()
+    assert len(timed) >= 2
+    assert world.course._slower == pytest.approx(1.0, abs=0.1)
+    assert world.spent_s <= 1200
+
+
 def test_when_ddp_is_best_it_ends_early() -> None:
     world = World(30, STEP_S | dict.fromkeys(("auto", "ddp-tuned", "optimal", "mgwfbp"), 0.75))
     assert len(world.go()) == 2

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from xbench.errors import SpecError
+from xbench.errors import Interrupted, SpecError
 from xbench.fabrics import parse_fabric
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.records import Comparison, Profile, ValidationCell, WorkloadRecord, load
-from xbench.runtime.validate import ValidateRequest, cell_of, effort_for
+from xbench.records import Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
+from xbench.runtime import validate as matrix
+from xbench.runtime.validate import ValidateRequest, cell_of, effort_for, validate
 from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
 
 MODES = parse_modes("compute,ddp,single,wfbp,mgwfbp,optimal,auto")
 MIB = 1024 * 1024
 GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@dataclass
+class Found:
+    """In the place of what a probe finds."""
+
+    specs: list[WorkloadSpec]
+    workloads: list[Any]
+
+    def __post_init__(self) -> None:
+        self.workloads = [Item(record) for record in self.workloads]
+
+    def model_dump(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass
+class Item:
+    """One workload of it."""
+
+    record: WorkloadRecord
 
 
 def workload(grad_bytes: int) -> WorkloadRecord:
@@ -43,9 +69,9 @@ def test_short_steps_fill_blocks_and_long_ones_are_counted() -> None:
     assert (more.rounds, more.steps) == (6, 2)
 
 
-def test_very_long_steps_are_measured_twice() -> None:
+def test_very_long_steps_are_measured_in_one_round() -> None:
     found = effort(531_000_000, "shaped:hosts=2,rate=100mbit")
-    assert (found.rounds, found.steps, found.warmup_steps, found.parity_steps) == (2, 2, 1, 1)
+    assert (found.rounds, found.steps, found.warmup_steps, found.parity_steps) == (1, 2, 1, 1)
 
 
 def test_what_a_cell_knows_of_the_computation_is_used() -> None:
@@ -76,6 +102,48 @@ def test_a_cell_holds_each_predicted_mode_against_its_measurement() -> None:
         # The control ran at the profile's speed times some factor, and a prediction at that speed is another number.
         assert point.error_at_speed is not None
         assert point.predicted_step_s == record.jobs[0].plans[point.mode].predicted_step_s
+
+
+def resumed(cells: list[ValidationCell], modes: list[str]) -> Validation:
+    golden = load(GOLDEN / "validation-v1.json")
+    assert isinstance(golden, Validation)
+    return golden.model_copy(update={"cells": cells, "modes": modes})
+
+
+def test_a_validation_of_other_modes_is_not_gone_on_with() -> None:
+    request = ValidateRequest(
+        [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], MODES, resume=resumed([], ["compute", "ddp"])
+    )
+    with pytest.raises(
+        SpecError, match="that validation is of compute, ddp, and --modes asks for compute, ddp, single"
+    ):
+        validate(request, Console(file=io.StringIO()))
+
+
+def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = cell_of(measured(), "results/runs/one/record.json")
+    spec = one.workload.spec
+    fabrics = [parse_fabric(f"local:ranks={ranks}") for ranks in (2, 3, 4)]
+    there = {
+        str(fabric): one.model_copy(update={"fabric": one.fabric.model_copy(update={"spec": str(fabric)})})
+        for fabric in fabrics
+    }
+    failed = there["local:ranks=3"].model_copy(update={"error": "it hung"})
+    before = resumed([there["local:ranks=2"], failed, there["local:ranks=4"]], [mode.text for mode in MODES])
+
+    def interrupted(*_: object) -> ValidationCell:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(matrix, "_run_cell", interrupted)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [one.workload]))
+    request = ValidateRequest([spec], fabrics, MODES, output=tmp_path, resume=before)
+    record, path, error = validate(request, Console(file=io.StringIO()))
+    assert isinstance(error, Interrupted)
+    assert not record.complete
+    assert record.cells == [there["local:ranks=2"], failed, there["local:ranks=4"]]
+    assert load(path) == record
 
 
 def test_a_cell_without_a_profile_is_refused() -> None:

@@ -110,6 +110,24 @@ def test_fast_links_are_not_held_to_the_bound_and_cells_without_auto_to_nothing_
     assert goals([cell()]) == []
 
 
+def test_the_errors_claimed_are_of_schedules_without_a_trial() -> None:
+    found = goals([cell(steps={"compute": (9.0, 1.0), "ddp": (1.0, 1.0), "auto": (2.0, 1.0), "ddp-tuned": (3.0, 1.0)})])
+    assert found[0].found == "0.0% of 1 predictions"
+    assert found[0].held
+    assert found[1].held
+
+
+def test_cells_of_too_few_rounds_decide_nothing_about_verdicts() -> None:
+    steps = {"ddp": (1.0, 1.0), "auto": (0.5, 0.5)}
+    slow = cell(steps=steps, against_ddp="slower", against={"wfbp": "slower"}).model_copy(update={"blocks": 2})
+    found = goals([cell(steps=steps), slow])
+    assert found[2].found == "slower in 0 of 1 cells; 1 had too few rounds to tell"
+    assert found[3].found == "in 1 of 1; 1 had too few rounds to tell"
+    assert found[2].held
+    assert found[3].held
+    assert [goal.claim for goal in goals([slow])][2].startswith("auto is within")
+
+
 def test_one_cell_in_ten_may_be_behind() -> None:
     steps = {"ddp": (1.0, 1.0), "auto": (0.5, 0.5)}
     many = [cell(steps=steps, against={"wfbp": "slower" if place == 0 else "faster"}) for place in range(10)]

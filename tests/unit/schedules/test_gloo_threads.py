@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from xbench.runtime import priority
+from xbench.schedules import gloo_threads
 
 
 @contextmanager
@@ -37,29 +37,29 @@ def named_thread(name: str) -> Iterator[int]:
 
 def test_only_gloo_s_threads_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(priority, "_favour", asked.append)
+    monkeypatch.setattr(gloo_threads, "_favour", asked.append)
     with named_thread("pt_gloo_runloop") as gloo, named_thread("somebody"):
-        assert priority.favour_gloo_threads() == 1
+        assert gloo_threads.favour_gloo_threads() == 1
     assert asked == [gloo]
 
 
 def test_where_a_machine_has_no_such_call_the_weight_is_set_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(priority, "_SCHED_SETATTR", {})
+    monkeypatch.setattr(gloo_threads, "_SCHED_SETATTR", {})
     monkeypatch.setattr(os, "setpriority", lambda *call: asked.append(call))
     with named_thread("pt_gloo_runloop") as gloo:
-        assert priority.favour_gloo_threads() == 1
-    assert asked == [(os.PRIO_PROCESS, gloo, priority.NICE)]
+        assert gloo_threads.favour_gloo_threads() == 1
+    assert asked == [(os.PRIO_PROCESS, gloo, gloo_threads.NICE)]
 
 
 def test_where_it_is_not_allowed_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(priority, "_SCHED_SETATTR", {})
+    monkeypatch.setattr(gloo_threads, "_SCHED_SETATTR", {})
     monkeypatch.setattr(os, "setpriority", refuse)
     with named_thread("pt_gloo_runloop"):
-        assert priority.favour_gloo_threads() == 0
+        assert gloo_threads.favour_gloo_threads() == 0
 
 
 def test_the_kernel_takes_the_weight_and_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_the_kernel_takes_the_weight_and_the_slice(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "setpriority", refuse)
     with named_thread("pt_gloo_runloop") as gloo, named_thread("somebody") as other:
         before = os.getpriority(os.PRIO_PROCESS, other)
-        if priority.favour_gloo_threads() == 0:
+        if gloo_threads.favour_gloo_threads() == 0:
             pytest.skip("raising a priority is not allowed here")
-        assert os.getpriority(os.PRIO_PROCESS, gloo) == priority.NICE
+        assert os.getpriority(os.PRIO_PROCESS, gloo) == gloo_threads.NICE
         assert os.getpriority(os.PRIO_PROCESS, other) == before
