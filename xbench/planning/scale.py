@@ -56,9 +56,9 @@ MAX_SIZES = 100
 LARGEST_BAND = 0.95
 
 ERROR_BAND = ErrorBand(
-    share=0.27,
-    source="95th percentile of |predicted / measured − 1| over the 12 schedules of results/resnet18-1gbit.json and "
-    "results/densenet121-1gbit.json, on 2 workers",
+    share=0.20,
+    source="95th percentile of |predicted / measured − 1| over all predictions of results/validation.json, "
+    "on 2 workers",
 )
 """The band of a profile, which holds no measured step of any schedule."""
 

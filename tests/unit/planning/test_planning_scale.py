@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +26,7 @@ from xbench.planning.scale import (
 )
 from xbench.planning.topology import Topology, parse_topology
 from xbench.planning.what_if import Change, measured, what_if
-from xbench.records import Comparison, Profile, dump, loads
+from xbench.records import Comparison, Profile, Validation, dump, load, loads
 
 RING = Topology("ring")
 
@@ -187,6 +190,13 @@ def test_reaching_far_is_allowed_and_said() -> None:
     assert not any("were measured. Other sizes" in sentence for sentence in record(workers="2").warnings)
     small = " ".join(record(topology="tree", workers="2").warnings)
     assert "the largest measured was" not in small  # 12 bytes travel, 1 MiB was measured
+
+
+def test_the_band_is_the_committed_validation_s() -> None:
+    committed = load(Path(__file__).parents[3] / "results" / "validation.json")
+    assert isinstance(committed, Validation)
+    [everything] = [row for row in committed.errors if row.name == "all"]
+    assert math.ceil(100 * everything.p95) == round(100 * ERROR_BAND.share)
 
 
 @pytest.mark.parametrize(
