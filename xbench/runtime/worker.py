@@ -64,7 +64,7 @@ class Rank:
         self.journal.write("hello", rank=self.rank, job=job, host=self.host, pid=os.getpid())
         self.plans: list[JobPlan] = list(program.plans)
         self.refused: dict[str, bool] = {}
-        self.reference: dict[str, torch.Tensor] | None = None
+        self.reference: list[dict[str, torch.Tensor]] | None = None
         self.turns: TurnClient | None = None
 
     def start(self) -> None:
@@ -193,9 +193,6 @@ class Rank:
         self.workload.optimizer.zero_grad(set_to_none=True)
         self.workload.forward_loss(handle.model).backward()  # type: ignore[no-untyped-call]
 
-    def _apply(self) -> None:
-        self.workload.optimizer.step()
-
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
         """`steps` ordinary training steps, `mark()` after each."""
         for step in range(steps):
@@ -205,9 +202,16 @@ class Rank:
             mark()
 
     def train_in_turns(
-        self, handle: Handle, block: int, pattern: tuple[int, ...], steps: int, what: str, mark: Callable[[], None]
+        self,
+        handle: Handle,
+        block: int,
+        pattern: tuple[int, ...],
+        steps: int,
+        what: str,
+        mark: Callable[[], None],
+        applied: Callable[[], None] | None = None,
     ) -> None:
-        """`steps` training steps in turns with the other jobs."""
+        """`steps` training steps in turns with the other jobs; `mark()` after a turn, `applied()` after an update."""
         assert self.turns is not None
 
         def wait_gradients() -> None:
@@ -222,12 +226,17 @@ class Rank:
             if self.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()
 
+        def apply() -> None:
+            self.workload.optimizer.step()
+            if applied is not None:
+                applied()
+
         self.turns.begin(block, pattern)
         crossover_steps(
             self.turns,
             steps,
             wait_gradients=wait_gradients,
-            apply=self._apply,
+            apply=apply,
             forward_backward=forward_backward,
             mark=mark,
         )
@@ -244,7 +253,7 @@ class Rank:
     # --- correctness gate ------------------------------------------------------------------------------------------
 
     def gate(self, phase: Phase) -> None:
-        """k steps of this mode against k steps of DDP, from the same state on the same data."""
+        """k steps of this mode beside k steps of DDP, on the same data; see `parity`."""
         mode = self.program.mode(phase.mode)
         if self.refuses(mode) or not self.takes_part(mode):
             return
@@ -252,25 +261,32 @@ class Rank:
         what = f"gate {mode.text}"
         if self.reference is None:
             ddp = ModeSpec(text="ddp", name="ddp", carrier="ddp")
-            self.reference = self._trained(ddp, lambda handle: self.train(handle, steps, "gate ddp", _nothing))
+            states = [parity.parameters(self.workload)]
+
+            def keep() -> None:
+                states.append(parity.parameters(self.workload))
+
+            self._trained(ddp, lambda handle: self.train(handle, steps, "gate ddp", keep))
+            self.reference = states
+        beside = parity.Beside(self.workload, self.reference)
         if mode.name == "crossover":
             pattern = tuple(range(self.program.jobs))
             block = _block_id("gate", mode)
-            result = self._trained(
-                mode, lambda handle: self.train_in_turns(handle, block, pattern, steps, what, _nothing)
+            self._trained(
+                mode,
+                lambda handle: self.train_in_turns(handle, block, pattern, steps, what, _nothing, beside.step),
             )
         else:
-            result = self._trained(mode, lambda handle: self.train(handle, steps, what, _nothing))
-        start = self.snapshot.parameters(self.workload)
-        verdict: Parity = parity.compare(result, self.reference, start, steps=steps, group=self.group)
+            self._trained(mode, lambda handle: self.train(handle, steps, what, beside.step))
+        verdict: Parity = beside.verdict(self.group)
         self.journal.write("parity", mode=mode.text, **verdict.model_dump())
 
-    def _trained(self, mode: ModeSpec, train: Callable[[Handle], None]) -> dict[str, torch.Tensor]:
+    def _trained(self, mode: ModeSpec, train: Callable[[Handle], None]) -> None:
         def attached() -> None:
             with self.attach(mode) as handle:
                 train(handle)
 
-        return parity.trained(self.workload, self.snapshot, attached)
+        parity.trained(self.workload, self.snapshot, attached)
 
     def refuses(self, mode: ModeSpec) -> bool:
         """Whether a schedule refuses one of the jobs' models: tried once a mode, on every rank alike.
