@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typed_commands import said_by_two_ranks
 
 from xbench import cli
 from xbench.records import Layer, Profile, Tensor, load, loads, save
@@ -56,17 +54,7 @@ def test_snippets_work_when_pasted(tmp_path: Path, capsys: pytest.CaptureFixture
     assert isinstance(tuned, Profile)
     bucket_bytes = tuned.plans["ddp-tuned"].bucket_bytes
     assert len(bucket_bytes) > 2
-    store = tmp_path / "store"
-    ranks = []
-    for rank in range(2):
-        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "STORE": str(store), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(RANK), str(tmp_path)]
-        ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    try:
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    outputs = said_by_two_ranks(RANK, str(tmp_path), store=tmp_path / "store")
     for output in outputs:
         for name in asked:
             assert f"{name}: ok" in output, output[-3000:]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from typed_commands import TINY, left_behind, only_record, xbench
+from typed_commands import TINY, left_behind, only_record, said_by_two_ranks, xbench
 
 from xbench.records import Comparison, Tuned, load, save
 from xbench.runtime.program import JobPlan
@@ -86,16 +84,7 @@ def test_what_is_kept_trains_what_ddp_trains(
     path = save(kept, tmp_path / "kept.json")
     assert load(path) == kept
     assert kept.buckets == plans[0].buckets[mode]
-    ranks = []
-    for rank in range(2):
-        env = os.environ | {"RANK": str(rank), "STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(RANK), str(path), TINY]
-        ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    try:
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    outputs = said_by_two_ranks(RANK, str(path), TINY, store=tmp_path / "store")
     buckets = len(kept.buckets or []) if mode == "optimal" else 0  # DDP's own are not ours to see
     for output in outputs:
         assert f"backward: ok, buckets {buckets}" in output, output[-3000:]

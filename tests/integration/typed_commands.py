@@ -34,13 +34,36 @@ def only_record(folder: Path) -> Profile | Comparison:
     return load(path)
 
 
-def left_behind() -> str:
-    """Processes of ours and namespaces that are still there."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout if has_ip() else ""
-    names = [line for line in listed.splitlines() if line.startswith("xb")]
-    ranks = subprocess.run(["pgrep", "-af", "xbench.runtime.worker|crossover.arbiter"], capture_output=True, text=True)
-    return "\n".join([*names, ranks.stdout.strip()]).strip()
+def said_by_two_ranks(script: Path, *arguments: str, store: Path) -> list[str]:
+    """What two ranks print that run a script which meets over a file store."""
+    ranks = []
+    for rank in range(2):
+        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "STORE": str(store), "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, str(script), *arguments]
+        ranks.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    try:
+        return [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
 
 
 def has_ip() -> bool:
     return any((Path(folder) / "ip").exists() for folder in ("/usr/sbin", "/sbin", "/usr/bin"))
+
+
+def present() -> set[str]:
+    """Processes of ours and namespaces that are there."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout if has_ip() else ""
+    names = [line.split()[0] for line in listed.splitlines() if line.startswith("xb")]
+    ranks = subprocess.run(["pgrep", "-af", "xbench.runtime.worker|crossover.arbiter"], capture_output=True, text=True)
+    return {*names, *ranks.stdout.splitlines()}
+
+
+BEFORE = present()
+"""What somebody else runs, or left, on this machine is not these tests' to judge."""
+
+
+def left_behind() -> str:
+    """Processes of ours and namespaces that were not there before the tests, and still are."""
+    return "\n".join(sorted(present() - BEFORE))

@@ -87,9 +87,7 @@ class Progress:
         """One training step without communication."""
         self._starts.append(len(self._marks))
         self._marks.append(time.perf_counter())
-        self._workload.optimizer.zero_grad(set_to_none=True)
-        self._workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-        self._workload.optimizer.step()
+        _step(self._workload)
 
     def learn(self, warmup: int = 1) -> None:
         """Take the steps run so far, but the first `warmup`, as undisturbed, and forget them."""
@@ -225,7 +223,7 @@ def measure_contention(
         progress.end()
         if failures:
             raise failures[0]
-        drift = progress.drift(_bare_s(workload) for _ in range(TEMPLATE_STEPS))
+        drift = progress.drift(_step_s(workload) for _ in range(TEMPLATE_STEPS))
     for stream in found.together:
         done_s = progress.at(stream.end_s) - progress.at(stream.begin_s)
         found.slowdowns.append((stream.end_s - stream.begin_s) / done_s / drift if done_s > 0 else float("inf"))
@@ -235,11 +233,18 @@ def measure_contention(
     return found
 
 
-def _bare_s(workload: StepWorkload) -> float:
-    begin_s = time.perf_counter()
+def _step(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> None:
+    """One training step, with this between backward and the optimizer."""
     workload.optimizer.zero_grad(set_to_none=True)
     workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+    before_update()
     workload.optimizer.step()
+
+
+def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> float:
+    """What such a step took [s]."""
+    begin_s = time.perf_counter()
+    _step(workload, before_update)
     return time.perf_counter() - begin_s
 
 
@@ -249,24 +254,18 @@ def _meet(
     """Steps with an all-reduce of one element after backward, and without, in turn."""
     token = torch.zeros(1)
 
-    def step(meet: bool) -> float:
-        begin_s = time.perf_counter()
-        workload.optimizer.zero_grad(set_to_none=True)
-        workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-        if meet:
-            dist.all_reduce(token, group=group)
-        workload.optimizer.step()
-        return time.perf_counter() - begin_s
+    def meet() -> None:
+        dist.all_reduce(token, group=group)
 
-    longest = torch.tensor([step(True)], dtype=torch.float64)
+    longest = torch.tensor([_step_s(workload, meet)], dtype=torch.float64)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
     pairs = min(MOST_MEETINGS, int(MEETING_S / (2 * longest.item())))
     for number in range(pairs if pairs >= FEWEST_MEETINGS else 0):
         note(f"meeting, step {number + 1} of {pairs}")
         # Two of a kind in a row: the first of those that meet also waits for what the ranks drifted apart before.
-        step(True)
-        found.met_s.append(step(True))
-        found.bare_s.append(step(False))
+        _step_s(workload, meet)
+        found.met_s.append(_step_s(workload, meet))
+        found.bare_s.append(_step_s(workload))
 
 
 def summarise_contention(ranks: Sequence[Measured]) -> Contention:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -132,13 +131,7 @@ def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
     took_s = []
     for number in range(count + 1):
         rank.note(f"step without communication, again, {number + 1} of {count + 1}")
-        rank.device_idle()
-        start_s = time.perf_counter()
-        rank.workload.optimizer.zero_grad(set_to_none=True)
-        rank.workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-        rank.workload.optimizer.step()
-        rank.device_idle()
-        took_s.append(time.perf_counter() - start_s)
+        took_s.append(rank.timed_step())
     found = median_estimate([max(ranks) for ranks in zip(*gathered(took_s[1:]), strict=True)])
     if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
         return step

@@ -2,17 +2,16 @@
 
 From one saved state (parameters, buffers, optimizer, random numbers) and the same batches DDP takes k steps, and then
 the schedule does, each of its steps from where DDP's own had left off: from three ranks on the order in which an
-all-reduce adds depends on the buckets, and training amplifies what that changes (mobilenet_v2 on four ranks: 10⁻⁴ of
-an update after one step, a fifth after three, whoever adds). After each step parameters must be bitwise equal across
-ranks, and close to DDP's, measured against how far that step moved them:
+all-reduce adds depends on the buckets, and training amplifies what that changes, whoever adds. After each step
+parameters must be bitwise equal across ranks, and close to DDP's, measured against how far that step moved them:
 
     difference(p) = max|a - b| / (max|b - start| + 100 ε max|b| + 10⁻³ U),   U: the largest update of all parameters
 
 with the schedule's a, DDP's b and the dtype's ε. The denominator is the update, not the parameter: a schedule that
 forgot to send one small layer's gradient differs by about 1 here, and by nothing visible against the parameter itself.
-The second term is rounding: one unit in the last place counts for a hundredth. The third is for gradients that are zero
-but for rounding, such as that of a bias which the next batch-norm takes out again. A layer that is forgotten is still
-seen when its update is more than 2·10⁻⁵ of the largest.
+The second term is rounding: one unit in the last place counts for a hundredth. The third is there from three ranks on
+alone, for gradients that are zero but for rounding, such as that of a bias which the next batch-norm takes out again. A
+layer that is forgotten is then still seen when its update is more than 2·10⁻⁵ of the largest.
 """
 
 from __future__ import annotations
@@ -20,14 +19,20 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from xbench.records import Parity
+from xbench.runtime.program import block_id
+from xbench.schedules.base import Handle
+from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload
+
+if TYPE_CHECKING:
+    from xbench.runtime.worker import Rank
 
 TOLERANCE = 0.02
 _ULPS = 100.0
@@ -70,12 +75,54 @@ def parameters(workload: Workload) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in workload.model.named_parameters()}
 
 
+def gate(rank: Rank, mode: ModeSpec) -> None:
+    """k steps of this mode beside k steps of DDP, on the same data; the verdict goes to the journal.
+
+    DDP's own are taken once and kept in `rank.reference`.
+    """
+    steps = rank.run.effort.parity_steps
+    what = f"gate {mode.text}"
+
+    def steps_of(which: ModeSpec, train: Callable[[Handle], None]) -> None:
+        def attached() -> None:
+            with rank.attach(which) as handle:
+                train(handle)
+
+        trained(rank.workload, rank.snapshot, attached)
+
+    if rank.reference is None:
+        states = [parameters(rank.workload)]
+
+        def keep() -> None:
+            states.append(parameters(rank.workload))
+
+        ddp = ModeSpec(text="ddp", name="ddp", carrier="ddp")
+        steps_of(ddp, lambda handle: rank.train(handle, steps, "gate ddp", keep))
+        rank.reference = states
+    beside = Beside(rank.workload, rank.reference, rank.group)
+    if mode.name == "crossover":
+        block, pattern = block_id("gate", mode), tuple(range(rank.program.jobs))
+        steps_of(
+            mode,
+            lambda handle: rank.train_in_turns(
+                handle, block, pattern, steps, what, mark=lambda: None, applied=beside.step
+            ),
+        )
+    else:
+        steps_of(mode, lambda handle: rank.train(handle, steps, what, beside.step))
+    rank.journal.write("parity", mode=mode.text, **beside.verdict().model_dump())
+
+
 class Beside:
     """A schedule's steps beside DDP's. `states`: DDP's parameters before the first step and after each of its k."""
 
-    def __init__(self, workload: Workload, states: Sequence[dict[str, Tensor]]) -> None:
+    def __init__(
+        self, workload: Workload, states: Sequence[dict[str, Tensor]], group: dist.ProcessGroup | None
+    ) -> None:
         self._workload = workload
         self._states = states
+        self._group = group
+        self._reordered = dist.get_world_size(group) > 2  # a sum of two is the same in either order
         self._taken = 0
         self._worst: float = 0.0
         self._worst_name: str | None = None
@@ -88,7 +135,9 @@ class Beside:
             return
         before, there = self._states[self._taken - 1], self._states[self._taken]
         mine = dict(self._workload.model.named_parameters())
-        worst, name = largest_difference({n: value.detach() for n, value in mine.items()}, there, before)
+        worst, name = largest_difference(
+            {n: value.detach() for n, value in mine.items()}, there, before, reordered=self._reordered
+        )
         if not worst <= self._worst and not math.isnan(self._worst):
             self._worst, self._worst_name = worst, name
         with torch.no_grad():
@@ -96,17 +145,19 @@ class Beside:
                 self._digests[n] = _digest(value, self._digests.get(n, ""))
                 value.copy_(there[n])
 
-    def verdict(self, group: dist.ProcessGroup | None) -> Parity:
-        """On every rank alike: the worst rank decides. Collective: every rank of `group` must call it."""
+    def verdict(self) -> Parity:
+        """On every rank alike: the worst rank decides. Collective: every rank of the group must call it."""
         steps = len(self._states) - 1
-        found: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(found, (self._digests, self._worst, self._worst_name, self._taken), group=group)
+        found: list[Any] = [None] * dist.get_world_size(self._group)
+        said = (self._digests, self._worst, self._worst_name, self._taken)
+        dist.all_gather_object(found, said, group=self._group)
         first = found[0][0]
         unequal = [name for name in first if any(rank[0].get(name) != first[name] for rank in found)]
         worst, worst_name = max(((rank[1], rank[2]) for rank in found), key=lambda pair: (pair[0] != pair[0], pair[0]))
         message = None
-        if any(rank[3] != steps for rank in found):
-            message = f"it took {found[0][3]} steps in place of {steps}"
+        taken = next((rank[3] for rank in found if rank[3] != steps), steps)
+        if taken != steps:
+            message = f"it took {taken} steps in place of {steps}"
         elif unequal:
             message = f"ranks disagree on {unequal[0]!r}" + (
                 f" and {len(unequal) - 1} more" if len(unequal) > 1 else ""
@@ -125,12 +176,16 @@ class Beside:
 
 
 def largest_difference(
-    result: dict[str, Tensor], reference: dict[str, Tensor], start: dict[str, Tensor]
+    result: dict[str, Tensor], reference: dict[str, Tensor], start: dict[str, Tensor], *, reordered: bool
 ) -> tuple[float, str | None]:
-    """The largest difference(p) of the module's formula, NaN before all, and whose it is; (0, None) for none at all."""
+    """The largest difference(p) of the module's formula, NaN before all, and whose it is; (0, None) for none at all.
+
+    `reordered`: whether sums over ranks may have been made in another order, which brings in the term with U.
+    """
     filled = {name: b for name, b in reference.items() if b.numel()}
     updates = {name: float((b.double() - start[name].double()).abs().max()) for name, b in filled.items()}
-    least = _NULL * max((update for update in updates.values() if math.isfinite(update)), default=0.0)
+    largest = max((update for update in updates.values() if math.isfinite(update)), default=0.0)
+    least = _NULL * largest if reordered else 0.0
     worst, worst_name = 0.0, None
     for name, b in filled.items():
         a = result[name]

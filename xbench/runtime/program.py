@@ -97,3 +97,8 @@ def steps_in_block(run: RunSpec, slowest_step_s: float) -> int:
 def turns_in_block(pattern: Sequence[int], job: int, rounds: int) -> int:
     """Turns that a job takes in `rounds` rounds of the pattern."""
     return rounds * list(pattern).count(job)
+
+
+def block_id(kind: str, mode: ModeSpec) -> int:
+    """A number for the gate's turns that no timed block uses and all jobs agree on."""
+    return 1_000_000 + sum(ord(letter) * (place + 1) for place, letter in enumerate(kind + mode.text))

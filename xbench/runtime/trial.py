@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -126,14 +125,9 @@ def _run(
             for step in range(1 + TIMED_STEPS):
                 rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
                 dist.all_reduce(torch.zeros(1, device=rank.device))
-                rank.device_idle()
-                start_s = time.perf_counter()
-                rank.workload.optimizer.zero_grad(set_to_none=True)
-                rank.workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-                rank.workload.optimizer.step()
-                rank.device_idle()
+                took_s = rank.timed_step()
                 if step:
-                    times[place].append(time.perf_counter() - start_s)
+                    times[place].append(took_s)
             engine.detach()
     slowest = torch.tensor(times, dtype=torch.float64, device=rank.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)

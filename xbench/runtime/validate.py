@@ -54,7 +54,7 @@ from xbench.runtime.progress import stamp
 from xbench.runtime.run import RunRequest, execute
 from xbench.spec import Effort, FabricSpec, ModeSpec, WorkloadSpec
 from xbench.stats.compare import paired_ratio
-from xbench.stats.validation import goals, summaries
+from xbench.stats.validation import CONTROLS, goals, summaries
 from xbench.units import parse_rate
 from xbench.workloads.probe import probe
 
@@ -238,7 +238,7 @@ def unsteady(cell: ValidationCell) -> bool:
     """Whether the machine computed at another speed in the blocks than in the profile, and the steps feel it."""
     moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
     shortest_s = min(
-        (point.measured_step_s.median for point in cell.points if point.mode != "compute"),
+        (point.measured_step_s.median for point in cell.points if point.mode not in CONTROLS),
         default=cell.compute_s,
     )
     return moved_s > STATIONARY * cell.compute_s and moved_s > FELT * shortest_s

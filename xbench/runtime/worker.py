@@ -30,11 +30,10 @@ from xbench.crossover.job import crossover_steps
 from xbench.errors import UsageError
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
-from xbench.records import Parity
 from xbench.runtime import parity
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
-from xbench.runtime.program import JobPlan, Phase, Program, job_times, steps_in_block, turns_in_block, twins
+from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times, steps_in_block, turns_in_block, twins
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
@@ -136,6 +135,16 @@ class Rank:
         """Wait until the device has done all that it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def timed_step(self) -> float:
+        """One training step under whatever is attached: what it took on this rank [s]."""
+        self.device_idle()
+        start_s = time.perf_counter()
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        self.workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+        self.workload.optimizer.step()
+        self.device_idle()
+        return time.perf_counter() - start_s
 
     # --- profile ---------------------------------------------------------------------------------------------------
 
@@ -253,40 +262,10 @@ class Rank:
     # --- correctness gate ------------------------------------------------------------------------------------------
 
     def gate(self, phase: Phase) -> None:
-        """k steps of this mode beside k steps of DDP, on the same data; see `parity`."""
+        """See `parity.gate`."""
         mode = self.program.mode(phase.mode)
-        if self.refuses(mode) or not self.takes_part(mode):
-            return
-        steps = self.run.effort.parity_steps
-        what = f"gate {mode.text}"
-        if self.reference is None:
-            ddp = ModeSpec(text="ddp", name="ddp", carrier="ddp")
-            states = [parity.parameters(self.workload)]
-
-            def keep() -> None:
-                states.append(parity.parameters(self.workload))
-
-            self._trained(ddp, lambda handle: self.train(handle, steps, "gate ddp", keep))
-            self.reference = states
-        beside = parity.Beside(self.workload, self.reference)
-        if mode.name == "crossover":
-            pattern = tuple(range(self.program.jobs))
-            block = _block_id("gate", mode)
-            self._trained(
-                mode,
-                lambda handle: self.train_in_turns(handle, block, pattern, steps, what, _nothing, beside.step),
-            )
-        else:
-            self._trained(mode, lambda handle: self.train(handle, steps, what, beside.step))
-        verdict: Parity = beside.verdict(self.group)
-        self.journal.write("parity", mode=mode.text, **verdict.model_dump())
-
-    def _trained(self, mode: ModeSpec, train: Callable[[Handle], None]) -> None:
-        def attached() -> None:
-            with self.attach(mode) as handle:
-                train(handle)
-
-        parity.trained(self.workload, self.snapshot, attached)
+        if not self.refuses(mode) and self.takes_part(mode):
+            parity.gate(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:
         """Whether a schedule refuses one of the jobs' models: tried once a mode, on every rank alike.
@@ -294,7 +273,7 @@ class Rank:
         The mode is then left out for all jobs, which would wait for each other otherwise, and the others go on.
         """
         if mode.text not in self.refused:
-            marker = self.directory / f"refused-{_block_id('', mode)}"
+            marker = self.directory / f"refused-{block_id('', mode)}"
             try:
                 self.attach(mode).detach()
             except UsageError as error:
@@ -376,15 +355,6 @@ class Rank:
         """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
         self.device_idle()
         return time.monotonic(), self.clock.mark()
-
-
-def _nothing() -> None:
-    pass
-
-
-def _block_id(kind: str, mode: ModeSpec) -> int:
-    """A number for the gate's turns that no timed block uses and all jobs agree on."""
-    return 1_000_000 + sum(ord(letter) * (place + 1) for place, letter in enumerate(kind + mode.text))
 
 
 def main(argv: list[str]) -> NoReturn:

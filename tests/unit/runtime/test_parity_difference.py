@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from xbench.runtime.parity import TOLERANCE, largest_difference
+from xbench.records import Parity
+from xbench.runtime.parity import TOLERANCE, Beside, largest_difference
 
 START = {"weight": torch.zeros(3), "bias": torch.zeros(1)}
 
@@ -17,34 +22,157 @@ def moved(weight: float, bias: float) -> dict[str, Tensor]:
     return {"weight": torch.full((3,), weight), "bias": torch.full((1,), bias)}
 
 
+def difference_of(
+    result: dict[str, Tensor], reference: dict[str, Tensor], start: dict[str, Tensor], reordered: bool = True
+) -> tuple[float, str | None]:
+    return largest_difference(result, reference, start, reordered=reordered)
+
+
 def test_equal_networks_do_not_differ() -> None:
-    assert largest_difference(moved(0.1, 0.01), moved(0.1, 0.01), START) == (0.0, None)
-    assert largest_difference({}, {}, {}) == (0.0, None)
-    assert largest_difference({"empty": torch.zeros(0)}, {"empty": torch.zeros(0)}, {"empty": torch.zeros(0)})[0] == 0.0
+    assert difference_of(moved(0.1, 0.01), moved(0.1, 0.01), START) == (0.0, None)
+    assert difference_of({}, {}, {}) == (0.0, None)
+    assert difference_of({"empty": torch.zeros(0)}, {"empty": torch.zeros(0)}, {"empty": torch.zeros(0)})[0] == 0.0
 
 
 @pytest.mark.parametrize("bias", [0.1, 1e-3, 1e-5])
 def test_a_small_layer_that_was_forgotten_is_seen(bias: float) -> None:
-    difference, name = largest_difference(moved(0.1, 0.0), moved(0.1, bias), START)
+    difference, name = difference_of(moved(0.1, 0.0), moved(0.1, bias), START)
     assert name == "bias"
     assert difference == pytest.approx(bias / (bias + 1e-4), rel=1e-3)
     assert difference > TOLERANCE
 
 
 def test_a_gradient_that_is_zero_but_for_rounding_may_differ_altogether() -> None:
-    difference, name = largest_difference(moved(0.1, -1e-7), moved(0.1, 1e-7), START)
+    difference, name = difference_of(moved(0.1, -1e-7), moved(0.1, 1e-7), START)
     assert name == "bias"
     assert difference == pytest.approx(2e-7 / 1e-4, rel=0.01)
     assert difference < TOLERANCE
 
 
+def test_where_sums_have_one_order_such_a_gradient_must_agree_too() -> None:
+    difference, name = difference_of(moved(0.1, -1e-7), moved(0.1, 1e-7), START, reordered=False)
+    assert name == "bias"
+    assert difference == pytest.approx(2e-7 / 1e-7, rel=0.01)
+    assert difference_of(moved(0.1, 0.0), moved(0.1, 1e-5), START, reordered=False)[0] == pytest.approx(1.0, rel=1e-3)
+
+
 def test_what_did_not_move_at_all_must_be_equal() -> None:
     still = moved(0.0, 0.0)
-    assert largest_difference(still, still, START) == (0.0, None)
-    assert largest_difference(moved(0.0, 1e-30), still, START) == (1.0, "bias")
+    assert difference_of(still, still, START) == (0.0, None)
+    assert difference_of(moved(0.0, 1e-30), still, START) == (1.0, "bias")
 
 
 def test_no_number_is_the_worst() -> None:
-    difference, name = largest_difference(moved(math.nan, 0.01), moved(0.1, 0.01), START)
+    difference, name = difference_of(moved(math.nan, 0.01), moved(0.1, 0.01), START)
     assert math.isnan(difference)
     assert name == "weight"
+
+
+# --- the gate's steps beside DDP's ------------------------------------------------------------------------------------
+
+DDP = (0.1, 0.01)
+"""What each of DDP's steps adds to the weight and the bias."""
+
+
+class Trained:
+    """A workload as far as the gate needs it: a model whose parameters a schedule's step moves."""
+
+    def __init__(self) -> None:
+        self.model = nn.Module()
+        self.model.weight = nn.Parameter(torch.zeros(3))
+        self.model.bias = nn.Parameter(torch.zeros(1))
+
+
+class Rank(threading.Thread):
+    """One rank's side of the gate, whose schedule adds these to the weight and the bias, step by step."""
+
+    def __init__(self, group: Any, updates: Sequence[tuple[float, float]]) -> None:
+        super().__init__(daemon=True)
+        self.group, self.updates = group, updates
+        self.parity: Parity | None = None
+
+    def run(self) -> None:
+        trained: Any = Trained()
+        beside = Beside(trained, [moved(DDP[0] * k, DDP[1] * k) for k in range(4)], self.group)
+        for weight, bias in self.updates:
+            with torch.no_grad():
+                trained.model.weight += weight
+                trained.model.bias += bias
+            beside.step()
+        self.parity = beside.verdict()
+
+
+class Group:
+    """Ranks that are threads: gathers what each of them says."""
+
+    def __init__(self, *updates: Sequence[tuple[float, float]]) -> None:
+        self.ranks = [Rank(self, each) for each in updates]
+        self.said: dict[int, object] = {}
+        self.all_said = threading.Barrier(len(updates), timeout=10)
+
+    def gather(self, found: list[object], said: object, group: Group) -> None:
+        assert group is self
+        self.said[threading.get_ident()] = said
+        self.all_said.wait()
+        found[:] = [self.said[rank.ident or 0] for rank in self.ranks]
+
+
+def verdict(monkeypatch: pytest.MonkeyPatch, *updates: Sequence[tuple[float, float]]) -> Parity:
+    """What the gate says of a schedule whose ranks make these updates, one sequence a rank."""
+    group = Group(*updates)
+    monkeypatch.setattr(dist, "get_world_size", lambda group: len(group.ranks))
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, said, group: group.gather(found, said, group))
+    for rank in group.ranks:
+        rank.start()
+    for rank in group.ranks:
+        rank.join(20)
+    first, *others = [rank.parity for rank in group.ranks]
+    assert first is not None
+    assert all(other == first for other in others)
+    return first
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_schedule_that_takes_ddps_steps_passes(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    found = verdict(monkeypatch, *[[DDP] * 3] * ranks)
+    assert found.ok
+    assert found.steps == 3
+    assert (found.max_relative_difference or 0) < 1e-5
+    assert found.message is None
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_layer_forgotten_at_any_one_step_is_refused(monkeypatch: pytest.MonkeyPatch, step: int, ranks: int) -> None:
+    updates = [(0.1, 0.0 if number == step else 0.01) for number in range(3)]
+    found = verdict(monkeypatch, *[updates] * ranks)
+    assert not found.ok
+    assert found.max_relative_difference == pytest.approx(1, rel=0.02)
+    assert "bias" in (found.message or "")
+
+
+def test_one_rank_that_forgot_a_layer_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verdict(monkeypatch, [DDP] * 3, [DDP, (0.1, 0.0), DDP])
+    assert not found.ok
+    assert not found.bitwise_across_ranks
+    assert "bias" in (found.message or "")
+
+
+def test_ranks_that_differ_in_a_last_place_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verdict(monkeypatch, [DDP] * 3, [DDP, (0.1, 0.01 + 1e-8), DDP])
+    assert not found.ok
+    assert not found.bitwise_across_ranks
+    assert (found.max_relative_difference or 0) < TOLERANCE
+
+
+def test_a_schedule_that_skipped_a_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verdict(monkeypatch, [DDP] * 3, [DDP] * 2)
+    assert not found.ok
+    assert found.message == "it took 2 steps in place of 3"
+
+
+def test_a_gradient_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verdict(monkeypatch, *[[DDP, (0.1, math.nan), DDP]] * 2)
+    assert not found.ok
+    assert found.max_relative_difference is None
+    assert "bias" in (found.message or "")
