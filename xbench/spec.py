@@ -22,6 +22,7 @@ class Spec(BaseModel):
 DType = Literal["fp32", "bf16"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
+GlooThreads = Literal["first", "plain"]
 
 
 class WorkloadSpec(Spec):
@@ -101,6 +102,7 @@ class RunSpec(Spec):
     effort: Effort = Effort()
     device: DeviceType = "cpu"
     timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
+    gloo_threads: GlooThreads = Field(default="first", description="whether Gloo's sending threads run before its loop")
 
 
 def parse_options(text: str) -> tuple[str, dict[str, str]]:

@@ -12,6 +12,7 @@ import pytest
 from typed_commands import NETNS, TINY, left_behind, only_record, ran, xbench
 
 from xbench.records import Comparison, Profile, load
+from xbench.schedules.gloo_threads import NOTE, PLAIN
 
 pytestmark = pytest.mark.integration
 SHORT = ("--launches", "1", "--rounds", "4", "--steps", "3")
@@ -197,6 +198,17 @@ def test_a_users_own_factory(tmp_path: Path) -> None:
     assert isinstance(record, Comparison)
     assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
     assert record.samples[0].samples_per_step == 12
+
+
+def test_gloo_s_threads_stay_as_they_come_where_asked(tmp_path: Path) -> None:
+    done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp", "--gloo-threads", "plain",
+                  "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path)
+    assert isinstance(record, Comparison)
+    assert record.spec.gloo_threads == "plain"
+    assert PLAIN in record.fabric.notes
+    assert NOTE not in record.fabric.notes
 
 
 # --- shaped links and two jobs ---------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ def compare(
     fabric: str,
     device: str,
     json_to: str | None,
+    gloo_threads: str,
     timeout_s: float,
     output: Path,
 ) -> int:
@@ -80,6 +81,7 @@ def compare(
         fabric=parse_fabric(fabric),
         effort=effort,
         device=device,  # type: ignore[arg-type]
+        gloo_threads=gloo_threads,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
     )

@@ -1,7 +1,8 @@
 """Options that several commands share, one decorator a group, and how their values become specs.
 
 `workload_options` passes `batch_size, image_size, seq_len, dtype, optimizer, seed`; `effort_options` passes
-`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to, timeout_s, output`. `--debug`
+`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to,
+gloo_threads, timeout_s, output`. `--debug`
 is added to every command by `xbench.cli`. Only click is imported here: `--help` stays fast.
 """
 
@@ -83,13 +84,15 @@ def effort_options(command: F) -> F:
 
 
 def run_options(command: F) -> F:
-    """`--fabric --device --json --timeout --output`."""
+    """`--fabric --device --json --gloo-threads --timeout --output`."""
     return _all(
         click.option("--fabric", default="auto", show_default=True, metavar="SPEC",
                      help="local:ranks=N, shaped:hosts=H,rate=R[,ranks=K], cluster, or auto."),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
                      help="Where to compute; auto takes GPUs where there are any."),
         json_option,
+        click.option("--gloo-threads", type=click.Choice(["first", "plain"]), default="first", show_default=True,
+                     help="Gloo's sending threads before its event loop, in every mode, or as they come."),
         timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
                      help="Folder that keeps each run's record."),

@@ -30,6 +30,7 @@ def profile(
     fabric: str,
     device: str,
     json_to: str | None,
+    gloo_threads: str,
     timeout_s: float,
     output: Path,
 ) -> int:
@@ -53,6 +54,7 @@ def profile(
         fabric=parse_fabric(fabric),
         effort=Effort(profile_steps=steps, launches=1),
         device=device,  # type: ignore[arg-type]
+        gloo_threads=gloo_threads,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
     )

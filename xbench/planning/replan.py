@@ -148,6 +148,7 @@ def to_profile(planned: Planned, command: str) -> Profile:
             effort=spec.effort,
             device=spec.device,
             timeout_s=spec.timeout_s,
+            gloo_threads=spec.gloo_threads,
         ),
         environment=record.environment,
         fabric=scenario.fabric,

@@ -33,7 +33,7 @@ from xbench.runtime.inside import our_rank, run_inside
 from xbench.runtime.launch import AuxiliaryCommand, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
-from xbench.spec import DeviceType, Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -51,6 +51,7 @@ class RunRequest:
     modes: Sequence[ModeSpec] = ()
     reference: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    gloo_threads: GlooThreads = "first"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
@@ -146,6 +147,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         effort=request.effort,
         device=device,
         timeout_s=request.timeout_s,
+        gloo_threads=request.gloo_threads,
     )
     return run, found, notes
 

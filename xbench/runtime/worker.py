@@ -37,7 +37,7 @@ from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times,
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.gloo_threads import NOTE, favour_gloo_threads
+from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload, build
 
@@ -84,8 +84,9 @@ class Rank:
         self.group = dist.group.WORLD
         if backend == "gloo":
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
-            if favour_gloo_threads() and self.rank == 0:
-                self.journal.write("remark", message=NOTE)
+            said = PLAIN if self.run.gloo_threads == "plain" else NOTE if favour_gloo_threads() else None
+            if said is not None and self.rank == 0:
+                self.journal.write("remark", message=said)
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         self.snapshot = parity.Snapshot(self.workload)

@@ -7,7 +7,7 @@ lock's holder needs the same core, the loop spins until the scheduler's next tic
 the loop costs nobody anything. Two things are needed: a higher weight (nice), and a short slice, because Linux lets a
 woken thread interrupt a running one before the end of its slice only where its own is shorter (custom slices of fair
 threads: `sched_setattr`, Linux 6.12; older kernels ignore them). results/gloo-priority.json has the times with and
-without. Every mode of a comparison runs in the same process and gains alike.
+without. Every mode of a comparison runs in the same process and has it; schedules with many buckets gain most.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ SLICE_NS = 100_000
 """The shortest that the kernel accepts."""
 
 NOTE = f"Gloo's sending threads run before its event loop (nice {NICE}, slices of {SLICE_NS / 1e6:g} ms)"
+
+PLAIN = "Gloo's threads run as they come (--gloo-threads plain)"
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = struct.Struct("IIQiIQQQ")
