@@ -201,8 +201,8 @@ def test_a_users_own_factory(tmp_path: Path) -> None:
 
 
 def test_gloo_s_threads_stay_as_they_come_where_asked(tmp_path: Path) -> None:
-    done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp", "--gloo-threads", "plain",
-                  "--output", str(tmp_path))  # fmt: skip
+    done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp",
+                  "--gloo-threads", "plain", "--output", str(tmp_path))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
