@@ -11,7 +11,7 @@ from xbench.records import load
 from xbench.report.terminal import show
 
 ROOT = Path(__file__).parent.parent
-PICTURES = {"compare": ("results/resnet18-1gbit.json", "xbench report results/resnet18-1gbit.json")}
+PICTURES = {"compare": ("results/resnet18-b14-1gbit.json", "xbench report results/resnet18-b14-1gbit.json")}
 
 
 def main() -> None:

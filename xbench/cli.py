@@ -176,6 +176,10 @@ def _usage(error: click.ClickException) -> tuple[str, str | None]:
         parameter = error.param
         name = (error.param_hint or (parameter.get_error_hint(context) if parameter and context else None)) or "value"
         told = _uncapital(error.message).replace("valid integer range", "whole number").replace("<=x<=", " to ")
+        kind = getattr(parameter, "type", None)
+        if isinstance(kind, click.Choice):
+            close = nearest(error.message.partition("'")[2].partition("'")[0], [str(one) for one in kind.choices])
+            hint = f"did you mean {close!r}?" if close else hint
         return f"{str(name).strip(chr(39))}: {told}", hint
     told, _, close = error.format_message().partition(" Did you mean ")
     if close:

@@ -85,14 +85,17 @@ def governor(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> str | 
 
 
 def commit(folder: Path = Path(__file__).parent) -> str | None:
-    """The git commit of the xbench checkout that runs, with '+' when files differ from it; None outside a checkout."""
+    """The git commit of the xbench checkout that runs, with '+' when files differ from it; None outside a checkout.
+
+    Results do not count: writing one does not change the code that made it.
+    """
     root = folder.resolve().parent
     if not (root / ".git").exists():
         return None
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
         return None
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     return head + ("+" if changed else "")
 
 

@@ -87,6 +87,8 @@ def test_version(run: Callable[..., Outcome]) -> None:
         (["modes", "--hepl"], "xbench modes has no option '--hepl'", "did you mean --help?"),
         (["fabric", "claen"], "no such command 'claen'", "did you mean 'clean'?"),
         (["--versoin"], "xbench has no option '--versoin'", "did you mean --version?"),
+        (["compare", "--gloo-threads", "plian"], "--gloo-threads: 'plian' is not one of 'first', 'plain'",
+         "did you mean 'plain'?"),
         (["report"], "missing argument 'RESULT'", "xbench report --help lists what it takes"),
         (["modes", "x"], "got unexpected extra argument (x)", "xbench modes --help lists what it takes"),
         (["report", "/none"], "there is no result file '/none'",

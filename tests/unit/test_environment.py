@@ -64,9 +64,13 @@ def test_commit_names_the_head_and_marks_changes(tmp_path: Path) -> None:
     git("init", "-q")
     assert commit(package) is None  # no commit yet
     (package / "file.py").write_text("one\n")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "one.json").write_text("{}")
     git("add", ".")
     git("commit", "-q", "-m", "one")
     head = git("rev-parse", "HEAD")
+    assert commit(package) == head
+    (tmp_path / "results" / "one.json").write_text("{ }")
     assert commit(package) == head
     (package / "file.py").write_text("two\n")
     assert commit(package) == head + "+"
