@@ -97,6 +97,13 @@ class ContentionPoint(Part):
     compute_slowdown: float = Field(description="time of the computation beside them over its time alone")
 
 
+class Stall(Part):
+    """What so many buckets were measured to cost a short step beyond what the rest of the model says."""
+
+    buckets: int = Field(ge=1)
+    seconds: float
+
+
 class Contention(Part):
     """Communication is not free for compute: both at once against each alone."""
 
@@ -105,6 +112,7 @@ class Contention(Part):
     copy_s_per_byte: float = Field(default=0.0, description="copying a gradient into its bucket")
     meeting_s: float = Field(default=0.0, description="what it costs the ranks to meet once a step, beyond T")
     points: list[ContentionPoint]
+    stalls: list[Stall] = Field(default=[], description="by number of buckets, ascending; none where steps are long")
 
 
 class Slice(Part):

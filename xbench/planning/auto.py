@@ -90,10 +90,11 @@ class Search:
         return self._share(complete_s, [self._carried[b] - self._carried[a] for a, b in itertools.pairwise(edges)])
 
     def _share(self, complete_s: Sequence[float], nbytes: Sequence[int]) -> float:
-        return share(
+        shared = share(
             complete_s, nbytes, self.curve, self.contention,
             backward_s=self.backward_s, optimizer_s=self.optimizer_s, early_update=True,
-        ).end_s  # fmt: skip
+        )  # fmt: skip
+        return shared.end_s + self.contention.stall_s(len(nbytes))
 
     def candidates(self) -> list[Candidate]:
         """Every family's plan, the best first; equal plans once."""

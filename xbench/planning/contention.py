@@ -11,7 +11,8 @@ behind the other):
 Collectives of which two are in flight take another time even while nothing computes (they hide each other's latency, or
 fight for one core), so there is a third table: their time each over that of one (`paired_quiet`). And once a step the
 ranks must meet: the slowest of them, and the waking of threads that slept through the computation, cost `meeting_s`
-beyond T, whatever the buckets.
+beyond T, whatever the buckets. A short step also pays for the number of its buckets (`stall_s`): see
+`xbench.runtime.stalls`, which measures it.
 
 `share` then runs one backward pass as a fluid: while a collective is under way the computation proceeds at 1/σ, and
 while something computes the collective proceeds at 1/(ρ·T). Collectives are served first in, first out. Between two
@@ -53,6 +54,8 @@ class Contention:
     """(2, P): time of a collective, one and two in flight, while nothing computes, over its T; None: T always."""
 
     meeting_s: float = 0.0
+    stalls: tuple[tuple[int, float], ...] = ()
+    """(buckets, seconds), ascending: what so many buckets cost a short step beyond all else."""
 
     @classmethod
     def of(cls, measured: records.Contention, transfer: Transfer | None = None) -> Contention:
@@ -101,6 +104,7 @@ class Contention:
             measured.copy_s_per_byte,
             quiet,
             measured.meeting_s,
+            tuple(sorted((stall.buckets, stall.seconds) for stall in measured.stalls)),
         )
 
     @classmethod
@@ -109,7 +113,7 @@ class Contention:
         return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
 
     def amplified(self, factor: float) -> Contention:
-        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies and meetings."""
+        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies, meetings and stalls."""
         return replace(
             self,
             collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
@@ -118,6 +122,7 @@ class Contention:
             copy_s_per_byte=self.copy_s_per_byte * factor,
             quiet=np.maximum(0.05, 1.0 + factor * (self.quiet - 1.0)) if self.quiet is not None else None,
             meeting_s=self.meeting_s * factor,
+            stalls=tuple((buckets, seconds * factor) for buckets, seconds in self.stalls),
         )
 
     def with_hooks(self, gradients: Sequence[Gradient]) -> list[Gradient]:
@@ -132,6 +137,13 @@ class Contention:
     def hooks_s(self, gradients: Sequence[Gradient]) -> float:
         """What all hooks and copies add to a backward pass [s]."""
         return sum(self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
+
+    def stall_s(self, buckets: int) -> float:
+        """What so many buckets add to a step [s]: straight between the numbers measured, flat beyond them."""
+        if not self.stalls or not buckets:
+            return 0.0
+        counts, seconds = zip(*self.stalls, strict=True)
+        return float(np.interp(buckets, counts, seconds))
 
     def collective_slowdown(self, nbytes: FloatArray) -> FloatArray:
         """ρ, of shape (2, K) for K sizes [B]: with one and with two in flight."""

@@ -215,22 +215,31 @@ def best_next_forward(
     elif contention is not None:
         step = replace(step, forward_s=step.forward_s + contention.meeting_s)
     curve = Curve.of(cost)
-    ahead = forward_layers(layers, step)
+
+    def charged(collectives: int) -> tuple[list[ForwardLayer], StepModel]:
+        stalled_s = contention.stall_s(collectives) if contention is not None else 0.0
+        slower = replace(step, forward_s=step.forward_s + stalled_s)
+        return forward_layers(layers, slower), slower
+
     dears = [
-        NextForward("dear", name, dear(ahead, step, buckets, curve, contention=contention), buckets=buckets)
+        NextForward("dear", name, dear(*charged(len(buckets)), buckets, curve, contention=contention), buckets=buckets)
         for name, buckets in _families(step, cost, curve)
     ]
     priorities = [
         NextForward(
             "priority",
             f"parts of at most {size} bytes",
-            priority(ahead, step, curve, partition_bytes=size, contention=contention),
+            priority(*charged(_count(step, size)), curve, partition_bytes=size, contention=contention),
             partition_bytes=size,
         )
         for size in _PARTITIONS
     ]
     best = [min(found, key=lambda one: one.step.step_s) for found in (dears, priorities)]
     return sorted(best, key=lambda one: one.step.step_s)
+
+
+def _count(step: StepModel, partition_bytes: int) -> int:
+    return sum(len(_parts(gradient.nbytes, partition_bytes)) for gradient in step.gradients)
 
 
 def _families(step: StepModel, cost: CostModel, curve: Curve) -> Iterator[tuple[str, Buckets]]:

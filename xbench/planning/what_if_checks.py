@@ -61,6 +61,7 @@ def check_contention(both: Contention | None) -> None:
     if both is None:
         return
     named = {name: getattr(both, name) for name in ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s")}
+    named |= {f"the stall of {stall.buckets} buckets": stall.seconds for stall in both.stalls}
     for name, value in named.items():
         if not 0 <= value <= LONGEST_S:
             raise ValueError(f"{name} is {value:g}, out of range 0 to {LONGEST_S:g}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,7 @@ from xbench.profilers.summary import cost_points, left_out, samples, summarise
 from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.runtime.program import JobPlan
+from xbench.runtime.stalls import measure_stalls
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine
 from xbench.spec import Effort
@@ -111,6 +113,10 @@ def profile_job(rank: Rank) -> JobPlan:
         Contention.of(contention, Curve.of(cost)) if contention is not None and cost is not None else None,
         buffer_bytes,
     )
+    if contention is not None and cost is not None:
+        with contextlib.suppress(UsageError):  # as above
+            contention = contention.model_copy(update={"stalls": measure_stalls(rank, planner, unused)})
+            planner = replace(planner, contention=Contention.of(contention, Curve.of(cost)))
     plans = planner.plans()
     if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):
         with contextlib.suppress(UsageError):  # as above

@@ -1,0 +1,87 @@
+"""What buckets cost a short step beyond what the model of contention knows, by how many they are.
+
+The model has times of collectives back to back, which are means over many. In a step of a few milliseconds it also
+counts *when* a thread waits: on one core a packet that arrives may let Gloo's event loop run in place of the thread
+that holds the lock the loop asks for, and nothing goes on until the scheduler's next tick. More buckets, more such
+moments. So short steps are run: the real engine with the gradients in a few equal parts and with one bucket a tensor,
+in turn with steps that send nothing. What they take longer than predicted is kept, and added to every prediction.
+Steps that compute for longer than SHORT_S are much longer than a tick, and nothing is measured for them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from xbench.planning import merge
+from xbench.planning.plans import Planner
+from xbench.planning.simulate import Buckets
+from xbench.records import Stall
+from xbench.schedules.engine import Engine
+
+if TYPE_CHECKING:
+    from xbench.runtime.worker import Rank
+
+SHORT_S = 0.03
+PARTS = (1, 3, 8)
+ROUNDS, STEPS = 5, 16
+"""Blocks of each kind, and timed steps a block."""
+
+
+def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[Stall]:
+    """Every rank calls it together and gets the same; none for a step that is not short. Raises UsageError, as the
+    engine does, for a model that it refuses.
+    """
+    if planner.step.compute_s > SHORT_S:
+        return []
+    gradients = planner.step.gradients
+    plans = {len(buckets): buckets for buckets in [*(parts(planner, count) for count in PARTS), merge.wfbp(gradients)]}
+    kinds: list[Buckets] = [[], *(plans[count] for count in sorted(plans))]
+    times: list[list[list[float]]] = [[] for _ in kinds]
+    for number in range(ROUNDS):
+        for offset in range(len(kinds)):
+            place = (number + offset) % len(kinds)
+            rank.note(f"steps with {len(kinds[place])} buckets, round {number + 1} of {ROUNDS}")
+            times[place].append(_block(rank, planner, kinds[place], unused))
+    slowest = torch.tensor(times, dtype=torch.float64)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=rank.group)
+    rank.workload.optimizer.zero_grad(set_to_none=True)
+    blocks_s: list[list[float]] = slowest.median(dim=2).values.tolist()
+    found = []
+    for buckets, took_s in zip(kinds[1:], blocks_s[1:], strict=True):
+        beyond_s = statistics.median(with_s - bare_s for with_s, bare_s in zip(took_s, blocks_s[0], strict=True))
+        known_s = planner.simulate("auto", buckets).step_s - planner.step.compute_s
+        found.append(Stall(buckets=len(buckets), seconds=max(0.0, beyond_s - known_s)))
+    return found
+
+
+def parts(planner: Planner, count: int) -> Buckets:
+    """The gradients in ready order in about `count` buckets of about equal bytes, each of one dtype."""
+    found: Buckets = [[]]
+    carried = 0
+    gradients, whole = planner.step.gradients, planner.step.grad_bytes
+    for index, gradient in enumerate(gradients):
+        full = carried * count >= whole * len(found)
+        if found[-1] and (full or gradient.dtype != gradients[index - 1].dtype):
+            found.append([])
+        found[-1].append(index)
+        carried += gradient.nbytes
+    return found
+
+
+def _block(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> list[float]:
+    """Steps [s] with these buckets, the first of which is not counted; without communication for none."""
+    engine = None
+    if buckets:
+        names = [gradient.name for gradient in planner.step.gradients]
+        named = [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
+        engine = Engine(rank.workload.model, rank.workload.optimizer, named, group=rank.group, wait="step")
+    dist.all_reduce(torch.zeros(1), group=rank.group)
+    took_s = [rank.timed_step() for _ in range(STEPS + 1)]
+    if engine is not None:
+        engine.detach()
+    return took_s[1:]
