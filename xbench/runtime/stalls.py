@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 0.03
 PARTS = (1, 3, 8)
-ROUNDS, STEPS = 5, 16
+ROUNDS, STEPS = 5, 32
 """Blocks of each kind, and timed steps a block."""
 
 
