@@ -123,6 +123,7 @@ EXITS = """
 """
 
 
+@pytest.mark.usefixtures("hangs_up")
 @pytest.mark.parametrize("how", ["atexit", "SIGTERM", "SIGHUP", "SIGINT"])
 def test_however_the_parent_ends_nothing_is_left(how):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(EXITS), how], capture_output=True, text=True)

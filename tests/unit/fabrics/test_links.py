@@ -131,6 +131,7 @@ def test_a_process_id_given_to_somebody_else_is_not_the_owner(tmp_path):
     assert not leftovers.owner_lives("dddddd", tmp_path)
 
 
+@pytest.mark.usefixtures("hangs_up")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_stop_signals_interrupt_like_ctrl_c(number):
     before = signal.getsignal(number)
