@@ -102,7 +102,9 @@ class RunSpec(Spec):
     effort: Effort = Effort()
     device: DeviceType = "cpu"
     timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
-    gloo_threads: GlooThreads = Field(default="first", description="whether Gloo's sending threads run before its loop")
+    gloo_threads: GlooThreads | None = Field(
+        default=None, description="whether Gloo's sending threads run before its loop; null in records that do not say"
+    )
 
 
 def parse_options(text: str) -> tuple[str, dict[str, str]]:

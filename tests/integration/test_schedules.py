@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typed_commands import said_by_two_ranks
 
 RANKS = Path(__file__).parent / "ranks" / "schedules.py"
 SCENARIOS = (
@@ -20,17 +18,7 @@ SCENARIOS = (
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start, because importing torch twice is what costs."""
-    store = tmp_path_factory.mktemp("store") / "store"
-    ranks = []
-    for rank in range(2):
-        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "STORE": str(store), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(RANKS), *SCENARIOS]
-        ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    try:
-        return [rank.communicate(timeout=200)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    return said_by_two_ranks(RANKS, *SCENARIOS, store=tmp_path_factory.mktemp("store") / "store", timeout_s=200)
 
 
 @pytest.mark.integration

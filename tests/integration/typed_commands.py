@@ -34,7 +34,7 @@ def only_record(folder: Path) -> Profile | Comparison:
     return load(path)
 
 
-def said_by_two_ranks(script: Path, *arguments: str, store: Path) -> list[str]:
+def said_by_two_ranks(script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
     """What two ranks print that run a script which meets over a file store."""
     ranks = []
     for rank in range(2):
@@ -42,7 +42,7 @@ def said_by_two_ranks(script: Path, *arguments: str, store: Path) -> list[str]:
         words = [sys.executable, str(script), *arguments]
         ranks.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:
-        return [rank.communicate(timeout=120)[0] for rank in ranks]
+        return [rank.communicate(timeout=timeout_s)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

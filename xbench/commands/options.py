@@ -1,9 +1,8 @@
 """Options that several commands share, one decorator a group, and how their values become specs.
 
 `workload_options` passes `batch_size, image_size, seq_len, dtype, optimizer, seed`; `effort_options` passes
-`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to,
-gloo_threads, timeout_s, output`. `--debug`
-is added to every command by `xbench.cli`. Only click is imported here: `--help` stays fast.
+`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to, gloo_threads, timeout_s,
+output`. `--debug` is added to every command by `xbench.cli`. Only click is imported here: `--help` stays fast.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from xbench.planning import merge
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.records import Stall
-from xbench.schedules.engine import Engine
+from xbench.runtime.trial import engine_of
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
@@ -75,11 +75,7 @@ def parts(planner: Planner, count: int) -> Buckets:
 
 def _block(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> list[float]:
     """Steps [s] with these buckets, the first of which is not counted; without communication for none."""
-    engine = None
-    if buckets:
-        names = [gradient.name for gradient in planner.step.gradients]
-        named = [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
-        engine = Engine(rank.workload.model, rank.workload.optimizer, named, group=rank.group, wait="step")
+    engine = engine_of(rank, planner, buckets, unused) if buckets else None
     dist.all_reduce(torch.zeros(1), group=rank.group)
     took_s = [rank.timed_step() for _ in range(STEPS + 1)]
     if engine is not None:

@@ -110,18 +110,23 @@ def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
     return kept
 
 
+def engine_of(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
+    """Our engine, attached, with these buckets and one for each parameter that got no gradient. Raises UsageError."""
+    names = [gradient.name for gradient in planner.step.gradients]
+    named = [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
+    return Engine(rank.workload.model, rank.workload.optimizer, named, group=rank.group, wait="step")
+
+
 def _run(
     rank: Rank, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Sequence[str]
 ) -> list[float]:
     """A step [s] of each candidate, of the slowest rank, in rounds whose order turns; see `_in_pairs`."""
     times: list[list[float]] = [[] for _ in shortlist]
-    names = [gradient.name for gradient in planner.step.gradients]
     for number in range(rounds):
         for offset in range(len(shortlist)):
             place = (number + offset) % len(shortlist)
             candidate = shortlist[place]
-            buckets = [[names[index] for index in bucket] for bucket in candidate.buckets] + [[n] for n in unused]
-            engine = Engine(rank.workload.model, rank.workload.optimizer, buckets, group=rank.group, wait="step")
+            engine = engine_of(rank, planner, candidate.buckets, unused)
             for step in range(1 + TIMED_STEPS):
                 rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
                 dist.all_reduce(torch.zeros(1, device=rank.device))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_scaling import COST, comparison, profile, step
 
+from xbench.commands.scale import scale as command
 from xbench.errors import RecordError, SpecError
 from xbench.planning.contention import Contention
 from xbench.planning.plans import PLANNED_MODES
@@ -197,6 +198,8 @@ def test_the_band_is_the_committed_validation_s() -> None:
     assert isinstance(committed, Validation)
     [everything] = [row for row in committed.errors if row.name == "all"]
     assert math.ceil(100 * everything.p95) == round(100 * ERROR_BAND.share)
+    (option,) = (option for option in command.params if option.name == "error_band")
+    assert f"else {ERROR_BAND.share:g}]" in (getattr(option, "help", None) or "")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 
 from xbench.planning.contention import Contention
@@ -52,6 +53,9 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """
     ran: list[int] = []
 
+    def slowest_of_both(times: torch.Tensor, op: Any, group: Any) -> None:
+        assert op == dist.ReduceOp.MAX  # the other rank is as fast
+
     def block(rank: Any, planner: Planner, buckets: list[list[int]], unused: Any) -> list[float]:
         ran.append(len(buckets))
         known_s = planner.simulate("auto", buckets).step_s if buckets else planner.step.compute_s
@@ -59,7 +63,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return [known_s + disturbed_s + max(0, len(buckets) - 1) * 25e-5] * stalls.STEPS
 
     monkeypatch.setattr(stalls, "_block", block)
-    monkeypatch.setattr(dist, "all_reduce", lambda slowest, op, group: slowest.copy_(slowest))
+    monkeypatch.setattr(dist, "all_reduce", slowest_of_both)
     return ran
 
 
