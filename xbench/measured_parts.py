@@ -115,6 +115,26 @@ class Contention(Part):
     stalls: list[Stall] = Field(default=[], description="by number of buckets, ascending; none where steps are long")
 
 
+class CalibrationPoint(Part):
+    """How long a collective was to take on an emulated link, and how long it took: median, launch to return."""
+
+    asked_s: float
+    got_s: float
+    ci95: Interval
+
+
+class EmulatedLink(Part):
+    """The link that an emulated fabric stands for, and how well it kept to it."""
+
+    model: CostModel = Field(description="what collectives were to take")
+    contention: Contention | None = Field(default=None, description="as measured with the model, and emulated too")
+    slowdown: float | None = Field(
+        default=None, description="of computation beside a collective, where it was asked for"
+    )
+    source: str | None = Field(default=None, description="the record that the model is from")
+    calibration: list[CalibrationPoint] = Field(default=[], description="made before anything was timed")
+
+
 class Slice(Part):
     """Something that took from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
 

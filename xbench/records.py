@@ -24,11 +24,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from xbench.errors import RecordError
 from xbench.measured_parts import (
     Bounds,
+    CalibrationPoint,
     Contention,
     ContentionPoint,
     CostModel,
     CostPoint,
     CostSegment,
+    EmulatedLink,
     Layer,
     Plan,
     Slice,
@@ -65,12 +67,14 @@ __all__ = [
     "AnyRecord",
     "AutoAgainst",
     "Bounds",
+    "CalibrationPoint",
     "Comparison",
     "Contention",
     "ContentionPoint",
     "CostModel",
     "CostPoint",
     "CostSegment",
+    "EmulatedLink",
     "Environment",
     "ErrorBand",
     "ErrorSummary",
@@ -191,6 +195,7 @@ class RecordBase(Part):
     spec: RunSpec
     environment: Environment
     fabric: FabricRecord
+    emulated: EmulatedLink | None = Field(default=None, description="of an emulated fabric")
     complete: bool
     error: str | None = Field(default=None, description="why the run ended early, one sentence")
     warnings: list[str] = []

@@ -46,21 +46,39 @@ class FabricSpec(Spec):
     """What connects the workers.
 
     `local`: `ranks` processes on this machine. `shaped`: `hosts` network namespaces of `ranks` processes each, joined
-    by links held to `rate` (tc's notation). `cluster`: ranks that torchrun started around us. `auto`: see
-    `xbench.fabrics.choose`.
+    by links held to `rate` (tc's notation). `emulated`: `ranks` processes that stand for `workers`, whose collectives
+    take as long as `rate`, `latency` and `topology` say, or as was measured in the record `source`. `cluster`: ranks
+    that torchrun started around us. `auto`: see `xbench.fabrics.choose`.
     """
 
-    name: Literal["auto", "local", "shaped", "cluster"]
+    name: Literal["auto", "local", "shaped", "emulated", "cluster"]
     hosts: int = 1
     ranks: int = 1
     rate: str | None = None
+    workers: int | None = Field(default=None, ge=2, description="of an emulated fabric")
+    latency: str | None = Field(default=None, description="of a message on an emulated link")
+    topology: str | None = Field(default=None, description="by which emulated workers are joined")
+    source: str | None = Field(default=None, description="the record that an emulated link is as")
+    contention: str | None = Field(
+        default=None, description="of an emulated link: on (the record's), off, or by how much it slows computation"
+    )
+
+    @property
+    def processes(self) -> int:
+        """Ranks that really run, of one job."""
+        return self.hosts * self.ranks
 
     @property
     def world_size(self) -> int:
-        """Ranks in all, of one job."""
-        return self.hosts * self.ranks
+        """Workers in all, of one job: those that are emulated too."""
+        return self.workers or self.processes
 
     def __str__(self) -> str:
+        if self.name == "emulated":
+            said = {"from": self.source, "workers": self.workers, "rate": self.rate, "latency": self.latency}
+            said |= {"topology": self.topology, "contention": self.contention}
+            said |= {"ranks": self.ranks if self.ranks != 1 else None}
+            return "emulated:" + ",".join(f"{key}={value}" for key, value in said.items() if value is not None)
         if self.name == "shaped":
             ranks = f",ranks={self.ranks}" if self.ranks != 1 else ""
             return f"shaped:hosts={self.hosts},rate={self.rate}{ranks}"
@@ -105,6 +123,11 @@ class RunSpec(Spec):
     gloo_threads: GlooThreads | None = Field(
         default=None, description="whether Gloo's sending threads run before its loop; null in records that do not say"
     )
+
+    @property
+    def backend(self) -> str:
+        """What the ranks that really run talk over: NCCL wants a GPU for each, which emulated workers need not have."""
+        return "nccl" if self.device == "cuda" and self.fabric.name != "emulated" else "gloo"
 
 
 def parse_options(text: str) -> tuple[str, dict[str, str]]:

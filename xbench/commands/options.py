@@ -86,7 +86,7 @@ def run_options(command: F) -> F:
     """`--fabric --device --json --gloo-threads --timeout --output`."""
     return _all(
         click.option("--fabric", default="auto", show_default=True, metavar="SPEC",
-                     help="local:ranks=N, shaped:hosts=H,rate=R[,ranks=K], cluster, or auto."),
+                     help="local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, cluster, or auto."),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
                      help="Where to compute; auto takes GPUs where there are any."),
         json_option,

@@ -33,11 +33,16 @@ FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list
 FABRICS.add("auto", "", "the best there is: torchrun's ranks, else several GPUs, else shaped, else local")
 FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2")
 FABRICS.add("shaped", "xbench.fabrics.shaped:ShapedFabric", "links held to a rate: shaped:hosts=2,rate=1gbit,ranks=1")
+FABRICS.add(
+    "emulated",
+    "xbench.fabrics.emulated:EmulatedFabric",
+    "real computation, collectives of a cost model: emulated:workers=64,rate=25gbit,latency=20us or from=RECORD",
+)
 FABRICS.add("cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun started around us")
 
 
 def parse_fabric(text: str) -> FabricSpec:
-    """A FabricSpec from 'auto', 'local:ranks=4', 'shaped:hosts=2,rate=1gbit' or 'cluster'.
+    """A FabricSpec from 'auto', 'local:ranks=4', 'shaped:hosts=2,rate=1gbit', 'emulated:workers=64' or 'cluster'.
 
     Raises SpecError naming the wrong value and the nearest right one.
     """
@@ -65,7 +70,7 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
         if why is not None:
             raise SpecError(f"{str(spec)!r} cannot be raised: {why}", hint=f"{REMEDY}, or use --fabric local:ranks=2")
         return spec, "as asked for"
-    if spec.name == "local":
+    if spec.name in ("local", "emulated"):
         return spec, "as asked for"
     if "RANK" in environ and "WORLD_SIZE" in environ:
         spec = ClusterFabric.resolve(environ)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from xbench.records import FabricRecord, Label
+from xbench.records import EmulatedLink, FabricRecord, Label
 from xbench.spec import DeviceType, FabricSpec
 from xbench.units import parse_rate
 
@@ -58,6 +58,7 @@ class Fabric(ABC):
         self.warnings: list[str] = []
         self.notes: list[str] = []
         self.measured_bps: float | None = None
+        self.emulated: EmulatedLink | None = None
 
     @classmethod
     @abstractmethod

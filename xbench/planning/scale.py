@@ -56,7 +56,7 @@ MAX_SIZES = 100
 LARGEST_BAND = 0.95
 
 ERROR_BAND = ErrorBand(
-    share=0.12,
+    share=0.15,
     source="95th percentile of |predicted / measured − 1| over all predictions of results/validation.json, "
     "on 2 workers",
 )

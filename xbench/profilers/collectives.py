@@ -35,6 +35,7 @@ import torch
 import torch.distributed as dist
 
 from xbench.profilers.clock import Clock, Mark
+from xbench.schedules.engine import workers_of
 
 SMALLEST_BYTES = 1024
 MOST_SIZES = 24
@@ -191,7 +192,7 @@ def measure_all_reduce(
     Raises ValueError for a group of one, a size that is not a positive multiple of 4, or fewer than one repetition.
     """
     device = torch.device(device)
-    if dist.get_world_size(group) < 2:
+    if workers_of(group) < 2:
         raise ValueError("an all-reduce needs at least two ranks")
     if not sizes_bytes or any(size < ELEMENT_BYTES or size % ELEMENT_BYTES for size in sizes_bytes):
         raise ValueError(f"all-reduce sizes must be positive multiples of {ELEMENT_BYTES} bytes: {list(sizes_bytes)}")

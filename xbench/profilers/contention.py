@@ -37,6 +37,7 @@ import torch.distributed as dist
 
 from xbench.profilers.layers import StepWorkload
 from xbench.records import Contention, ContentionPoint
+from xbench.schedules.engine import workers_of
 
 SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
 IN_FLIGHT = (1, 2)
@@ -51,6 +52,7 @@ DEEP = 6
 MEETING_S = 2.5
 FEWEST_MEETINGS, MOST_MEETINGS = 10, 60
 FEWEST, MOST = 3, 300
+LAUNCHES = 50
 TEMPLATE_STEPS = 5
 
 
@@ -176,7 +178,7 @@ def measure_contention(
     About 7 s, or 3 s if `quick`.
     Raises ValueError for a group of one, and what the backend raises.
     """
-    if dist.get_world_size(group) < 2:
+    if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
     found = Measured()
     found.hook_s, found.copy_s_per_byte = _copy_cost()
@@ -231,6 +233,37 @@ def measure_contention(
     found.least_s = transfer_s(4.0)
     workload.optimizer.zero_grad(set_to_none=True)
     return found
+
+
+def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[float], float]) -> Contention:
+    """What there is to know where collectives take nothing from the computation: an emulated link that shares nothing.
+
+    Hooks, copies and launches are measured. A computation beside a collective loses the time of its launch, which is
+    all of σ. Every rank of `group` calls it together.
+    """
+    launches: list[float] = []
+    token = torch.zeros(1)
+    for _ in range(LAUNCHES):
+        before_s = time.perf_counter()
+        work = dist.all_reduce(token, group=group, async_op=True)
+        launches.append(time.perf_counter() - before_s)
+        assert work is not None
+        work.wait()
+    launch_s = statistics.median(launches)
+    hook_s, copy_s_per_byte = _copy_cost()
+    times = [(size, transfer_s(size)) for size in SIZES]
+    points = [
+        ContentionPoint(
+            nbytes=size,
+            in_flight=in_flight,
+            alone_s=took_s,
+            loaded_s=took_s,
+            compute_slowdown=1 / (1 - min(0.5, launch_s / took_s)),
+        )
+        for size, took_s in times
+        for in_flight in IN_FLIGHT
+    ]
+    return Contention(launch_s=launch_s, hook_s=hook_s, copy_s_per_byte=copy_s_per_byte, points=points)
 
 
 def _step(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> None:

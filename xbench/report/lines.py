@@ -6,6 +6,7 @@ that it is simulated.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,13 +15,17 @@ from xbench.records import (
     Comparison,
     Contention,
     CostModel,
+    EmulatedLink,
     Environment,
     FabricRecord,
     ModeResult,
     Profile,
     WorkloadRecord,
 )
-from xbench.units import format_bytes, format_count, format_rate, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+
+LONG_S = 1e-3
+"""An emulated collective from here on is judged by its share of lateness; a shorter one by how late it is."""
 
 PLAN_COLUMNS = (
     "step: what the model predicts; exposed: its part beyond compute alone; gap: how much longer the step is than "
@@ -46,6 +51,10 @@ def fabric_line(fabric: FabricRecord) -> str:
     """What connected the ranks: asked for beside measured."""
     ranks = "1 rank" if fabric.ranks_per_host == 1 else f"{fabric.ranks_per_host} ranks"
     hosts = f"{fabric.hosts} hosts of {ranks}" if fabric.hosts > 1 else f"1 host of {ranks}"
+    running = fabric.hosts * fabric.ranks_per_host
+    if fabric.label == "emulated":
+        stand = "stands" if running == 1 else "stand"
+        return f"{fabric.spec} (emulated): {ranks} on this machine, which {stand} for {fabric.world_size} workers"
     parts = [f"{fabric.spec} ({fabric.label}): {hosts} over {fabric.backend}"]
     if fabric.rate_bps is not None:
         parts.append(f"asked for {format_rate(fabric.rate_bps)}")
@@ -56,11 +65,33 @@ def fabric_line(fabric: FabricRecord) -> str:
     return ", ".join(parts)
 
 
+def emulated_line(link: EmulatedLink) -> str:
+    """What was asked of an emulated link, and how far what it did was off: medians over the durations tried."""
+    model = link.model
+    text = (
+        f"asked for {format_seconds(model.alpha_s)} + {_per_mib(model.beta_s_per_byte)} a MiB"
+        + (f" and {model.world_size} workers, as in {link.source}" if link.source else "")
+        + (", contention included" if link.contention is not None else "")
+        + (f", computation beside a collective {link.slowdown:g} times as long" if link.slowdown is not None else "")
+    )
+    found = [(point.asked_s, point.got_s / point.asked_s - 1) for point in link.calibration if point.asked_s > 0]
+    if not found:
+        return text
+    long = [off for asked_s, off in found if asked_s >= LONG_S]
+    short = [got.got_s - got.asked_s for got in link.calibration if got.asked_s < LONG_S]
+    if long:
+        text += f"; from {format_seconds(LONG_S)} up {format_percent(statistics.median(long), 2)} late"
+    if short:
+        text += f", below it {format_seconds(statistics.median(short), 2)}"
+    return f"{text} (calibrated by itself, median)"
+
+
 def cost_line(model: CostModel) -> str:
     """The fitted T(M) with its intervals and its worst residual, and its segments where one line does not hold."""
     low, high = model.alpha_ci95
+    who = "emulated workers" if model.backend == "emulated" else "ranks"
     text = (
-        f"{model.collective} over {model.world_size} ranks takes {format_seconds(model.alpha_s)} "
+        f"{model.collective} over {model.world_size} {who} takes {format_seconds(model.alpha_s)} "
         f"[{format_seconds(low)}, {format_seconds(high)}] + {_per_mib(model.beta_s_per_byte)} "
         f"[{_per_mib(model.beta_ci95[0])}, {_per_mib(model.beta_ci95[1])}] a MiB"
         f"; worst residual {_share(model.max_relative_residual)}"

@@ -159,6 +159,8 @@ def _bottom(record: Profile | Comparison, console: Console, effort: str | None =
     fact(console, "fabric", lines.fabric_line(record.fabric))
     for note in record.fabric.notes:
         fact(console, "", note)
+    if record.emulated is not None:
+        fact(console, "emulated", lines.emulated_line(record.emulated))
     if record.cost_model is not None:
         fact(console, "cost model", lines.cost_line(record.cost_model))
         contention = _contention(record)

@@ -20,6 +20,7 @@ from xbench.planning.turns import JobTimes, round_s
 from xbench.records import (
     Bounds,
     Comparison,
+    EmulatedLink,
     Environment,
     Estimate,
     FabricRecord,
@@ -62,6 +63,7 @@ class Frame:
         self.workloads = list(workloads)
         self.created = created or now()
         self.warnings: list[str] = []
+        self.emulated: EmulatedLink | None = None
 
     def fields(self, run: RunSpec, found: Collector, *, complete: bool, error: str | None) -> dict[str, Any]:
         """The fields that every kind of record has, by name."""
@@ -71,6 +73,7 @@ class Frame:
             "spec": run,
             "environment": self.environment,
             "fabric": _as_measured(self.fabric, found),
+            "emulated": self.emulated and self.emulated.model_copy(update={"calibration": found.calibration}),
             "complete": complete,
             "error": error,
             "warnings": [*self.warnings, *found.warnings],

@@ -14,6 +14,7 @@ from typing import Any
 
 from xbench.records import (
     Bounds,
+    CalibrationPoint,
     Contention,
     CostModel,
     Layer,
@@ -58,6 +59,7 @@ class Collector:
         self.timelines: dict[str, tuple[list[Slice], list[Slice]]] = {}
         self.warnings: list[str] = []
         self.remarks: list[str] = []
+        self.calibration: list[CalibrationPoint] = []
         self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
         self.launch = 0
 
@@ -89,16 +91,21 @@ class Collector:
         elif kind == "timeline":
             self.timelines[event["mode"]] = (_slices(event["compute"]), _slices(event["communication"]))
         elif kind == "warning":
-            if event["message"] not in self.warnings:  # ranks warn of the same thing
-                self.warnings.append(event["message"])
+            self._warn(event["message"])
         elif kind == "remark":
             if event["message"] not in self.remarks:
                 self.remarks.append(event["message"])
+        elif kind == "calibration":
+            self.calibration = self.calibration or [CalibrationPoint(**point) for point in event["points"]]
         elif kind == "block":
             key = (self.launch, event["mode"], event["round"])
             self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
             if event.get("pattern"):
                 self.patterns[event["mode"]] = "".join("ABCDEFGH"[j] for j in event["pattern"])
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self.warnings:  # ranks warn of the same thing
+            self.warnings.append(sentence)
 
     def samples(self) -> list[Sample]:
         """Every complete block as samples, in the order in which they were timed."""
@@ -114,14 +121,19 @@ class Collector:
     def _block_samples(
         self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], Mapping[str, Any]], origin_s: float
     ) -> list[Sample]:
-        world = self.run.fabric.world_size
+        fabric = self.run.fabric
+        world = fabric.processes
         jobs = sorted({job for job, _ in blocks})
         whole = [job for job in jobs if all((job, rank) in blocks for rank in range(world))]
         name = next(m.name for m in self.run.modes if m.text == mode)
         together = name in TOGETHER
         if together and len(whole) < len(self.run.workloads):
             return []
-        rates = self._together(blocks, whole, world) if together else {}
+        try:
+            rates = self._together(blocks, whole, world) if together else {}
+        except ValueError as apart:
+            self._warn(f"{mode}, round {round_ + 1}: {apart}; longer blocks (--steps) would overlap")
+            return []
         result = []
         for job in whole:
             ranks = [blocks[(job, rank)] for rank in range(world)]
@@ -140,7 +152,7 @@ class Collector:
                     steps_s=timed,
                     step_s=1.0 / rates[job] if together else block_step_s(name, timed),
                     warmup_s=steps[:warmup],
-                    samples_per_step=self.batch_sizes[job] * world,
+                    samples_per_step=self.batch_sizes[job] * fabric.world_size,
                     started_s=max(0.0, min(block["stamps"][0] for block in ranks) - origin_s),
                 )
             )

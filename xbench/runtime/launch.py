@@ -125,9 +125,10 @@ def _start(
         watched.append(AuxiliaryWatch(slot.index, _log_reader(started), command.name))
     for job, port in enumerate(fabric.free_ports(jobs)):
         for slot in fabric.hosts:
+            env = rank_env(slot, jobs=jobs)
             argv = agent_command(fabric, slot, job, port, module, argument, directory)
             log = directory / f"job{job}-host{slot.index}.log"
-            started = groups.start("agent", slot.index, job, slot.prefix, argv, rank_env(slot), log)
+            started = groups.start("agent", slot.index, job, slot.prefix, argv, env, log)
             agents.append(AgentWatch(slot.index, _log_reader(started), job))
             for local_rank in range(fabric.spec.ranks):
                 reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
@@ -154,12 +155,18 @@ def agent_command(
     ]
 
 
-def rank_env(slot: HostSlot, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of everything that runs on a host: ours, without a surrounding torchrun's, plus the slot's."""
+def rank_env(slot: HostSlot, environ: Mapping[str, str] = os.environ, *, jobs: int = 1) -> dict[str, str]:
+    """The environment of everything that runs on a host: ours, without a surrounding torchrun's, plus the slot's.
+
+    Where several jobs share cores, a job's math threads go to sleep between parallel regions, unless the environment
+    says otherwise: threads that spin for their next region would have the cores while it is the other job's turn.
+    """
     env = {name: value for name, value in environ.items() if name not in _TORCHRUN_VARIABLES}
     env |= {"PYTHONUNBUFFERED": "1", **slot.env}
     if slot.cores:
         env["XBENCH_CORES"] = json.dumps([list(cores) for cores in slot.cores])
+        if jobs > 1 and any(len(cores) > 1 for cores in slot.cores):
+            env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return env
 
 

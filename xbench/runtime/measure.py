@@ -24,7 +24,7 @@ from xbench.planning.contention import Contention, queue_s_per_byte
 from xbench.planning.cost import Curve, fit
 from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
-from xbench.profilers.contention import measure_contention, summarise_contention
+from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import cost_points, left_out, samples, summarise
 from xbench.records import Contention as ContentionRecord
@@ -32,7 +32,7 @@ from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.runtime.program import JobPlan
 from xbench.runtime.stalls import measure_stalls
 from xbench.runtime.trial import try_candidates
-from xbench.schedules.engine import Engine
+from xbench.schedules.engine import Engine, workers_of
 from xbench.spec import Effort
 from xbench.stats.summary import median_estimate
 
@@ -59,7 +59,7 @@ def profile_job(rank: Rank) -> JobPlan:
     raws = gathered(raw.raw())
     layers, step = summarise(raws)
     unused = left_out(raws)["unused"]
-    world_size = dist.get_world_size()
+    world_size = workers_of(rank.group)
 
     def keep_profile() -> None:
         if rank.rank == 0:
@@ -85,7 +85,7 @@ def profile_job(rank: Rank) -> JobPlan:
             clock=rank.clock,
             note=rank.note,
         )
-        cost = fit(cost_points(gathered(measured)), backend=dist.get_backend(), world_size=world_size)
+        cost = fit(cost_points(gathered(measured)), backend=dist.get_backend(rank.group), world_size=world_size)
         for _ in range(UNDER_LOAD_ROUNDS):
             exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
             steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
@@ -101,10 +101,14 @@ def profile_job(rank: Rank) -> JobPlan:
             curve = Curve.of(cost)
             most_bytes = sum(layer.grad_bytes for layer in layers)
             quick = effort.profile_steps < Effort().profile_steps
-            both = measure_contention(
-                rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick
-            )
-            contention = summarise_contention(gathered(both))
+            link = rank.program.emulated
+            if link is not None and link.contention is None and link.slowdown is None:
+                contention = unshared_contention(rank.group, curve)
+            else:
+                both = measure_contention(
+                    rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick
+                )
+                contention = summarise_contention(gathered(both))
         step = at_present_speed(rank, step)
         keep_profile()
     planner = Planner(

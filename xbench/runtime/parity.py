@@ -99,7 +99,7 @@ def gate(rank: Rank, mode: ModeSpec) -> None:
         ddp = ModeSpec(text="ddp", name="ddp", carrier="ddp")
         steps_of(ddp, lambda handle: rank.train(handle, steps, "gate ddp", keep))
         rank.reference = states
-    beside = Beside(rank.workload, rank.reference, rank.group)
+    beside = Beside(rank.workload, rank.reference, dist.group.WORLD)  # verdicts go by the group that is real
     if mode.name == "crossover":
         block, pattern = block_id("gate", mode), tuple(range(rank.program.jobs))
         steps_of(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from xbench.planning.turns import JobTimes
+from xbench.records import EmulatedLink
 from xbench.spec import ModeSpec, RunSpec, Spec
 from xbench.stats.order import balanced_orders
 
@@ -57,6 +58,7 @@ class Program(Spec):
     plans: tuple[JobPlan, ...] = ()
     measure_collectives: bool = True
     turn_sockets: tuple[str, ...] = ()
+    emulated: EmulatedLink | None = None
 
     def mode(self, text: str) -> ModeSpec:
         """The mode of that name."""

@@ -110,7 +110,8 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     found = probe(list(workloads), request.device, _ranks_here(request.fabric))
     if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
         notes.append(
-            "one GPU cannot show communication, so this runs on the CPU; --device cuda --fabric local:ranks=1 uses it"
+            "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
+            "with collectives that take as long as a link's figures say"
         )
         found = probe(list(workloads), "cpu", _ranks_here(request.fabric))
     device: DeviceType = found.device
@@ -128,9 +129,9 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
                 f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
             )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
-    if device == "cuda" and fabric.world_size > found.gpus:
+    if device == "cuda" and fabric.name != "emulated" and fabric.processes > found.gpus:
         raise SpecError(
-            f"{fabric} needs {fabric.world_size} GPUs, and this machine has {found.gpus}", hint="--device cpu"
+            f"{fabric} needs {fabric.processes} GPUs, and this machine has {found.gpus}", hint="--device cpu"
         )
     resolved = tuple(found.specs)
     reference = request.reference
@@ -229,8 +230,9 @@ def execute(request: RunRequest, console: Console) -> Result:
             error = caught
         except KeyboardInterrupt:
             error = Interrupted("interrupted")
-        described = fabric.describe("nccl" if run.device == "cuda" else "gloo")
+        described = fabric.describe(run.backend)
         frame = Frame(command, environment.capture(found.model_dump()), described, records)
+        frame.emulated = fabric.emulated
         frame.warnings += [*warnings, *fabric.warnings, *course.warnings]
     assert frame is not None
     run = course.ran(run)
@@ -277,7 +279,14 @@ def _launches(
             progress.say(sentence)
         directory = folder / f"launch{number}"
         directory.mkdir(exist_ok=True)
-        program = Program(run=leg.run, launch=number, phases=leg.phases, jobs=len(run.workloads), plans=tuple(plans))
+        program = Program(
+            run=leg.run,
+            launch=number,
+            phases=leg.phases,
+            jobs=len(run.workloads),
+            plans=tuple(plans),
+            emulated=fabric.emulated,
+        )
         collector.begin_launch(number)
         progress.begin_launch(number, program.phases)
         with ExitStack() as stack:
@@ -328,7 +337,7 @@ def _ranks_here(fabric: FabricSpec) -> int:
     """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
     if fabric.name == "cluster":
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return 2 if fabric.name == "auto" else fabric.world_size
+    return 2 if fabric.name == "auto" else fabric.processes
 
 
 def _safe(name: str) -> str:

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import crossover_steps
+from xbench.emulation.calibration import emulate
 from xbench.errors import UsageError
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
@@ -72,17 +73,26 @@ class Rank:
         if self.run.device == "cpu" and self.local_rank < len(cores) and cores[self.local_rank]:
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
-        self.device = torch.device("cuda", self.local_rank) if self.run.device == "cuda" else torch.device("cpu")
+        self.device = torch.device("cpu")
+        if self.run.device == "cuda":  # emulated workers may share one
+            self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.clock = clock_for(self.device)
         self.note("joining the process group")
         # Longer than the parent's patience, so that the parent can say which rank was silent before others give up.
         limit = timedelta(seconds=2 * self.run.timeout_s + 10)
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        backend = self.run.backend
         dist.init_process_group(backend, timeout=limit)
         self.group = dist.group.WORLD
-        if backend == "gloo":
+        if self.program.emulated is not None:
+            self.note("calibrating the emulated link")
+            shared = self.run.fabric.ranks * self.program.jobs > 1
+            self.group, found, remarks = emulate(self.program.emulated, self.device, shared=shared)
+            self.journal.write("calibration", points=[point.model_dump() for point in found])
+            for sentence in remarks:
+                self.journal.write("remark", message=sentence)
+        elif backend == "gloo":
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
             said = PLAIN if self.run.gloo_threads == "plain" else NOTE if favour_gloo_threads() else None
             if said is not None and self.rank == 0:

@@ -160,7 +160,7 @@ class Engine:
         self.world_size = dist.get_world_size(self.group) if dist.is_initialized() else 1
         self.overlap = overlap
         self.wait: Wait = wait
-        self.communicate = self.world_size > 1
+        self.communicate = dist.is_initialized() and workers_of(self.group) > 1
         self.parameters = trainable(model)
         self._learn_order = buckets is None
         self._seen: list[str] = []
@@ -360,6 +360,12 @@ class Engine:
                 if parameter.grad is not None and parameter.grad._is_view():
                     parameter.grad = parameter.grad.clone()
             self.buckets = []
+
+
+def workers_of(group: dist.ProcessGroup | None) -> int:
+    """The workers that average with each other: of an emulated group those that it stands for, else its ranks."""
+    found: int | None = getattr(group, "workers", None)
+    return dist.get_world_size(group) if found is None else found
 
 
 def trainable(model: Module) -> dict[str, Parameter]:

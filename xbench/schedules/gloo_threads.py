@@ -45,15 +45,18 @@ def favour_gloo_threads() -> int:
     for thread in threads:
         try:
             if (thread / "comm").read_text().strip() == THREADS:
-                _favour(int(thread.name))
+                favour_thread(int(thread.name))
                 raised += 1
         except OSError:
             continue  # it ended, or we may not
     return raised
 
 
-def _favour(thread: int) -> None:
-    """Weight and slice in one call; where there is no such call, the weight alone. Raises OSError when not allowed."""
+def favour_thread(thread: int) -> None:
+    """A higher weight and a short slice for a thread, by the kernel's number; where slices cannot be set, the weight.
+
+    Raises OSError when that is not allowed.
+    """
     number = _SCHED_SETATTR.get(platform.machine())
     if number is not None:
         attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, NICE, 0, SLICE_NS, 0, 0)

@@ -55,7 +55,7 @@ def test_a_fabric_parses(text, spec):
         ("auto:ranks=2", "unknown option 'ranks'", "no options"),
         ("cluster:hosts=2", "unknown option 'hosts'", "no options"),
         ("shapd:hosts=2", "unknown fabric 'shapd'", "did you mean 'shaped'?"),
-        ("zzz", "unknown fabric 'zzz'", "auto, local, shaped, cluster"),
+        ("zzz", "unknown fabric 'zzz'", "auto, local, shaped, emulated, cluster"),
         ("shaped:", "ends with ':'", "key=value"),
         ("", "has no name", "key=value"),
     ],

@@ -1,0 +1,137 @@
+"""Whole runs on an emulated link: every mode, crossover, several ranks, and a link as it was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typed_commands import TINY, only_record, xbench
+
+from xbench.planning.cost import Curve
+from xbench.records import Comparison, Profile
+
+pytestmark = pytest.mark.integration
+SHORT = ("--launches", "1", "--rounds", "2", "--steps", "3")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Path]:
+    folder = tmp_path_factory.mktemp("emulated")
+    done = xbench(
+        "compare", TINY, "--fabric", "emulated:workers=16,rate=1gbit", *SHORT,
+        "--modes", "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,sequential,concurrent,crossover",
+        "--output", str(folder),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept = only_record(folder)
+    assert isinstance(kept, Comparison)
+    return kept, done.stderr, folder
+
+
+def test_every_mode_runs_with_one_process_a_job(alone: tuple[Comparison, str, Path]) -> None:
+    record, said, _ = alone
+    assert record.complete
+    assert record.fabric.label == "emulated"
+    assert record.fabric.world_size == 16
+    for name, mode in record.modes.items():
+        assert mode.status == "ok", (name, mode.error)
+        assert mode.label == "emulated"
+        assert name == "compute" or (mode.parity is not None and mode.parity.ok)
+    assert "emulated" in said
+
+
+def test_a_step_is_of_all_the_workers_samples(alone: tuple[Comparison, str, Path]) -> None:
+    record, _, _ = alone
+    batch = record.jobs[0].workload.batch_size
+    assert {sample.samples_per_step for sample in record.samples} == {16 * batch}
+
+
+def test_the_link_says_what_was_asked_of_it_and_how_it_kept_to_it(alone: tuple[Comparison, str, Path]) -> None:
+    record, said, _ = alone
+    assert record.emulated is not None
+    assert record.emulated.model.alpha_s == pytest.approx(2 * 15 * 20e-6)
+    assert record.emulated.calibration[0].asked_s == 20e-6
+    assert all(point.got_s >= point.asked_s for point in record.emulated.calibration)
+    assert "asked" in said
+
+
+def test_collectives_are_measured_on_the_link_and_none_is_faster_than_asked(
+    alone: tuple[Comparison, str, Path],
+) -> None:
+    record, _, _ = alone
+    assert record.emulated is not None
+    assert record.cost_model is not None
+    asked = Curve.of(record.emulated.model)
+    assert record.cost_model.world_size == 16
+    assert record.cost_model.backend == "emulated"
+    assert all(point.transfer_s >= asked(float(point.nbytes)) - 1e-6 for point in record.cost_model.points)
+
+
+def test_exposed_communication_is_there_to_be_hidden(alone: tuple[Comparison, str, Path]) -> None:
+    record, _, _ = alone
+    asked = Curve.of(record.emulated.model)  # type: ignore[union-attr]
+    single, compute = record.modes["single"], record.modes["compute"]
+    assert single.step_s is not None
+    assert compute.step_s is not None
+    assert single.step_s.median >= asked(float(record.jobs[0].workload.grad_bytes))
+    assert single.exposed_s is not None
+    assert single.exposed_s > 0
+
+
+def test_a_timeline_shows_buckets_as_long_as_the_model_says(alone: tuple[Comparison, str, Path]) -> None:
+    record, _, _ = alone
+    asked = Curve.of(record.emulated.model)  # type: ignore[union-attr]
+    timeline = record.modes["wfbp"].timeline
+    assert timeline is not None
+    assert timeline.label == "emulated"
+    for part in timeline.communication:
+        assert part.nbytes is not None
+        assert part.end_s - part.start_s >= asked(float(part.nbytes)) - 2e-4
+
+
+def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
+    done = xbench(
+        "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
+        "--modes", "ddp,single,wfbp,optimal,crossover", "--output", str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path)
+    assert isinstance(record, Comparison)
+    for name, mode in record.modes.items():
+        assert mode.status == "ok", (name, mode.error)
+        assert mode.parity is not None
+        assert mode.parity.bitwise_across_ranks
+    assert {sample.samples_per_step for sample in record.samples} == {8 * record.jobs[0].workload.batch_size}
+
+
+def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
+    measured, again = tmp_path / "measured", tmp_path / "again"
+    done = xbench("profile", TINY, "--fabric", "local:ranks=2", "--steps", "4", "--output", str(measured))
+    assert done.returncode == 0, done.stderr[-3000:]
+    source = next(measured.glob("*/record.json"))
+    done = xbench(
+        "compare", TINY, "--fabric", f"emulated:from={source}", *SHORT, "--modes", "compute,ddp,wfbp,optimal",
+        "--output", str(again),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    was, record = only_record(measured), only_record(again)
+    assert isinstance(was, Profile)
+    assert isinstance(record, Comparison)
+    assert record.emulated is not None
+    assert record.emulated.source == str(source)
+    assert record.emulated.model == was.cost_model
+    assert record.emulated.contention == was.contention
+    assert all(mode.status == "ok" for mode in record.modes.values())
+
+
+def test_a_profile_of_an_emulated_cluster_can_be_planned_from(tmp_path: Path) -> None:
+    done = xbench(
+        "profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--steps", "4", "--output", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    source = next(tmp_path.glob("*/record.json"))
+    planned = xbench("plan", str(source), "--workers", "64")
+    assert planned.returncode == 0, planned.stderr[-3000:]
+    scaled = xbench("scale", str(source), "--workers", "2..64")
+    assert scaled.returncode == 0, scaled.stderr[-3000:]
+    assert "emulated" in planned.stderr + planned.stdout

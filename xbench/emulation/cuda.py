@@ -1,0 +1,211 @@
+"""An emulated link on a GPU: a stream of its own, on which each collective is a wait of T(bytes).
+
+The stream keeps the collectives in order, and each waits for what was computed before its launch, so nothing here
+counts time but the wait itself. There are two kinds of wait.
+
+- `KernelLink`: one warp that watches the GPU's own timer (`cuda/wait.cu`). Exact, and the host has nothing to do; but
+  it has a slot of a multiprocessor, and while it runs another process's kernels may have to wait for a time slice.
+- `FlagLink`: the stream waits for a number in the host's memory, which a thread writes when the time has come
+  (`cuStreamWaitValue32`). The GPU runs nothing meanwhile, so several processes can share it. A thread has to notice
+  that a collective has begun, so it is some ten microseconds late; what that is on average is taken off.
+
+What a collective costs the computation is mimicked where a slow-down σ was asked for: with the kernel, as many more
+blocks copy memory as leave 1/σ of the multiprocessors to others. The flag costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import statistics
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from xbench.emulation.group import bytes_of
+from xbench.emulation.pacer import fine_timer, sleep_until
+from xbench.errors import RunError
+from xbench.planning.cost import Curve
+from xbench.records import EmulatedLink
+
+SCRATCH_BYTES = 64 * 1024 * 1024
+LEAD_S, LEADS = 1e-3, 15
+_GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
+
+
+class StreamWork(dist.Work):
+    """A collective under way on the link's stream; `inner` is the real one, if there is one."""
+
+    def __init__(
+        self, tensors: Sequence[Tensor], stream: torch.cuda.Stream, done: torch.cuda.Event, inner: dist.Work | None
+    ) -> None:
+        super().__init__()
+        self._tensors = list(tensors)
+        self._stream = stream
+        self._done = done
+        self._inner = inner
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Have the current stream wait for it, as NCCL's work does: the host goes on."""
+        if self._inner is not None:
+            self._inner.wait()
+        torch.cuda.current_stream(self._stream.device).wait_event(self._done)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has arrived."""
+        arrived: bool = self._done.query()  # type: ignore[no-untyped-call]
+        return arrived and (self._inner is None or self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        """An emulated link loses nothing."""
+        return self.is_completed()
+
+    def result(self) -> list[Tensor]:
+        """The reduced tensors."""
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """A future of the reduced tensors: set at once, and whoever waits has its stream wait for the link's."""
+        if self._inner is not None:
+            self._inner.wait()
+        future: torch.futures.Future[list[Tensor]] = torch.futures.Future(devices=[self._stream.device])
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._done)
+            future.set_result(self._tensors)
+        return future
+
+
+class StreamLink(ABC):
+    """A link on a stream of its own. `remarks`: what there is to say about it."""
+
+    def __init__(self, link: EmulatedLink, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.remarks: list[str] = []
+        self._curve = Curve.of(link.model)
+
+    @abstractmethod
+    def _hold(self, seconds: float) -> None:
+        """Have the link's stream, which is current, stand still for so long from when it gets there."""
+
+    def send(self, tensors: Sequence[Tensor], inner: dist.Work | None) -> dist.Work:
+        """Let tensors travel once they have been computed. See `group.Send`."""
+        done = self._held(self._curve(float(bytes_of(tensors))))
+        for tensor in tensors:
+            if tensor.is_cuda:
+                tensor.record_stream(self.stream)  # its memory is not used again before the link has done with it
+        return StreamWork(tensors, self.stream, done, inner)
+
+    def _held(self, seconds: float) -> torch.cuda.Event:
+        done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            self._hold(seconds)
+            done.record(self.stream)
+        return done
+
+    def took_s(self, asked_s: float) -> float:
+        """How long a wait of so long [s] takes on the GPU's clock, from a launch on an idle stream to its end."""
+        torch.cuda.synchronize(self.device)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream(self.device)
+        begin.record(current)
+        current.wait_event(self._held(asked_s))
+        end.record(current)
+        end.synchronize()
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds * 1e-3
+
+
+class KernelLink(StreamLink):
+    """Waits in a kernel. Raises RunError where the kernel cannot be built."""
+
+    def __init__(self, link: EmulatedLink, device: torch.device) -> None:
+        super().__init__(link, device)
+        from xbench.kernels.wait import load
+
+        self._wait = load()
+        self._blocks = 0
+        self._scratch: Tensor | None = None
+        if link.slowdown is not None and link.slowdown > 1:
+            multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+            self._blocks = max(1, round(multiprocessors * (1 - 1 / link.slowdown)))
+            self._scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
+            self.remarks.append(
+                f"beside a collective {self._blocks} of {multiprocessors} multiprocessors copy memory, which mimics "
+                "what it takes from a computation"
+            )
+
+    def _hold(self, seconds: float) -> None:
+        self._wait(round(seconds * 1e9), self.stream, blocks=self._blocks, scratch=self._scratch)
+
+
+class FlagLink(StreamLink):
+    """Waits for a number that a thread writes. Raises RunError where the driver does not offer that."""
+
+    def __init__(self, link: EmulatedLink, device: torch.device) -> None:
+        super().__init__(link, device)
+        self._driver = _stream_wait()
+        self._flag = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self._number = 0
+        self._lead_s = 0.0
+        self._waiting: queue.SimpleQueue[tuple[torch.cuda.Event, float, int]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="xbench-link", daemon=True).start()
+        if link.slowdown is not None:
+            self.remarks.append("contention is not emulated where several processes share a GPU")
+        late_s = statistics.median(self.took_s(LEAD_S) for _ in range(LEADS)) - LEAD_S
+        self._lead_s = max(0.0, late_s)
+
+    def _hold(self, seconds: float) -> None:
+        self._number += 1
+        ready: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        ready.record(self.stream)
+        self._waiting.put((ready, seconds, self._number))
+        code = self._driver(
+            ctypes.c_void_p(self.stream.cuda_stream),
+            ctypes.c_void_p(self._flag.data_ptr()),
+            ctypes.c_uint32(self._number),
+            ctypes.c_uint(_GREATER_OR_EQUAL),
+        )
+        if code != 0:
+            raise RunError(f"the GPU's driver refused to let a stream wait (CUDA error {code})")
+
+    def _run(self) -> None:
+        torch.cuda.set_device(self.device)
+        fine_timer()
+        while True:
+            ready, seconds, number = self._waiting.get()
+            ready.synchronize()
+            sleep_until(time.perf_counter() + seconds - self._lead_s, time.perf_counter)
+            self._flag[0] = number
+
+
+def link_of(link: EmulatedLink, device: torch.device, *, shared: bool) -> StreamLink:
+    """The kernel's wait where this process has the device to itself and the kernel can be built, else the flag's."""
+    if shared:
+        return FlagLink(link, device)
+    try:
+        return KernelLink(link, device)
+    except (RunError, ImportError, OSError) as error:
+        flag = FlagLink(link, device)
+        flag.remarks.append(f"the link waits on the host's clock, because the kernel is not to be had: {error}")
+        return flag
+
+
+def _stream_wait() -> ctypes._NamedFuncPointer:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        return driver.cuStreamWaitValue32_v2
+    except (OSError, AttributeError):
+        raise RunError("the GPU's driver has no cuStreamWaitValue32, so no stream can wait for the host") from None

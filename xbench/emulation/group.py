@@ -1,0 +1,142 @@
+"""The process group of an emulated link: what schedules, and DistributedDataParallel, see as any other.
+
+It has the ranks that really run, often one, and stands for `workers`. An all-reduce of M bytes, or a broadcast, arrives
+after T(M) of the link's model and behind those before it. Where several ranks really run, their data are really reduced
+too, by the group underneath, and a collective has arrived when both have; where one runs, every other worker is taken
+to have its gradients, so that their mean is its own. Everything else (gathers, barriers) goes to the group underneath
+and takes what it takes: no schedule needs it in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from xbench.emulation.pacer import Pacer
+
+BACKEND = "emulated"
+
+
+Send = Callable[[Sequence[Tensor], dist.Work | None], dist.Work]
+"""Lets tensors travel over the link, beside the real collective among the ranks that run, if there are several."""
+
+
+class HostWork(dist.Work):
+    """A collective under way on the host's clock; `inner` is the real one, if there is one."""
+
+    def __init__(self, tensors: Sequence[Tensor], pacer: Pacer, inner: dist.Work | None) -> None:
+        super().__init__()
+        self._tensors = list(tensors)
+        self._pacer = pacer
+        self._flight = pacer.launch(bytes_of(tensors))
+        self._inner = inner
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when it has arrived."""
+        self._pacer.wait(self._flight)
+        if self._inner is not None:
+            self._inner.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._pacer.has_arrived(self._flight) and (self._inner is None or self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        """An emulated link loses nothing."""
+        return self.is_completed()
+
+    def result(self) -> list[Tensor]:
+        """The reduced tensors."""
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """A future of the reduced tensors, complete on arrival."""
+        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+
+        def arrived() -> None:
+            if self._inner is not None:
+                self._inner.wait()
+            future.set_result(self._tensors)
+
+        self._pacer.call(self._flight, arrived)
+        return future
+
+
+class EmulatedGroup(dist.ProcessGroup):
+    """See the module. `under`: the real group of the same ranks; `workers`: what the link's model is of."""
+
+    def __init__(self, rank: int, size: int, send: Send, under: dist.ProcessGroup, workers: int) -> None:
+        super().__init__(rank, size)
+        self._size = size
+        self._send = send
+        self.workers = workers
+        self._under = under
+
+    def size(self) -> int:
+        """Ranks that really run."""
+        return self._size
+
+    def getBackendName(self) -> str:
+        """What messages of torch call it."""
+        return BACKEND
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """Arrives after T of the tensors' bytes."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        inner = self._under.allreduce(tensors, opts or dist.AllreduceOptions()) if self._size > 1 else None
+        return self._send(tensors, inner)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
+        """As one all-reduce of all the tensors."""
+        inner = None
+        if self._size > 1:
+            inner = self._under.allreduce_coalesced(tensors, opts or dist.AllreduceCoalescedOptions())
+        return self._send(tensors, inner)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """Arrives after T of the tensors' bytes, as an all-reduce of them would."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        inner = self._under.broadcast(tensors, opts or dist.BroadcastOptions()) if self._size > 1 else None
+        return self._send(tensors, inner)
+
+    def allgather(self, output: Any, tensors: Any, opts: Any = None) -> dist.Work:
+        """Of the group underneath, as it is."""
+        return self._under.allgather(output, tensors, *([opts] if opts is not None else []))
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Of the group underneath, as it is."""
+        return self._under.barrier(*([opts] if opts is not None else []))
+
+
+def bytes_of(tensors: Sequence[Tensor]) -> int:
+    """Of all of them together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def host_send(pacer: Pacer) -> Send:
+    """Over a link on the host's clock."""
+    return lambda tensors, inner: HostWork(tensors, pacer, inner)
+
+
+def new_group(send: Send, workers: int) -> dist.ProcessGroup:
+    """A group of all ranks over this link. Every rank calls it together, after `init_process_group`; once a process."""
+
+    def create(_store: Any, rank: int, size: int, _timeout: timedelta) -> EmulatedGroup:
+        under = dist.group.WORLD
+        assert under is not None
+        return EmulatedGroup(rank, size, send, under, workers)
+
+    dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
+    group = dist.new_group(backend=BACKEND)
+    assert isinstance(group, dist.ProcessGroup)
+    return group

@@ -1,0 +1,132 @@
+"""One emulated link: collectives go over it one after the other, each for T(bytes) of a cost model.
+
+Without contention a collective's end is known when it is launched:
+
+    start = max(launch, end of the one before)        end = start + T(bytes)
+
+With contention (see `planning.contention`, whose rules these are) the one that is being served advances at the rate
+1 / (T·f), where f is ρ while the device computes and the measured queue's pace while it does not, for one or for more
+than one in flight; and the device that computes meanwhile is slowed by σ, which `load` tells.
+
+No clock and no thread: times [s] come in from outside and must not go back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Transfer
+
+
+@dataclass(eq=False)
+class Travel:
+    """A collective on its way. `end_s`: when it arrived, or None while it travels."""
+
+    nbytes: int
+    alone_s: float
+    busy: tuple[float, float] = (1.0, 1.0)
+    """Time over T while the device computes, with one and with more in flight."""
+    quiet: tuple[float, float] = (1.0, 1.0)
+    """The same while it does not."""
+    slowdown: tuple[float, float] = (1.0, 1.0)
+    """Of the computation beside it."""
+    remaining: float = 1.0
+    end_s: float | None = None
+
+    def whole_s(self, slot: int, computing: float) -> float:
+        """What all of it takes [s] at this share of time (0 to 1) in which the device computes."""
+        return self.alone_s * (computing * self.busy[slot] + (1.0 - computing) * self.quiet[slot])
+
+
+class Lane:
+    """The link. `transfer`: T [s] of a number of bytes; `contention`: what collectives and computation cost each other.
+
+    Methods take `now_s`, the present time [s]; `computing`, the share of the time since the last call in which the
+    device computed; and return times on the same clock.
+    """
+
+    def __init__(self, transfer: Transfer, contention: Contention | None = None) -> None:
+        self._transfer = transfer
+        self._contention = contention
+        self._queue: deque[Travel] = deque()
+        self._now_s = 0.0
+
+    @property
+    def contended(self) -> bool:
+        """Whether collectives and computation slow each other down."""
+        return self._contention is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything was under way when `advance` was last called."""
+        return bool(self._queue)
+
+    def launch(self, now_s: float, nbytes: int, computing: float = 1.0) -> Travel:
+        """A collective of so many bytes, behind all that are under way."""
+        return self._behind(now_s, self._travel(nbytes), computing)
+
+    def launch_for(self, now_s: float, alone_s: float) -> Travel:
+        """A collective that takes so long [s] by itself, whatever it carries: for calibration."""
+        return self._behind(now_s, Travel(0, alone_s), 0.0)
+
+    def _behind(self, now_s: float, travel: Travel, computing: float) -> Travel:
+        self.advance(now_s, computing)
+        self._queue.append(travel)
+        return travel
+
+    def _travel(self, nbytes: int) -> Travel:
+        size = np.array([float(nbytes)])
+        alone_s = float(self._transfer(size)[0])
+        if self._contention is None:
+            return Travel(nbytes, alone_s)
+        tables = (
+            self._contention.collective_slowdown(size),
+            self._contention.paired_quiet(size),
+            self._contention.compute_slowdown(size),
+        )
+        busy, quiet, slowdown = ((float(table[0][0]), float(table[1][0])) for table in tables)
+        return Travel(nbytes, alone_s, busy, quiet, slowdown)
+
+    def advance(self, now_s: float, computing: float = 1.0) -> list[Travel]:
+        """Go on to `now_s`; what arrived on the way, in order. A time before the last one counts as that one."""
+        arrived: list[Travel] = []
+        at_s, self._now_s = self._now_s, max(self._now_s, now_s)
+        while self._queue and at_s < self._now_s:
+            head = self._queue[0]
+            whole_s = head.whole_s(self._slot(0), computing)
+            left_s = head.remaining * whole_s
+            if at_s + left_s > self._now_s:
+                head.remaining -= (self._now_s - at_s) / whole_s
+                break
+            at_s += left_s
+            head.remaining, head.end_s = 0.0, at_s
+            arrived.append(self._queue.popleft())
+        return arrived
+
+    def _slot(self, place: int) -> int:
+        return 1 if len(self._queue) - place > 1 else 0
+
+    def end_s(self, travel: Travel, computing: float = 1.0) -> float:
+        """When it arrives, or arrived, if nothing more is launched and the device goes on as it does."""
+        if travel.end_s is not None:
+            return travel.end_s
+        at_s = self._now_s
+        for place, other in enumerate(self._queue):
+            at_s += other.remaining * other.whole_s(self._slot(place), computing)
+            if other is travel:
+                return at_s
+        raise ValueError("this collective was not launched on this lane")
+
+    def next_end_s(self, computing: float = 1.0) -> float | None:
+        """When the one being served arrives; None when the link is idle."""
+        return self.end_s(self._queue[0], computing) if self._queue else None
+
+    def load(self) -> float:
+        """The share of the device that the collective being served takes from a computation: 1 − 1/σ; 0 when idle."""
+        if not self._queue:
+            return 0.0
+        return max(0.0, 1.0 - 1.0 / self._queue[0].slowdown[self._slot(0)])

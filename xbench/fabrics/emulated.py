@@ -1,0 +1,200 @@
+"""A cluster that is not there: real computation here, collectives that take as long as a cost model says.
+
+    emulated:workers=64,rate=25gbit,latency=20us,topology=ring      from a link's figures, by the formulas of `scale`
+    emulated:from=RECORD                                            as a profile or comparison measured it
+    emulated:from=RECORD,workers=64                                 the same, carried over to more workers
+
+One process runs for a worker that stands for all; `ranks=2` runs two, whose gradients are really averaged, so that what
+is emulated can be checked. What the collectives cost the computation is taken from the record (`contention=off` leaves
+it out), or is `contention=1.2`: a computation beside a collective takes 1.2 times as long. With a record every process
+has as many cores as its ranks had, because what shares a core there must share one here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+from xbench.errors import RecordError, SpecError
+from xbench.fabrics.cores import available_cores, split_cores
+from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
+from xbench.planning.topology import carried_over, parse_topology
+from xbench.planning.what_if_checks import check_contention, check_curve
+from xbench.planning.what_if_link import carried_to
+from xbench.records import Comparison, Contention, CostModel, EmulatedLink, FabricRecord, Label, Profile, load_measured
+from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
+from xbench.units import format_seconds, parse_rate, parse_seconds
+
+WORKERS, RATE, LATENCY, TOPOLOGY = 64, "25gbit", "20us", "ring"
+MAX_WORKERS = 1_000_000
+MIN_RATE_BPS, MAX_RATE_BPS = 1e6, 1e13
+MAX_LATENCY_S = 10.0
+MAX_SLOWDOWN = 10.0
+OPTIONS = ("workers", "rate", "latency", "topology", "from", "contention", "ranks")
+
+
+class EmulatedFabric(Fabric):
+    """This machine, its loopback device, and a link that only the ranks know. Raises SpecError as `link_of` does."""
+
+    label: ClassVar[Label] = "emulated"
+
+    def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
+        super().__init__(spec, run_id, device)
+        self.emulated = link_of(spec)
+        cores: tuple[tuple[int, ...], ...] = ()
+        if device == "cpu":
+            shares, warning = split_cores(available_cores(), 1, spec.ranks)
+            cores = tuple(tuple(rank) for rank in shares[0])
+            self.warnings += [warning] if warning else []
+            measured = cores_measured(spec)
+            if measured is not None:
+                cores = tuple(rank[:measured] for rank in cores)
+        self.hosts = [
+            HostSlot(
+                index=0,
+                name="localhost",
+                prefix=pinned(cores, shutil.which("taskset")),
+                address="127.0.0.1",
+                interface="lo",
+                cores=cores,
+                env=rank_environment("lo", cores),
+            )
+        ]
+        model = self.emulated.model
+        self.notes.append(
+            f"a link that is not there: collectives of {model.world_size} workers take "
+            f"{format_seconds(model.alpha_s)} + {model.beta_s_per_byte * 1e9:.3g} s/GB, "
+            + ("as measured" if spec.source is not None else "by the formula")
+        )
+
+    def describe(self, backend: str = "emulated") -> FabricRecord:
+        """See `Fabric.describe`; whatever carries what the ranks really say, collectives go over the emulated link."""
+        return super().describe("emulated")
+
+    @classmethod
+    def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
+        """`emulated` (64 workers, 25gbit, 20us, ring), or with any of the options. Raises SpecError, RecordError."""
+        known_options(text, options, OPTIONS)
+        ranks = parse_int(text, "ranks", options.get("ranks", "1"), 1, MAX_RANKS)
+        workers = parse_int(text, "workers", options.get("workers", str(WORKERS)), 2, MAX_WORKERS)
+        topology = str(parse_topology(options.get("topology", TOPOLOGY)))
+        contention = _contention(text, options)
+        if "from" in options:
+            for key in ("rate", "latency"):
+                if key in options:
+                    raise SpecError(
+                        f"{text!r}: from= says how fast the link is, so {key}= has no place", hint=f"leave out {key}="
+                    )
+            if "topology" in options and "workers" not in options:
+                raise SpecError(f"{text!r}: topology= is for another number of workers", hint="add workers=64")
+            measured = _measured(options["from"])[1].world_size
+            workers = workers if "workers" in options else measured
+            spec = FabricSpec(
+                name="emulated",
+                source=options["from"],
+                workers=workers,
+                topology=topology if "topology" in options or workers != measured else None,
+                contention=contention,
+                ranks=ranks,
+            )
+        else:
+            rate, latency = options.get("rate", RATE).lower(), options.get("latency", LATENCY).lower()
+            if not MIN_RATE_BPS <= parse_rate(rate) <= MAX_RATE_BPS:
+                near = "1mbit" if parse_rate(rate) < MIN_RATE_BPS else "10tbit"
+                raise SpecError(f"{text!r}: rate={rate} is out of range 1mbit to 10tbit", hint=f"try rate={near}")
+            if parse_seconds(latency) > MAX_LATENCY_S:
+                raise SpecError(f"{text!r}: latency={latency} is longer than {MAX_LATENCY_S:g} s", hint="try 20us")
+            spec = FabricSpec(
+                name="emulated",
+                workers=workers,
+                rate=rate,
+                latency=latency,
+                topology=topology,
+                contention=contention,
+                ranks=ranks,
+            )
+        if ranks > workers:
+            raise SpecError(f"{text!r}: {ranks} ranks are more than its {workers} workers", hint=f"try ranks={workers}")
+        link_of(spec)
+        return spec
+
+
+def _contention(text: str, options: dict[str, str]) -> str | None:
+    said = options.get("contention")
+    if said is None or said == "off" or (said == "on" and "from" in options):
+        return said
+    if said == "on":
+        raise SpecError(
+            f"{text!r}: contention=on is the record's, and no record is named",
+            hint="try contention=1.2, or from=RECORD",
+        )
+    try:
+        slowdown = float(said)
+    except ValueError:
+        slowdown = 0.0
+    if not 1.0 <= slowdown <= MAX_SLOWDOWN:
+        raise SpecError(
+            f"{text!r}: contention={said} is not on, off or a slow-down of 1 to {MAX_SLOWDOWN:g}",
+            hint="try contention=1.2",
+        )
+    return said
+
+
+def _measured(source: str) -> tuple[Profile | Comparison, CostModel]:
+    """The record and its cost model. Raises RecordError for a record without one, or with one that is no curve."""
+    record = load_measured(Path(source))
+    if record.cost_model is None:
+        raise RecordError(
+            f"{source!r} has no cost model, so no link can be emulated from it", hint="profile on two ranks or more"
+        )
+    try:
+        check_curve(record.cost_model)
+        check_contention(_contention_of(record))
+    except ValueError as error:
+        raise RecordError(f"{source!r}: {error}") from None
+    return record, record.cost_model
+
+
+def _contention_of(record: Profile | Comparison) -> Contention | None:
+    return record.contention if isinstance(record, Profile) else record.jobs[0].contention
+
+
+def cores_measured(spec: FabricSpec) -> int | None:
+    """Cores a rank had where the link was measured; None where none was, or ranks were not pinned."""
+    if spec.source is None:
+        return None
+    counts = [len(cores) for cores in _measured(spec.source)[0].fabric.cores_per_rank]
+    return min(counts) if counts else None
+
+
+def link_of(spec: FabricSpec) -> EmulatedLink:
+    """The link that an emulated fabric's spec asks for. Raises RecordError for a source that cannot be used."""
+    slowdown = float(spec.contention) if spec.contention not in (None, "on", "off") else None
+    if spec.source is None:
+        workers = spec.workers or WORKERS
+        topology = parse_topology(spec.topology or TOPOLOGY)
+        alpha_s, beta_s_per_byte = topology.line(
+            parse_seconds(spec.latency or LATENCY), 8 / parse_rate(spec.rate or RATE), workers
+        )
+        model = CostModel(
+            backend="formula",
+            world_size=workers,
+            alpha_s=alpha_s,
+            beta_s_per_byte=beta_s_per_byte,
+            alpha_ci95=(alpha_s, alpha_s),
+            beta_ci95=(beta_s_per_byte, beta_s_per_byte),
+            max_relative_residual=0.0,
+            points=[],
+        )
+        return EmulatedLink(model=model, slowdown=slowdown)
+    record, model = _measured(spec.source)
+    contention = _contention_of(record) if spec.contention in (None, "on") else None
+    if spec.contention == "on" and contention is None:
+        raise RecordError(f"{spec.source!r} did not measure contention", hint="leave out contention=on")
+    workers = spec.workers or model.world_size
+    if workers != model.world_size or spec.topology is not None:
+        topology = parse_topology(spec.topology or TOPOLOGY)
+        contention = carried_to(contention, model.world_size, workers) if contention is not None else None
+        model = carried_over(model, topology, workers)
+    return EmulatedLink(model=model, contention=contention, slowdown=slowdown, source=spec.source)
