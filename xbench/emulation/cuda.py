@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.emulation.group import bytes_of
+from xbench.emulation.group import Spoiled, bytes_of
 from xbench.emulation.pacer import fine_timer, sleep_until
 from xbench.errors import RunError
 from xbench.planning.cost import Curve
@@ -87,7 +87,12 @@ class StreamWork(dist.Work):
 
 
 class StreamLink(ABC):
-    """A link on a stream of its own. `remarks`: what there is to say about it."""
+    """A link on a stream of its own. `remarks`: what there is to say about it.
+
+    With `spoil` what travels is NaN until it has arrived, as in `group.Spoiled`.
+    """
+
+    spoil = False
 
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
         self.device = device
@@ -101,17 +106,19 @@ class StreamLink(ABC):
 
     def send(self, tensors: Sequence[Tensor], inner: dist.Work | None) -> dist.Work:
         """Let tensors travel once they have been computed. See `group.Send`."""
-        done = self._held(self._curve(float(bytes_of(tensors))))
+        done = self._held(self._curve(float(bytes_of(tensors))), tensors if self.spoil and inner is None else [])
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(self.stream)  # its memory is not used again before the link has done with it
         return StreamWork(tensors, self.stream, done, inner)
 
-    def _held(self, seconds: float) -> torch.cuda.Event:
+    def _held(self, seconds: float, spoiled: Sequence[Tensor] = ()) -> torch.cuda.Event:
         done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
+            away = Spoiled(spoiled)
             self._hold(seconds)
+            away.restore()
             done.record(self.stream)
         return done
 

@@ -9,6 +9,7 @@ and takes what it takes: no schedule needs it in a step.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,13 +27,37 @@ Send = Callable[[Sequence[Tensor], dist.Work | None], dist.Work]
 """Lets tensors travel over the link, beside the real collective among the ranks that run, if there are several."""
 
 
-class HostWork(dist.Work):
-    """A collective under way on the host's clock; `inner` is the real one, if there is one."""
+class Spoiled:
+    """What travels, out of reach: NaN from here to `restore`, so that whoever reads too early trains on NaN."""
 
-    def __init__(self, tensors: Sequence[Tensor], pacer: Pacer, inner: dist.Work | None) -> None:
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
+        self._kept: list[Tensor] = [tensor.clone() for tensor in self._tensors]
+        for tensor in self._tensors:
+            tensor.fill_(float("nan"))
+        self._lock = threading.Lock()
+
+    def restore(self) -> None:
+        """Put it back, the first time that it is called."""
+        with self._lock:
+            for tensor, kept in zip(self._tensors, self._kept, strict=True):
+                tensor.copy_(kept)
+            self._tensors, self._kept = [], []
+
+
+class HostWork(dist.Work):
+    """A collective under way on the host's clock; `inner` is the real one, if there is one.
+
+    With `spoil` what travels cannot be read before it has arrived (`Spoiled`).
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], pacer: Pacer, inner: dist.Work | None, *, spoil: bool = False
+    ) -> None:
         super().__init__()
         self._tensors = list(tensors)
         self._pacer = pacer
+        self._spoiled = Spoiled(tensors if spoil and inner is None else [])
         self._flight = pacer.launch(bytes_of(tensors))
         self._inner = inner
 
@@ -41,6 +66,7 @@ class HostWork(dist.Work):
         self._pacer.wait(self._flight)
         if self._inner is not None:
             self._inner.wait()
+        self._spoiled.restore()
         return True
 
     def is_completed(self) -> bool:
@@ -66,6 +92,7 @@ class HostWork(dist.Work):
         def arrived() -> None:
             if self._inner is not None:
                 self._inner.wait()
+            self._spoiled.restore()
             future.set_result(self._tensors)
 
         self._pacer.call(self._flight, arrived)
@@ -123,9 +150,9 @@ def bytes_of(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def host_send(pacer: Pacer) -> Send:
-    """Over a link on the host's clock."""
-    return lambda tensors, inner: HostWork(tensors, pacer, inner)
+def host_send(pacer: Pacer, *, spoil: bool = False) -> Send:
+    """Over a link on the host's clock; with `spoil`, see `HostWork`."""
+    return lambda tensors, inner: HostWork(tensors, pacer, inner, spoil=spoil)
 
 
 def new_group(send: Send, workers: int) -> dist.ProcessGroup:

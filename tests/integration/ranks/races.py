@@ -1,0 +1,95 @@
+"""One rank on an emulated link whose collectives are out of reach while they travel: who reads too early trains on NaN.
+
+`races.py DEVICE` prints one line a schedule: its name, and whether it trained what the same schedule trains on an
+ordinary link; then the same for engines that are broken in two ways, of which each must be caught.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from schedule_training import Net, batch, buckets_of, make
+from torch import Tensor, nn
+
+from xbench.emulation import cuda
+from xbench.emulation.calibration import pacer_of
+from xbench.emulation.group import host_send, new_group
+from xbench.records import CostModel, EmulatedLink
+from xbench.schedules import MODES
+from xbench.schedules.base import Schedule, Setup
+from xbench.schedules.engine import Bucket
+
+SCHEDULES = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
+STEPS = 4
+LATENCY_S = 2e-3
+LINK = EmulatedLink(
+    model=CostModel(
+        backend="formula", world_size=4, alpha_s=LATENCY_S, beta_s_per_byte=0.0, alpha_ci95=(LATENCY_S, LATENCY_S),
+        beta_ci95=(0.0, 0.0), max_relative_residual=0.0, points=[],
+    )
+)  # fmt: skip
+
+
+def trained(schedule: str, group: dist.ProcessGroup | None, device: torch.device, wait: str) -> list[Tensor]:
+    """Parameters after a few steps; every step computes something between backward and update."""
+    model, optimizer = make(Net)
+    model.to(device)
+    kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
+    setup = Setup(model, optimizer, buckets_of(model, schedule), group, wait, True)  # type: ignore[arg-type]
+    with kind().attach(setup) as handle:
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=True)
+            torch.manual_seed(step)
+            model.use_sometimes = step % 2 == 0  # type: ignore[assignment]
+            tokens, targets = (part.to(device) for part in batch(step, 0))
+            nn.functional.cross_entropy(handle.model(tokens), targets).backward()
+            optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def same(schedule: str, group: dist.ProcessGroup, device: torch.device, wait: str) -> bool:
+    alone, on_link = trained(schedule, None, device, wait), trained(schedule, group, device, wait)
+    return all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(alone, on_link, strict=True))
+
+
+def broken(method: str, replacement: Callable[[Bucket], object], run: Callable[[], bool]) -> bool:
+    """`run` with a method of buckets replaced."""
+    whole = getattr(Bucket, method)
+    setattr(Bucket, method, replacement)
+    try:
+        return run()
+    finally:
+        setattr(Bucket, method, whole)
+
+
+def finish_without_waiting(bucket: Bucket) -> None:
+    bucket.work = None
+    bucket.filled = [False] * len(bucket.parameters)
+    bucket.waiting = len(bucket.parameters)
+
+
+def main() -> None:
+    device = torch.device(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=0, world_size=1)
+    if device.type == "cuda":
+        link = cuda.link_of(LINK, device, shared=False)
+        link.spoil = True
+        send = link.send
+    else:
+        send = host_send(pacer_of(LINK), spoil=True)
+    group = new_group(send, LINK.model.world_size)
+    for schedule in SCHEDULES:
+        for wait in ("backward", "step"):
+            print(f"{schedule} {wait}: {'same' if same(schedule, group, device, wait) else 'differs'}", flush=True)
+    caught = not broken("finish", finish_without_waiting, lambda: same("optimal", group, device, "step"))
+    print(f"an engine that never waits: {'caught' if caught else 'not caught'}", flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
