@@ -1,0 +1,55 @@
+"""The command line on the device at hand: what the measurements of whole runs share."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from xbench.records import Comparison, load
+
+ROOT = Path(__file__).parents[2]
+
+
+def compared(device: str, workload: str, fabric: str, modes: str, *more: str, timeout_s: float = 300) -> Comparison:
+    """The record of `xbench compare`. Raises AssertionError, with what it said, where it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["compare", *workload.split(), "--device", device, "--fabric", fabric, "--modes", modes, *more]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        done = subprocess.run(
+            [sys.executable, "-m", "xbench", *words, "--output", folder], capture_output=True, text=True,
+            timeout=timeout_s, env=environment,
+        )  # fmt: skip
+        assert done.returncode == 0, f"xbench {' '.join(words)}\n{done.stderr[-4000:]}"
+        (path,) = Path(folder).glob("*/record.json")
+        record = load(path)
+    assert isinstance(record, Comparison)
+    return record
+
+
+def figures(record: Comparison) -> dict[str, dict[str, object]]:
+    """By mode: the step, its ratio to the reference, the prediction's error."""
+    found: dict[str, dict[str, object]] = {}
+    for name, mode in record.modes.items():
+        assert mode.status == "ok", (name, mode.error)
+        assert mode.step_s is not None
+        found[name] = {
+            "step_s": mode.step_s.model_dump(),
+            "predicted_step_s": mode.predicted_step_s,
+            "error": mode.prediction_error,
+            "ratio": mode.ratio.model_dump() if mode.ratio is not None else None,
+            "label": mode.label,
+        }
+    return found
+
+
+def errors(found: dict[str, dict[str, object]]) -> list[float]:
+    """Absolute prediction errors of all modes but the control."""
+    return [abs(float(row["error"])) for name, row in found.items() if name != "compute" and row["error"] is not None]  # type: ignore[arg-type]
+
+
+def middle(values: list[float]) -> float:
+    return statistics.median(values)

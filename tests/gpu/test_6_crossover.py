@@ -1,0 +1,32 @@
+"""Two jobs on the one device: one after the other, both at once, and in turns."""
+
+from __future__ import annotations
+
+import torch
+from conftest import DRY, Keep
+from runs import compared, figures
+
+FABRICS = ["emulated:workers=4,rate=1gbit"] if DRY else [
+    "emulated:workers=8,rate=10gbit", "emulated:workers=64,rate=10gbit", "emulated:workers=64,rate=25gbit"
+]  # fmt: skip
+WORKLOAD = "transformer-tiny" if DRY else "resnet50"
+EFFORT = ("--launches", "1", "--rounds", "4", "--steps", "6")
+GAIN, WORTH = 1.2, 0.2
+
+
+def test_crossover(device: torch.device, keep: Keep) -> None:
+    cells, held = {}, []
+    for fabric in FABRICS:
+        record = compared(device.type, WORKLOAD, fabric, "compute,sequential,concurrent,crossover", *EFFORT)
+        found = figures(record)
+        took = {name: mode.step_s.median for name, mode in record.modes.items() if mode.step_s is not None}
+        exposed = took["sequential"] / took["compute"] - 1  # M/C, of one job's step under DDP
+        gain = took["sequential"] / took["crossover"]
+        beside = took["concurrent"] / took["crossover"]
+        held.append((gain >= GAIN or exposed < WORTH) and beside >= 1.0)
+        cells[fabric] = {"modes": found, "exposed_over_compute": exposed, "gain": gain, "over_concurrent": beside}
+    said = ", ".join(f"{cell['gain']:.2f}× (M/C {cell['exposed_over_compute']:.2f})" for cell in cells.values())
+    keep(
+        "crossover", line=6, goal="1.2× one after the other where M/C ≥ 0.2, never below both at once", held=all(held),
+        finding=f"{WORKLOAD}: {said}", cells=cells,
+    )  # fmt: skip

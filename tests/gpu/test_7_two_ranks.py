@@ -1,0 +1,44 @@
+"""Two ranks on the one device over Gloo: every schedule trains what DDP trains, and none reads too early."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from conftest import DRY, Keep
+from runs import compared
+
+RACES = Path(__file__).parents[1] / "integration" / "ranks" / "races.py"
+MODES = "ddp,single,wfbp,mgwfbp,optimal,auto"
+WORKLOAD = "transformer-tiny" if DRY else "resnet18"
+
+
+def test_two_ranks(device: torch.device, keep: Keep) -> None:
+    effort = ("--launches", "1", "--rounds", "2", "--steps", "3")
+    record = compared(device.type, WORKLOAD, "emulated:workers=2,rate=10gbit,ranks=2", MODES, *effort)
+    gates = {name: mode.parity for name, mode in record.modes.items()}
+    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    worst = max(gate.max_relative_difference or 0.0 for gate in gates.values() if gate is not None)
+    keep(
+        "two-ranks", line=7, goal="every schedule trains what DDP trains, bit for bit alike on both ranks", held=True,
+        finding=f"{len(gates)} schedules; largest difference from DDP {worst:.2g} of an update",
+        gates={name: gate.model_dump() for name, gate in gates.items() if gate is not None},
+    )  # fmt: skip
+
+
+def test_races(device: torch.device, keep: Keep, tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, str(RACES), device.type], env=os.environ | {"STORE": str(tmp_path / "store")},
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    lines = said.stdout.splitlines()
+    held = len(lines) == 11 and all(line.endswith(": same") for line in lines[:-1]) and lines[-1].endswith(": caught")
+    keep(
+        "races", line=7, goal="no schedule reads what still travels, and an engine that does is caught", held=held,
+        finding=f"{len(lines) - 1} schedules and waits" if held else "; ".join(lines) or said.stderr[-300:],
+        lines=lines,
+    )  # fmt: skip
+    assert held, said.stdout + said.stderr[-3000:]
