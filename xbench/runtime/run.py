@@ -230,7 +230,7 @@ def execute(request: RunRequest, console: Console) -> Result:
         except KeyboardInterrupt:
             error = Interrupted("interrupted")
         described = fabric.describe("nccl" if run.device == "cuda" else "gloo")
-        frame = Frame(command, environment.capture(found.model_dump()), described, records)
+        frame = Frame(command, environment.capture(found.environment_facts()), described, records)
         frame.warnings += [*warnings, *fabric.warnings, *course.warnings]
     assert frame is not None
     run = course.ran(run)
