@@ -73,7 +73,7 @@ class Frame:
             "fabric": _as_measured(self.fabric, found),
             "complete": complete,
             "error": error,
-            "warnings": [*self.warnings, *found.warnings],
+            "warnings": [*self.warnings, *found.warnings, *found.gpu.warnings()],
         }
 
 
@@ -90,6 +90,8 @@ def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bo
         bounds=job.bounds if job.cost_model is not None else None,
         plans=job.plans,
         samples=job.series,
+        gpu=found.gpu.of_profile(),
+        gpu_missing=found.gpu.missing,
     )
 
 
@@ -123,6 +125,7 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
         bounds=_total_bounds(run, found),
         cost_model=found.jobs[0].cost_model,
         samples=samples,
+        gpu_missing=found.gpu.missing,
     )
 
 
@@ -229,6 +232,7 @@ def _mode_result(
         plan=plan,
         timeline=_timeline(mode, found, label),
         pattern=pattern,
+        gpu=found.gpu.of_mode(mode.text, per_sample.median),
     )
 
 

@@ -24,6 +24,7 @@ from xbench.records import (
     StepTimes,
     WorkloadRecord,
 )
+from xbench.runtime.gpu_use import GpuFindings
 from xbench.spec import RunSpec
 from xbench.stats.windows import overlap_rates
 
@@ -58,6 +59,7 @@ class Collector:
         self.timelines: dict[str, tuple[list[Slice], list[Slice]]] = {}
         self.warnings: list[str] = []
         self.remarks: list[str] = []
+        self.gpu = GpuFindings()
         self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
         self.launch = 0
 
@@ -94,6 +96,8 @@ class Collector:
         elif kind == "remark":
             if event["message"] not in self.remarks:
                 self.remarks.append(event["message"])
+        elif kind in ("gpu", "gpu_missing"):
+            self.gpu.take(self.launch, job, event)
         elif kind == "block":
             key = (self.launch, event["mode"], event["round"])
             self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
@@ -142,6 +146,7 @@ class Collector:
                     warmup_s=steps[:warmup],
                     samples_per_step=self.batch_sizes[job] * world,
                     started_s=max(0.0, min(block["stamps"][0] for block in ranks) - origin_s),
+                    gpu=self.gpu.of_block(launch, mode, round_, job),
                 )
             )
         return result

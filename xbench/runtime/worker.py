@@ -31,6 +31,7 @@ from xbench.errors import UsageError
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
+from xbench.runtime.gpu_watch import GpuWatch
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
 from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times, steps_in_block, turns_in_block, twins
@@ -76,6 +77,7 @@ class Rank:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.clock = clock_for(self.device)
+        self.gpu = GpuWatch(self.device, self.journal)
         self.note("joining the process group")
         # Longer than the parent's patience, so that the parent can say which rank was silent before others give up.
         limit = timedelta(seconds=2 * self.run.timeout_s + 10)
@@ -121,6 +123,7 @@ class Rank:
         self.barrier("end")
         if self.turns is not None:
             self.turns.leave()
+        self.gpu.stop()
         self.journal.write("end")
 
     def barrier(self, name: str) -> None:
@@ -155,7 +158,9 @@ class Rank:
             self.barrier(f"profile {job}")
             if job != self.job or (job > 0 and twins(self.run)):
                 continue
+            begin_s = time.monotonic()
             plan = profile_job(self)
+            self.gpu.report(begin_s, time.monotonic(), mode=None)
             if self.rank == 0:
                 part = self.directory / f".plan{job}.part"
                 part.write_text(plan.model_dump_json())
@@ -332,16 +337,18 @@ class Rank:
             self.device_idle()
             self.clock.flush()
         self.workload.optimizer.zero_grad(set_to_none=True)
+        stamps_s = [round(origin_s + self.clock.elapsed_s(origin, stamp), 7) for stamp in stamps]
         self.journal.write(
             "block",
             mode=mode.text,
             round=phase.round,
             position=phase.position,
             warmup=warmup,
-            stamps=[round(origin_s + self.clock.elapsed_s(origin, stamp), 7) for stamp in stamps],
+            stamps=stamps_s,
             pattern=pattern,
         )
         self.clock.reset()
+        self.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=phase.round)
 
     def timeline(self, phase: Phase, number: int) -> None:
         """Record a few steps of one single-job mode, of the first job."""
