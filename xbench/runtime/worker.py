@@ -34,6 +34,7 @@ from xbench.runtime import parity
 from xbench.runtime.gpu_watch import GpuWatch
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
+from xbench.runtime.nvtx import Ranges
 from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times, steps_in_block, turns_in_block, twins
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
@@ -66,6 +67,7 @@ class Rank:
         self.refused: dict[str, bool] = {}
         self.reference: list[dict[str, torch.Tensor]] | None = None
         self.turns: TurnClient | None = None
+        self.ranges = Ranges.when(self.run.nvtx)
 
     def start(self) -> None:
         """Take our cores, join the process group, build the workload, meet the other jobs."""
@@ -100,6 +102,7 @@ class Rank:
     def note(self, state: str) -> None:
         """What this rank is doing, for the parent."""
         self.journal.note(state)
+        self.ranges.mark(state)
 
     def go(self) -> None:
         """All phases."""
@@ -201,6 +204,8 @@ class Rank:
         handle = schedule().attach(setup)
         if handle.engine is not None:
             handle.engine.note = self.note
+            if self.ranges.on:
+                handle.watch(self.ranges.watch)
         return handle
 
     def forward_backward(self, handle: Handle) -> None:
@@ -212,8 +217,9 @@ class Rank:
         """`steps` ordinary training steps, `mark()` after each."""
         for step in range(steps):
             self.note(f"{what} step {step + 1}: computing")
-            self.forward_backward(handle)
-            self.workload.optimizer.step()
+            with self.ranges.step(step + 1):
+                self.forward_backward(handle)
+                self.workload.optimizer.step()
             mark()
 
     def train_in_turns(
@@ -248,7 +254,7 @@ class Rank:
 
         self.turns.begin(block, pattern)
         crossover_steps(
-            self.turns,
+            self.ranges.turns(self.turns),
             steps,
             wait_gradients=wait_gradients,
             apply=apply,
@@ -319,7 +325,7 @@ class Rank:
             stamps.append(self.clock.mark())
 
         pattern = None
-        with self.attach(mode) as handle:
+        with self.ranges.range(what), self.attach(mode) as handle:
             origin_s, origin = self._origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
