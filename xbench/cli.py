@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Hold predictions against measured steps, over a matrix of workloads and links.",
     ),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
+    "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),
     "schema": ("xbench.commands.schema", "Print the JSON Schema of the result files."),

@@ -1,14 +1,17 @@
 """Where and with what a run is made: machine, system, software, and what disturbs it now.
 
-Two results can be compared only when machine and software match, so the record keeps both. Nothing here imports torch:
-versions come from package metadata, and what only torch can know (the GPU's name, NCCL's version) comes from a rank, as
-`preflight`.
+Two results can be compared only when machine and software match, so the record keeps both, and `fingerprint` puts what
+must match into a few letters. Nothing here imports torch: versions come from package metadata, and what only torch can
+know (the GPU's name, NCCL's version) comes from a rank, as `preflight`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import time
@@ -41,6 +44,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         "python_implementation": platform.python_implementation(),
         "physical_cores": str(psutil.cpu_count(logical=False) or "unknown"),
         "governor": governor() or "unknown",
+        **({"nvidia_driver": driver} if (driver := nvidia_driver()) else {}),
         **{name: version for name in LIBRARIES if (version := _version(name))},
         **{name: str(value) for name, value in found.items() if value is not None},
     }
@@ -82,6 +86,69 @@ def governor(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> str | 
         return (cpu / "scaling_governor").read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
+
+
+def nvidia_driver(folder: Path = Path("/proc/driver/nvidia")) -> str | None:
+    """The version of the NVIDIA kernel driver, or None where none is loaded."""
+    try:
+        text = (folder / "version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, flags=re.MULTILINE)
+    return found[1] if found else None
+
+
+def must_match(environment: Environment) -> tuple[dict[str, str], dict[str, str]]:
+    """(Machine, software): what has to be the same in two results whose times are compared, by name.
+
+    Not the host's name: two machines of one kind are as good as one. Of versions only what changes times: neither
+    Python's and the kernel's patches, nor, on a CPU, what GPUs need.
+    """
+    facts = environment.facts
+    machine = {
+        "cpu": environment.cpu,
+        "cores": str(environment.cores),
+        "physical cores": facts.get("physical_cores", "unknown"),
+        "memory": f"{round(environment.memory_bytes / 1024**3)} GiB",
+        "governor": facts.get("governor", "unknown"),
+        "device": environment.device,
+        "devices": str(environment.device_count),
+    }
+    software = {
+        "torch": (environment.torch or "none").partition("+")[0],
+        "Python": _release(environment.python),
+        "kernel": _release(facts.get("kernel", "unknown")),
+    }
+    if environment.device != "cpu":
+        software |= {
+            "CUDA": facts.get("cuda", "unknown"),
+            "NCCL": facts.get("nccl", "unknown"),
+            "NVIDIA driver": facts.get("nvidia_driver", "unknown"),
+        }
+    return machine, software
+
+
+def fingerprint(environment: Environment) -> str:
+    """'3f9a1c02-77d0b1e4': the same letters, comparable times. First the machine's, then the software's."""
+    return "-".join(
+        hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8] for part in must_match(environment)
+    )
+
+
+def differences(one: Environment, other: Environment) -> list[str]:
+    """What keeps two results from being compared, as 'torch: 2.15.0 and 2.14.0'; nothing when fingerprints match."""
+    mine, theirs = ({**machine, **software} for machine, software in map(must_match, (one, other)))
+    names = dict.fromkeys([*mine, *theirs])
+    return [
+        f"{name}: {mine.get(name, 'none')} and {theirs.get(name, 'none')}"
+        for name in names
+        if mine.get(name) != theirs.get(name)
+    ]
+
+
+def _release(version: str) -> str:
+    """'6.18' of '6.18.44-amd64'."""
+    return ".".join(version.split(".")[:2])
 
 
 def commit(folder: Path = Path(__file__).parent) -> str | None:

@@ -171,3 +171,20 @@ class Bounds(Part):
     communication_s: float = Field(description="T of all gradients in one collective")
     overlap_bound_s: float = Field(description="max(C, ΣT): next-forward overlap allowed")
     backward_overlap_bound_s: float = Field(description="forward + max(best end over plans, backward + optimizer)")
+
+
+class GpuUse(Part):
+    """What NVML said of the devices while steps were timed, all of them and all blocks together; None: it did not."""
+
+    devices: int
+    readings: int
+    utilisation: float | None = Field(default=None, description="share of time in which any kernel ran, median")
+    memory_peak_bytes: int | None = Field(default=None, description="in use on the fullest device, by any process")
+    power_w: float | None = Field(default=None, description="mean, of all devices together")
+    energy_j_per_sample: float | None = Field(default=None, description="power_w times seconds per sample")
+    sm_clock_mhz: float | None = Field(default=None, description="median")
+    memory_clock_mhz: float | None = Field(default=None, description="median")
+    temperature_max_c: float | None = None
+    throttled: list[str] = Field(default=[], description="why clocks were lower than the device is able to")
+    throttled_share: float | None = Field(default=None, description="share of readings")
+    sampling_share: float | None = Field(default=None, description="time that reading NVML took, over the time")

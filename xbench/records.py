@@ -31,6 +31,7 @@ from xbench.measured_parts import (
     CostPoint,
     CostSegment,
     EmulatedLink,
+    GpuUse,
     Layer,
     Plan,
     Slice,
@@ -81,6 +82,7 @@ __all__ = [
     "Estimate",
     "FabricRecord",
     "Goal",
+    "GpuUse",
     "Interval",
     "Job",
     "Label",
@@ -120,6 +122,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 WHICH = "give a record.json, or the folder of a run under results/runs"
+GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
 
 
 class Sample(Part):
@@ -136,6 +139,7 @@ class Sample(Part):
     samples_per_step: int = Field(description="batch over all ranks")
     started_s: float = Field(description="since the launch began")
     outlier: bool = False
+    gpu: GpuUse | None = Field(default=None, description="what NVML said of this job's devices in the timed steps")
 
 
 class Parity(Part):
@@ -172,6 +176,7 @@ class ModeResult(Part):
         default=None, description="a recorded step of the first job; `plan.timeline` is the predicted one"
     )
     pattern: str | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
+    gpu: GpuUse | None = Field(default=None, description="what NVML said while its blocks were timed")
     note: str | None = None
 
 
@@ -213,6 +218,8 @@ class Profile(RecordBase):
     bounds: Bounds | None = None
     plans: dict[str, Plan] = {}
     samples: dict[str, list[float]] = Field(default={}, description="raw per-step times by series name")
+    gpu: GpuUse | None = Field(default=None, description="what NVML said during the whole profile")
+    gpu_missing: str | None = Field(default=None, description=GPU_MISSING)
 
 
 class Comparison(RecordBase):
@@ -225,6 +232,7 @@ class Comparison(RecordBase):
     bounds: Bounds | None = None
     cost_model: CostModel | None = None
     samples: list[Sample] = []
+    gpu_missing: str | None = Field(default=None, description=GPU_MISSING)
 
 
 AnyRecord = Profile | Comparison | Scaling | Validation | Tuned

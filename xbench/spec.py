@@ -123,6 +123,7 @@ class RunSpec(Spec):
     gloo_threads: GlooThreads | None = Field(
         default=None, description="whether Gloo's sending threads run before its loop; null in records that do not say"
     )
+    nvtx: bool = Field(default=False, description="whether ranges were marked for Nsight Systems")
 
     @property
     def backend(self) -> str:

@@ -103,6 +103,29 @@ def format_percent(share: float | None, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def format_power(watts: float | None) -> str:
+    """'347 W', '5.42 kW'; '–' for None."""
+    return _scaled(watts, ((1e3, "kW"), (1.0, "W")))
+
+
+def format_energy(joules: float | None) -> str:
+    """'1.23 J', '45.6 mJ', '7.89 kJ'; '–' for None."""
+    return _scaled(joules, ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ")))
+
+
+def format_clock(megahertz: float | None) -> str:
+    """'1.98 GHz', '345 MHz'; '–' for None."""
+    return _scaled(megahertz, ((1e3, "GHz"), (1.0, "MHz")))
+
+
+def _scaled(value: float | None, units: tuple[tuple[float, str], ...]) -> str:
+    """Three digits in the largest unit that leaves at least one before the point, else in the smallest."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    scale, unit = next((pair for pair in units if abs(value) >= pair[0] * 0.9995), units[-1])
+    return f"{_significant(value / scale, 3)} {unit}"
+
+
 def _significant(value: float, digits: int) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}"

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from xbench import environment
-from xbench.environment import capture, commit, cpu_model, governor, noise, noise_warnings
+from xbench.environment import (
+    capture,
+    commit,
+    cpu_model,
+    differences,
+    fingerprint,
+    governor,
+    noise,
+    noise_warnings,
+    nvidia_driver,
+)
 
 
 def test_capture_describes_this_machine() -> None:
@@ -108,3 +118,77 @@ def test_ranks_of_the_same_torchrun_are_no_noise(monkeypatch: pytest.MonkeyPatch
     assert ours in {pid for pid, _ in environment._cpu_seconds()}
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     assert ours not in {pid for pid, _ in environment._cpu_seconds()}
+
+
+HERE = capture({"device": "NVIDIA H100", "device_count": 8, "torch": "2.15.0+cu132", "nccl": "2.30.7", "cuda": "13.2"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hostname": "another"},
+        {"commit": "0123"},
+        {"torch": "2.15.0"},
+        {"memory_bytes": HERE.memory_bytes - 2**20},
+        {"python": HERE.python + "1"},
+        {"facts": HERE.facts | {"numpy": "9.9", "kernel": HERE.facts["kernel"] + "-patched"}},
+    ],
+)
+def test_what_changes_no_times_leaves_the_fingerprint(changes: dict[str, object]) -> None:
+    other = HERE.model_copy(update=changes)
+    assert fingerprint(other) == fingerprint(HERE)
+    assert differences(HERE, other) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"cpu": "x"}, f"cpu: {HERE.cpu} and x"),
+        ({"cores": 999}, f"cores: {HERE.cores} and 999"),
+        ({"memory_bytes": 2**40}, f"memory: {round(HERE.memory_bytes / 2**30)} GiB and 1024 GiB"),
+        ({"device": "NVIDIA H200"}, "device: NVIDIA H100 and NVIDIA H200"),
+        ({"device_count": 4}, "devices: 8 and 4"),
+        ({"torch": "2.14.1"}, "torch: 2.15.0 and 2.14.1"),
+        ({"python": "3.99.0"}, f"Python: {HERE.python.rpartition('.')[0]} and 3.99"),
+        ({"facts": HERE.facts | {"governor": "x"}}, f"governor: {HERE.facts['governor']} and x"),
+        ({"facts": HERE.facts | {"nccl": "2.31.0"}}, "NCCL: 2.30.7 and 2.31.0"),
+        ({"facts": HERE.facts | {"cuda": "12.4"}}, "CUDA: 13.2 and 12.4"),
+        ({"facts": HERE.facts | {"nvidia_driver": "1.2"}},
+         f"NVIDIA driver: {HERE.facts.get('nvidia_driver', 'unknown')} and 1.2"),
+    ],
+)  # fmt: skip
+def test_what_changes_times_changes_the_fingerprint(changes: dict[str, object], difference: str) -> None:
+    other = HERE.model_copy(update=changes)
+    assert fingerprint(other) != fingerprint(HERE)
+    assert differences(HERE, other) == [difference]
+
+
+def test_machine_and_software_have_letters_of_their_own() -> None:
+    machine, software = fingerprint(HERE).split("-")
+    newer = fingerprint(HERE.model_copy(update={"torch": "2.16.0"})).split("-")
+    larger = fingerprint(HERE.model_copy(update={"cores": 999})).split("-")
+    assert (newer[0], larger[1]) == (machine, software)
+    assert newer[1] != software
+    assert larger[0] != machine
+
+
+def test_on_a_cpu_what_gpus_need_does_not_matter() -> None:
+    one = HERE.model_copy(update={"device": "cpu", "device_count": 0})
+    other = one.model_copy(update={"facts": one.facts | {"nccl": "1", "cuda": "1", "nvidia_driver": "1"}})
+    assert fingerprint(one) == fingerprint(other)
+    assert differences(one, HERE)[:2] == ["device: cpu and NVIDIA H100", "devices: 0 and 8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n", "535.104.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (builder)\nGCC 12.2.0 \n",
+         "580.65.06"),
+        ("something else 1.2.3 \n", None),
+    ],
+)  # fmt: skip
+def test_the_driver_of_nvidia(tmp_path: Path, text: str, version: str | None) -> None:
+    assert nvidia_driver(tmp_path) is None
+    (tmp_path / "version").write_text(text)
+    assert nvidia_driver(tmp_path) == version

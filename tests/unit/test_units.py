@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from xbench.errors import SpecError
 from xbench.units import (
     format_bytes,
+    format_clock,
     format_count,
+    format_energy,
     format_percent,
+    format_power,
     format_rate,
     format_seconds,
     parse_bytes,
@@ -111,7 +114,25 @@ def test_format_percent(share: float | None, text: str) -> None:
     assert format_percent(share) == text
 
 
+@pytest.mark.parametrize(("watts", "text"), [(None, "–"), (347.2, "347 W"), (5421, "5.42 kW"), (0.2, "0.20 W")])
+def test_format_power(watts: float | None, text: str) -> None:
+    assert format_power(watts) == text
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"), [(None, "–"), (1.234, "1.23 J"), (0.0456, "45.6 mJ"), (7890, "7.89 kJ"), (0.9999, "1.00 J")]
+)
+def test_format_energy(joules: float | None, text: str) -> None:
+    assert format_energy(joules) == text
+
+
+@pytest.mark.parametrize(("megahertz", "text"), [(None, "–"), (1980, "1.98 GHz"), (345, "345 MHz"), (0, "0 MHz")])
+def test_format_clock(megahertz: float | None, text: str) -> None:
+    assert format_clock(megahertz) == text
+
+
 @given(st.floats())
 def test_every_number_can_be_written(number: float) -> None:
-    for write in (format_seconds, format_bytes, format_rate, format_count, format_percent):
+    plain = (format_seconds, format_bytes, format_rate, format_count, format_percent)
+    for write in (*plain, format_power, format_energy, format_clock):
         assert write(number)

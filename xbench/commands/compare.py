@@ -11,6 +11,7 @@ from xbench.commands.options import (
     check_json,
     effort_from,
     effort_options,
+    nvtx_option,
     run_options,
     workload_options,
     write_json,
@@ -35,6 +36,7 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @workload_options
 @effort_options
 @run_options
+@nvtx_option
 def compare(
     workloads: tuple[str, ...],
     modes: str,
@@ -56,6 +58,7 @@ def compare(
     gloo_threads: str,
     timeout_s: float,
     output: Path,
+    nvtx: bool,
 ) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
@@ -84,6 +87,7 @@ def compare(
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
+        nvtx=nvtx,
     )
     return run_and_render(request, json_to)
 

@@ -106,6 +106,13 @@ def timeout_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def nvtx_option(command: F) -> F:
+    """`--nvtx`."""
+    return click.option("--nvtx", is_flag=True, help="Mark steps, buckets and turns for Nsight Systems; on GPUs only.")(
+        command
+    )
+
+
 def json_option(command: F) -> F:
     """`--json FILE|-`, passed as `json_to`: see `write_json`."""
     return click.option(

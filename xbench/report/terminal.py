@@ -41,6 +41,7 @@ from xbench.report.drawing import (
     say,
     titled_table,
 )
+from xbench.report.gpu import render_gpu
 from xbench.report.scaling import render_scaling
 from xbench.report.timelines import render_timelines
 from xbench.report.tuned import render_tuned
@@ -99,6 +100,7 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
         if result.note:
             say(console, f"{result.mode}: {result.note}")
     render_timelines(record, console)
+    render_gpu(record, console)
     console.print()
     twins = len(record.jobs) > 1 and all(job.workload == record.jobs[0].workload for job in record.jobs)
     for job in record.jobs[:1] if twins else record.jobs:
@@ -142,6 +144,7 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
     if record.cost_model is not None and record.cost_model.points:
         console.print(_cost_table(record, console.width))
         say(console, lines.COST_COLUMNS, "dim")
+    render_gpu(record, console)
     console.print()
     if record.bounds is not None:
         fact(console, "bounds", lines.bounds_line(record.bounds))

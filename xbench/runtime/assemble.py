@@ -76,7 +76,7 @@ class Frame:
             "emulated": self.emulated and self.emulated.model_copy(update={"calibration": found.calibration}),
             "complete": complete,
             "error": error,
-            "warnings": [*self.warnings, *found.warnings],
+            "warnings": [*self.warnings, *found.warnings, *found.gpu.warnings()],
         }
 
 
@@ -93,6 +93,8 @@ def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bo
         bounds=job.bounds if job.cost_model is not None else None,
         plans=job.plans,
         samples=job.series,
+        gpu=found.gpu.of_profile(),
+        gpu_missing=found.gpu.missing,
     )
 
 
@@ -126,6 +128,7 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
         bounds=_total_bounds(run, found),
         cost_model=found.jobs[0].cost_model,
         samples=samples,
+        gpu_missing=found.gpu.missing,
     )
 
 
@@ -232,6 +235,7 @@ def _mode_result(
         plan=plan,
         timeline=_timeline(mode, found, label),
         pattern=pattern,
+        gpu=found.gpu.of_mode(mode.text, per_sample.median),
     )
 
 

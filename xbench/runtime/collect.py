@@ -25,6 +25,7 @@ from xbench.records import (
     StepTimes,
     WorkloadRecord,
 )
+from xbench.runtime.gpu_use import GpuFindings
 from xbench.spec import RunSpec
 from xbench.stats.windows import overlap_rates
 
@@ -60,6 +61,7 @@ class Collector:
         self.warnings: list[str] = []
         self.remarks: list[str] = []
         self.calibration: list[CalibrationPoint] = []
+        self.gpu = GpuFindings()
         self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
         self.launch = 0
 
@@ -97,6 +99,8 @@ class Collector:
                 self.remarks.append(event["message"])
         elif kind == "calibration":
             self.calibration = self.calibration or [CalibrationPoint(**point) for point in event["points"]]
+        elif kind in ("gpu", "gpu_missing"):
+            self.gpu.take(self.launch, job, event)
         elif kind == "block":
             key = (self.launch, event["mode"], event["round"])
             self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
@@ -154,6 +158,7 @@ class Collector:
                     warmup_s=steps[:warmup],
                     samples_per_step=self.batch_sizes[job] * fabric.world_size,
                     started_s=max(0.0, min(block["stamps"][0] for block in ranks) - origin_s),
+                    gpu=self.gpu.of_block(launch, mode, round_, job),
                 )
             )
         return result

@@ -14,6 +14,8 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | parity | mode, and the fields of `records.Parity` |
 | block | mode, round, position, step boundaries in ns since an arbitrary epoch, warm-up boundaries |
 | timeline | mode, the slices of its two lanes: rank 0's clock |
+| gpu | mode (null: the profile), round, and the fields of `profilers.gpu.Window`: its timed steps, this rank's GPU |
+| gpu_missing | reason: why this rank's GPU has no counters, or no more |
 | warning | message: something that does not matter enough to end the run |
 | failed | mode, message: this mode could not run, the others go on |
 | error | message, traceback: this rank is about to die |

@@ -52,6 +52,7 @@ class RunRequest:
     reference: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gloo_threads: GlooThreads = "first"
+    nvtx: bool = False
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
@@ -100,6 +101,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
     """
     workloads, modes = check_request(request)
+    _check_nvtx(request.nvtx, request.device)
     notes: list[str] = []
     if request.fabric.name != "auto":
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
@@ -115,6 +117,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         )
         found = probe(list(workloads), "cpu", _ranks_here(request.fabric))
     device: DeviceType = found.device
+    _check_nvtx(request.nvtx, device)
     fabric, reason = choose(request.fabric, found.gpus if device == "cuda" else 0)
     if request.fabric.name == "auto":
         notes.append(reason)
@@ -149,6 +152,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         device=device,
         timeout_s=request.timeout_s,
         gloo_threads=request.gloo_threads,
+        nvtx=request.nvtx,
     )
     return run, found, notes
 
@@ -172,6 +176,15 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
         raise SpecError(
             f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
             hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",
+        )
+
+
+def _check_nvtx(asked: bool, device: str) -> None:
+    """Raise SpecError for ranges of GPU work on a CPU."""
+    if asked and device == "cpu":
+        raise SpecError(
+            "--nvtx marks the work of GPUs for Nsight Systems, and this would run on the CPU",
+            hint="leave --nvtx out, or try --device cuda --fabric local:ranks=1",
         )
 
 
@@ -231,7 +244,7 @@ def execute(request: RunRequest, console: Console) -> Result:
         except KeyboardInterrupt:
             error = Interrupted("interrupted")
         described = fabric.describe(run.backend)
-        frame = Frame(command, environment.capture(found.model_dump()), described, records)
+        frame = Frame(command, environment.capture(found.environment_facts()), described, records)
         frame.emulated = fabric.emulated
         frame.warnings += [*warnings, *fabric.warnings, *course.warnings]
     assert frame is not None

@@ -32,8 +32,10 @@ from xbench.errors import UsageError
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
+from xbench.runtime.gpu_watch import GpuWatch
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
+from xbench.runtime.nvtx import Ranges
 from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times, steps_in_block, turns_in_block, twins
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
@@ -66,6 +68,7 @@ class Rank:
         self.refused: dict[str, bool] = {}
         self.reference: list[dict[str, torch.Tensor]] | None = None
         self.turns: TurnClient | None = None
+        self.ranges = Ranges.when(self.run.nvtx)
 
     def start(self) -> None:
         """Take our cores, join the process group, build the workload, meet the other jobs."""
@@ -79,6 +82,7 @@ class Rank:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.clock = clock_for(self.device)
+        self.gpu = GpuWatch(self.device, self.journal)
         self.note("joining the process group")
         # Longer than the parent's patience, so that the parent can say which rank was silent before others give up.
         limit = timedelta(seconds=2 * self.run.timeout_s + 10)
@@ -108,6 +112,7 @@ class Rank:
     def note(self, state: str) -> None:
         """What this rank is doing, for the parent."""
         self.journal.note(state)
+        self.ranges.mark(state)
 
     def go(self) -> None:
         """All phases."""
@@ -131,6 +136,7 @@ class Rank:
         self.barrier("end")
         if self.turns is not None:
             self.turns.leave()
+        self.gpu.stop()
         self.journal.write("end")
 
     def barrier(self, name: str) -> None:
@@ -165,7 +171,9 @@ class Rank:
             self.barrier(f"profile {job}")
             if job != self.job or (job > 0 and twins(self.run)):
                 continue
+            begin_s = time.monotonic()
             plan = profile_job(self)
+            self.gpu.report(begin_s, time.monotonic(), mode=None)
             if self.rank == 0:
                 part = self.directory / f".plan{job}.part"
                 part.write_text(plan.model_dump_json())
@@ -206,6 +214,8 @@ class Rank:
         handle = schedule().attach(setup)
         if handle.engine is not None:
             handle.engine.note = self.note
+            if self.ranges.on:
+                handle.watch(self.ranges.watch)
         return handle
 
     def forward_backward(self, handle: Handle) -> None:
@@ -217,8 +227,9 @@ class Rank:
         """`steps` ordinary training steps, `mark()` after each."""
         for step in range(steps):
             self.note(f"{what} step {step + 1}: computing")
-            self.forward_backward(handle)
-            self.workload.optimizer.step()
+            with self.ranges.step(step + 1):
+                self.forward_backward(handle)
+                self.workload.optimizer.step()
             mark()
 
     def train_in_turns(
@@ -253,7 +264,7 @@ class Rank:
 
         self.turns.begin(block, pattern)
         crossover_steps(
-            self.turns,
+            self.ranges.turns(self.turns),
             steps,
             wait_gradients=wait_gradients,
             apply=apply,
@@ -324,7 +335,7 @@ class Rank:
             stamps.append(self.clock.mark())
 
         pattern = None
-        with self.attach(mode) as handle:
+        with self.ranges.range(what), self.attach(mode) as handle:
             origin_s, origin = self._origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
@@ -342,16 +353,18 @@ class Rank:
             self.device_idle()
             self.clock.flush()
         self.workload.optimizer.zero_grad(set_to_none=True)
+        stamps_s = [round(origin_s + self.clock.elapsed_s(origin, stamp), 7) for stamp in stamps]
         self.journal.write(
             "block",
             mode=mode.text,
             round=phase.round,
             position=phase.position,
             warmup=warmup,
-            stamps=[round(origin_s + self.clock.elapsed_s(origin, stamp), 7) for stamp in stamps],
+            stamps=stamps_s,
             pattern=pattern,
         )
         self.clock.reset()
+        self.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=phase.round)
 
     def timeline(self, phase: Phase, number: int) -> None:
         """Record a few steps of one single-job mode, of the first job."""

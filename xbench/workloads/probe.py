@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -55,6 +55,21 @@ class Preflight(BaseModel):
     def specs(self) -> tuple[WorkloadSpec, ...]:
         """The resolved specs, in the order asked."""
         return tuple(probed.record.spec for probed in self.workloads)
+
+    def environment_facts(self) -> dict[str, object]:
+        """What `environment.capture` wants to know of it."""
+        return facts_for(self.model_dump(exclude={"workloads"}))
+
+
+def facts_for(found: Mapping[str, Any]) -> dict[str, object]:
+    """For `environment.capture`: the GPUs' name in the place of 'cuda', and how many there are; none on the CPU."""
+    on_gpus = found["device"] == "cuda"
+    names = list(dict.fromkeys(found["gpu_names"]))
+    return {
+        "device": " and ".join(names) if on_gpus and names else found["device"],
+        "device_count": found["gpus"] if on_gpus else 0,
+        **{name: found[name] for name in ("torch", "torchvision", "nccl", "cuda")},
+    }
 
 
 def probe(

@@ -23,6 +23,7 @@ CASES: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "comparison-troubled": made.troubled,
     "comparison-paired": made.paired,
+    "comparison-gpu": made.on_gpus,
     "profile": made.profile,
     "scaling": made.scaling,
     "validation": made.validation,

@@ -232,3 +232,21 @@ def test_a_check_that_hangs_is_given_up_and_killed_with_its_children(monkeypatch
     while time.monotonic() < deadline and any(process_state(pid) not in (None, "Z") for pid in pids):
         time.sleep(0.01)
     assert [process_state(pid) for pid in pids if process_state(pid) not in (None, "Z")] == []
+
+
+FOUND = {"torch": "2.15", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13.2", "workloads": []}
+
+
+@pytest.mark.parametrize(
+    ("device", "names", "told"),
+    [
+        ("cuda", ["NVIDIA H200", "NVIDIA H200"], ("NVIDIA H200", 2)),
+        ("cuda", ["NVIDIA H200", "NVIDIA L4"], ("NVIDIA H200 and NVIDIA L4", 2)),
+        ("cpu", ["NVIDIA H200"], ("cpu", 0)),
+    ],
+)
+def test_the_environment_names_the_gpus_that_are_used(device, names, told):
+    found = probing.Preflight(device=device, gpus=len(names), gpu_names=names, **FOUND)
+    facts = found.environment_facts()
+    assert (facts.pop("device"), facts.pop("device_count")) == told
+    assert facts == {"torch": "2.15", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13.2"}

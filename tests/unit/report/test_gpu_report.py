@@ -1,0 +1,135 @@
+"""What a report shows of GPU counters, and of a machine."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import sample_records as made
+from rich.console import Console
+
+from xbench.machine_record import Finding, Gpu, GpuLink, Machine
+from xbench.records import dump, loads
+from xbench.report.machine import render_machine
+from xbench.report.terminal import render
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_counters_survive_the_round_trip() -> None:
+    for record in (made.on_gpus(), made.profile_on_gpus()):
+        assert loads(dump(record)) == record
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_each_mode_with_counters_has_them_and_the_others_none(width: int) -> None:
+    text = render(made.on_gpus(), width=width)
+    assert "2 GPUs while modes were timed (real)" in text
+    after = text[text.index("2 GPUs while") :]
+    assert "53.9 J" in after  # 1312 W for 0.657 s over 16 samples
+    assert "12 %, power cap, thermal slowdown by the driver" in words(after)
+    assert "GPU counters: not available: GPU is lost, after 2160 readings" in words(after)
+    assert words(text).count("clocks were throttled") == 1
+
+
+def test_what_a_gpu_does_not_tell_is_not_made_up() -> None:
+    lines = [words(line) for line in render(made.on_gpus(), width=100).splitlines() if line.startswith(" wfbp ")]
+    assert lines[-1] == "wfbp 97 % 1.98 GHz – – 41.0 GiB – –"
+    assert "\n  wfbp: busy 97 %, 1.98 GHz, 41.0 GiB in use\n" in render(made.on_gpus(), width=60)
+
+
+def test_a_profile_has_one_sentence() -> None:
+    assert (
+        "2 GPUs during the profile: busy 97 %, 1.98 GHz, 1.29 kW, 41.0 GiB in use, up to 67 °C, throttled: no."
+    ) in words(render(made.profile_on_gpus()))
+
+
+@pytest.mark.parametrize("make", [made.comparison, made.profile])
+def test_on_a_cpu_nothing_is_said(make: object) -> None:
+    text = render(make())  # type: ignore[operator]
+    assert "GPU counters" not in text
+    assert "busy" not in text
+
+
+@pytest.mark.parametrize("make", [made.comparison, made.profile])
+def test_without_counters_there_is_one_line(make: object) -> None:
+    record = make().model_copy(update={"gpu_missing": "NVML did not start (Driver Not Loaded)"})  # type: ignore[operator]
+    assert render(record).count("\nGPU counters: not available: NVML did not start (Driver Not Loaded)\n") == 1
+
+
+# --- a machine ----------------------------------------------------------------------------------------------------
+
+MACHINE = Machine(
+    created="2026-03-01T12:00:00Z",
+    environment=made.ENVIRONMENT.model_copy(update={"device": "NVIDIA H200", "device_count": 2}),
+    fingerprints={"cuda": "0a1b2c3d-4e5f6071", "cpu": "8a9b0c1d-2e3f4051"},
+    gpus=[
+        Gpu(index=0, name="NVIDIA H200", memory_bytes=141 * 1024**3, pcie_generation=5, pcie_width=8,
+            pcie_max_width=16, nvlinks=18, sm_clock_max_mhz=1980, power_limit_w=700.0),
+        Gpu(index=1, name="NVIDIA H200", mig=True),
+    ],
+    links=[GpuLink(one=0, other=1, path="NVLink")],
+    findings=[
+        Finding(name="torch", works=True, detail="2.15.0, built for CUDA 13.2"),
+        Finding(name="CPU governor", works=None, detail="the system does not say"),
+        Finding(name="nvcc", works=False, detail="not found", costs="no kernels", get="apt-get install cuda-nvcc-13-2"),
+    ],
+)  # fmt: skip
+
+
+def shown(machine: Machine, width: int = 100) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, no_color=True, highlight=False, markup=False)
+    render_machine(machine, console)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_machine_is_shown_whole() -> None:
+    assert shown(MACHINE) == [
+        "machine    bench1: AMD EPYC 7543 32-Core Processor, 8 cores, 32.0 GiB",
+        "software   unknown system, Python 3.11.7, torch 2.15.0, xbench 0.1.0 (0123456789)",
+        "GPU 0      NVIDIA H200, 141 GiB, PCIe 5 ×8 of ×16, 18 NVLinks, up to 1.98 GHz, 700 W at most",
+        "GPU 1      NVIDIA H200, split into instances (MIG)",
+        "links      NVLink between all",
+        "results    made here on GPUs have the fingerprint 0a1b2c3d-4e5f6071; times of the same one compare",
+        "results    made here on the CPU have the fingerprint 8a9b0c1d-2e3f4051; times of the same one",
+        "           compare",
+        "",
+        "What works here",
+        "  torch  2.15.0, built for CUDA 13.2",
+        "",
+        "What is of no use here",
+        "  CPU governor  the system does not say",
+        "",
+        "What is missing, and what that costs",
+        "  nvcc: not found",
+        "    costs: no kernels",
+        "    to get it: apt-get install cuda-nvcc-13-2",
+    ]
+
+
+def test_links_of_several_kinds_are_named_pair_by_pair() -> None:
+    links = [
+        GpuLink(one=0, other=1, path="NVLink"),
+        GpuLink(one=0, other=2, path="a PCIe host bridge"),
+        GpuLink(one=1, other=2, path="a PCIe host bridge"),
+    ]
+    lines = shown(MACHINE.model_copy(update={"links": links}))
+    assert "links      NVLink between 0–1; a PCIe host bridge between 0–2, 1–2" in lines
+
+
+def test_whether_a_saved_result_compares_is_one_sentence() -> None:
+    lines = shown(
+        MACHINE.model_copy(
+            update={"differs_from": {"a.json": [], "b.json": ["torch: 2.11 and 2.15", "cores: 2 and 8"]}}
+        )
+    )
+    assert "times      of a.json compare with those taken here" in lines
+    assert "times      of b.json do not compare with those taken here: torch: 2.11 and 2.15; cores: 2 and 8" in lines
+
+
+@pytest.mark.parametrize("width", [40, 60, 200])
+def test_a_machine_fits_its_terminal(width: int) -> None:
+    assert max(map(len, shown(MACHINE, width))) <= width

@@ -1,0 +1,43 @@
+"""`xbench env`: what this machine has, what works on it, what is missing and what that costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from xbench.commands.options import check_json
+from xbench.errors import RecordError
+
+
+@click.command("env", short_help="Say what this machine has, what works on it, and what is missing.")
+@click.option("--like", type=click.Path(path_type=Path), metavar="RESULT",
+              help="Say whether the times of this saved result compare with those taken here.")  # fmt: skip
+@click.option("--json", "json_to", metavar="FILE|-", help="Write it as JSON too; - is stdout, which it has alone.")
+def env(like: Path | None, json_to: str | None) -> None:
+    """Say what this machine has, what works on it, and what is missing.
+
+    GPUs, driver, links, processor, torch; for each thing that is missing what it costs, and the command that brings it;
+    and a fingerprint: times of two results compare when theirs are equal. Takes a few seconds, and answers without
+    torch.
+    """
+    from xbench.records import load
+    from xbench.report.drawing import make_console
+    from xbench.report.machine import render_machine
+    from xbench.runtime.inventory import held_against, take_inventory
+
+    check_json(json_to)
+    other = None
+    if like is not None:
+        other = getattr(load(like), "environment", None)
+        if other is None:
+            raise RecordError(f"{str(like)!r} does not say where it was made", hint="give what xbench compare wrote")
+    machine = take_inventory()
+    if other is not None:
+        machine = held_against(machine, str(like), other)
+    render_machine(machine, make_console(stderr=json_to == "-"))
+    text = machine.model_dump_json(indent=1) + "\n"
+    if json_to == "-":
+        click.echo(text, nl=False)
+    elif json_to is not None:
+        Path(json_to).write_text(text, encoding="utf-8")

@@ -1,0 +1,317 @@
+"""What a GPU says of itself while steps are timed: NVML's counters, read by a thread of their own.
+
+A time does not say whether the device ran as it should: one that is hot, or capped in power, computes more slowly, and
+two modes that were timed in different weather do not compare. So every rank on a GPU reads the counters each
+`INTERVAL_S` and keeps the readings with their time. Nothing of it stands in the timed loop: when a block is over, the
+rank asks what had been read while it lasted (`Sampler.window`).
+
+- **Energy** between two instants is the difference of the device's own counter (Volta and later) on straight lines
+  between readings; where there is none, power integrated over the readings by trapezoids. Both move every tenth of a
+  second or so, and power may be a mean over a second, so short windows are blurred.
+- **Utilisation** is the share of time in which any kernel ran, as the driver sees it over 1/6 to 1 s: it does not say
+  how much of the device that kernel filled.
+- Everything is of the whole device, whoever uses it.
+- **Throttle reasons** come as bits. An idle GPU, and clocks that somebody set, are no news; what is `HARMFUL` means
+  that the device computed more slowly than it is able to.
+
+Nothing here may break a run. What a device does not support is None from then on; a device that is lost ends the
+sampling, with a reason, and what was read before stays; and a driver that hangs, hangs only the thread.
+
+NVML (the module `pynvml` of the package nvidia-ml-py) is always passed in, so tests drive one of their own and expect
+exact numbers. No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+INTERVAL_S = 0.1
+"""Between two readings. One takes about a millisecond, most of it without the interpreter's lock."""
+
+MOST_READINGS = 36_000
+"""An hour of them; the oldest go first."""
+
+PATIENCE_S = 1.0
+"""How long a rank that asks waits for a last reading."""
+
+REASONS: dict[int, str] = {
+    0x001: "idle",
+    0x002: "clocks set by the user",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "thermal slowdown by the driver",
+    0x040: "thermal slowdown by the hardware",
+    0x080: "power brake",
+    0x100: "display clocks",
+}
+"""NVML's bits, by its nvmlClocksEventReason… constants: they are part of its interface and do not change."""
+
+HARMFUL = 0x004 | 0x008 | 0x020 | 0x040 | 0x080
+
+
+class NotAvailable(Exception):
+    """NVML, or the GPU in it, is not to be had; the message says why, as half a sentence."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one instant. None: the device does not say."""
+
+    at_s: float
+    utilisation: float | None = None
+    memory_bytes: int | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    reasons: int | None = None
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was read of one device within so many seconds."""
+
+    device: str
+    seconds: float
+    readings: int
+    utilisation: float | None
+    memory_peak_bytes: int | None
+    energy_j: float | None
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    temperature_max_c: float | None
+    throttled: list[str]
+    throttled_readings: int | None
+    sampling_s: float
+
+
+def _reasons(nvml: Any, handle: Any) -> int:
+    try:
+        mask: int = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except (AttributeError, nvml.NVMLError_FunctionNotFound):  # a module, or a driver, from before it was renamed
+        mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return mask
+
+
+QUANTITIES: dict[str, Callable[[Any, Any], Any]] = {
+    "utilisation": lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+    "memory_bytes": lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+    "power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    "energy_j": lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
+    "sm_clock_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+    "temperature_c": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+    "reasons": _reasons,
+}
+
+
+class Sampler:
+    """Reads one GPU's counters again and again, in a thread between `start` and `stop`.
+
+    `device` is what windows call it. `failure` says why it ended by itself, if it did.
+    """
+
+    def __init__(
+        self,
+        nvml: Any,
+        handle: Any,
+        device: str,
+        *,
+        interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.device = device
+        self.failure: str | None = None
+        self._nvml = nvml
+        self._handle = handle
+        self._interval_s = interval_s
+        self._clock = clock
+        self._quantities = dict(QUANTITIES)
+        self._lost = (
+            nvml.NVMLError_GpuIsLost,
+            nvml.NVMLError_ResetRequired,
+            nvml.NVMLError_Uninitialized,
+            nvml.NVMLError_DriverNotLoaded,
+        )
+        self._never = (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_NoPermission,
+            nvml.NVMLError_FunctionNotFound,
+            AttributeError,
+        )
+        self._readings: deque[Reading] = deque(maxlen=MOST_READINGS)
+        self._changed = threading.Condition()
+        self._wanted_s = -math.inf
+        self._over = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to read, in a thread that does not keep the process alive."""
+        self._thread = threading.Thread(target=self._run, name="xbench-nvml", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more. Waits a moment for the thread, and not for a driver that hangs."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
+
+    def _run(self) -> None:
+        while self.read():
+            with self._changed:
+                self._changed.wait_for(lambda: self._over or not self._reaches(self._wanted_s), self._interval_s)
+                if self._over:
+                    return
+
+    def read(self) -> bool:
+        """Take one reading now; False when there is nothing more to be read."""
+        at_s = self._clock()
+        try:
+            values = self._values()
+        except Exception as error:  # whatever it is, it is no reason to end a run
+            self.failure = f"{str(error) or type(error).__name__}, after {len(self._readings)} readings"
+            values = None
+        with self._changed:
+            if values is None:
+                self._over = True
+            else:
+                self._readings.append(Reading(at_s, **values, took_s=self._clock() - at_s))
+            self._changed.notify_all()
+            return not self._over
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, ask in list(self._quantities.items()):
+            try:
+                values[name] = ask(self._nvml, self._handle)
+            except self._lost:
+                raise
+            except self._never:
+                del self._quantities[name]
+            except self._nvml.NVMLError:
+                pass  # not this time
+        if not self._quantities:
+            raise NotAvailable("this GPU supports none of the counters")
+        return values
+
+    def window(self, begin_s: float, end_s: float) -> Window | None:
+        """What was read between two instants of the sampler's clock; None before anything was.
+
+        While the thread runs, it is asked for one reading more, and waited for a moment.
+        """
+        with self._changed:
+            if self._thread is not None and not self._over:
+                self._wanted_s = min(end_s, self._clock())
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._over or self._reaches(self._wanted_s), PATIENCE_S)
+            readings = list(self._readings)
+        return within(self.device, readings, begin_s, end_s)
+
+    def _reaches(self, time_s: float) -> bool:
+        return bool(self._readings) and self._readings[-1].at_s >= time_s
+
+
+def within(device: str, readings: Sequence[Reading], begin_s: float, end_s: float) -> Window | None:
+    """The window from `begin_s` to `end_s`. One too short to hold a reading has its neighbours'. None without any."""
+    if not readings or end_s <= begin_s:
+        return None
+    times = [reading.at_s for reading in readings]
+    first, last = bisect_left(times, begin_s), bisect_left(times, end_s)
+    inside = list(readings[first:last]) or list(readings[max(0, first - 1) : first + 1])
+    masks = [reading.reasons for reading in inside if reading.reasons is not None]
+    seen = 0
+    for mask in masks:
+        seen |= mask
+    return Window(
+        device=device,
+        seconds=end_s - begin_s,
+        readings=len(inside),
+        utilisation=_median(reading.utilisation for reading in inside),
+        memory_peak_bytes=max((r.memory_bytes for r in inside if r.memory_bytes is not None), default=None),
+        energy_j=energy_j(readings, begin_s, end_s),
+        sm_clock_mhz=_median(reading.sm_clock_mhz for reading in inside),
+        memory_clock_mhz=_median(reading.memory_clock_mhz for reading in inside),
+        temperature_max_c=max((r.temperature_c for r in inside if r.temperature_c is not None), default=None),
+        throttled=harm(seen),
+        throttled_readings=sum(1 for mask in masks if mask & HARMFUL) if masks else None,
+        sampling_s=sum(reading.took_s for reading in readings[first:last]),
+    )
+
+
+def energy_j(readings: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
+    """Energy [J] between two instants: by the device's counter, else by its power; None where readings do not reach."""
+    counted = [(reading.at_s, reading.energy_j) for reading in readings if reading.energy_j is not None]
+    before, after = _at(counted, begin_s), _at(counted, end_s)
+    if before is not None and after is not None and after >= before:  # a driver that starts anew begins at zero
+        return after - before
+    drawn = [(reading.at_s, reading.power_w) for reading in readings if reading.power_w is not None]
+    before, after = _at(drawn, begin_s), _at(drawn, end_s)
+    if before is None or after is None:
+        return None
+    line = [(begin_s, before), *(point for point in drawn if begin_s < point[0] < end_s), (end_s, after)]
+    return sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairwise(line))
+
+
+def _at(points: Sequence[tuple[float, float]], time_s: float) -> float | None:
+    """The value at an instant, on straight lines between points in order of time; None outside them."""
+    place = bisect_left(points, time_s, key=lambda point: point[0])
+    if place < len(points) and points[place][0] == time_s:
+        return points[place][1]
+    if place in (0, len(points)):
+        return None
+    (t0, v0), (t1, v1) = points[place - 1], points[place]
+    return v0 + (v1 - v0) * (time_s - t0) / (t1 - t0)
+
+
+def harm(mask: int) -> list[str]:
+    """The names of the bits that mean that the device was slower than it is able to be."""
+    return [name for bit, name in REASONS.items() if mask & bit & HARMFUL]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def load_nvml() -> Any:
+    """The NVML module, initialised. Raises NotAvailable."""
+    try:
+        import pynvml
+    except ImportError:
+        raise NotAvailable("the Python package nvidia-ml-py is not installed (pip install nvidia-ml-py)") from None
+    try:
+        pynvml.nvmlInit()
+    except Exception as error:
+        raise NotAvailable(f"NVML did not start ({str(error) or type(error).__name__})") from None
+    return pynvml
+
+
+def find_device(nvml: Any, uuid: str | None, pci_bus_id: str | None) -> Any:
+    """NVML's handle of the GPU that CUDA knows by this UUID or PCI bus id ('00000000:3b:00.0').
+
+    Never by its number: CUDA_VISIBLE_DEVICES gives GPUs others. Raises NotAvailable.
+    """
+    tries = [(nvml.nvmlDeviceGetHandleByUUID, f"{kind}-{uuid}") for kind in ("GPU", "MIG") if uuid is not None]
+    if pci_bus_id is not None:
+        tries.append((nvml.nvmlDeviceGetHandleByPciBusId, pci_bus_id))
+    reason = "torch says neither its UUID nor its PCI bus id"
+    for find, name in tries:
+        try:
+            return find(name)
+        except nvml.NVMLError as error:
+            reason = str(error)
+    raise NotAvailable(f"NVML does not know the GPU ({reason})")

@@ -1,0 +1,121 @@
+"""The parent's side of the GPU counters: windows of all ranks in, one `GpuUse` a block and a mode out.
+
+Several ranks have devices of their own, and two jobs share one, so windows are brought together by device: its mean
+power is all energy over all seconds that windows saw of it. The energy of a sample is the power of all devices times
+the mode's seconds per sample, which counts all jobs and ranks together: whole devices, with what they burn while they
+wait for gradients. Throttled clocks become a warning, because a time that was taken with them is another device's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from xbench.records import GpuUse
+
+Window = Mapping[str, Any]
+
+
+class GpuFindings:
+    """Takes the events `gpu` and `gpu_missing`, in any order between ranks."""
+
+    def __init__(self) -> None:
+        self.missing: str | None = None
+        self._profile: list[Window] = []
+        self._blocks: dict[str, dict[tuple[int, int], list[Window]]] = {}
+
+    def take(self, launch: int, job: int, event: Mapping[str, Any]) -> None:
+        """One event of launch number `launch`, of a rank of `job`."""
+        if event["event"] == "gpu_missing":
+            self.missing = self.missing or str(event["reason"])
+        elif event["mode"] is None:
+            self._profile.append(event)
+        else:
+            blocks = self._blocks.setdefault(event["mode"], {})
+            blocks.setdefault((launch, event["round"]), []).append({**event, "job": job})
+
+    def of_profile(self) -> GpuUse | None:
+        """While layers and links were profiled."""
+        return use_of(self._profile)
+
+    def of_block(self, launch: int, mode: str, round_: int, job: int) -> GpuUse | None:
+        """One block of one job, without the energy of a sample: its devices may have served another job as well."""
+        windows = self._blocks.get(mode, {}).get((launch, round_), [])
+        return use_of([window for window in windows if window["job"] == job])
+
+    def of_mode(self, mode: str, seconds_per_sample: float) -> GpuUse | None:
+        """All blocks of a mode."""
+        return use_of([w for windows in self._blocks.get(mode, {}).values() for w in windows], seconds_per_sample)
+
+    def warnings(self) -> list[str]:
+        """Where clocks were throttled: one sentence for the profile, and one for all modes with the same reasons."""
+        found = []
+        reasons = _throttled(self._profile)
+        if reasons:
+            found.append(f"the profile was made while the GPU's clocks were throttled ({', '.join(reasons)})")
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for mode, blocks in self._blocks.items():
+            reasons = _throttled(window for windows in blocks.values() for window in windows)
+            slow = sum(1 for windows in blocks.values() if _throttled(windows))
+            if reasons:
+                alike.setdefault(tuple(sorted(reasons)), []).append(f"{slow} of {len(blocks)} blocks of {mode}")
+        found += [
+            f"the GPU's clocks were throttled ({', '.join(reasons)}) in {', '.join(where)}: times of a slower GPU"
+            for reasons, where in alike.items()
+        ]
+        return found
+
+
+def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -> GpuUse | None:
+    """What windows of any number of devices say together; None where there are none."""
+    if not windows:
+        return None
+    power_w = _power_w(windows)
+    readings = sum(window["readings"] for window in windows)
+    seconds = sum(window["seconds"] for window in windows)
+    return GpuUse(
+        devices=len({window["device"] for window in windows}),
+        readings=readings,
+        utilisation=_median(window["utilisation"] for window in windows),
+        memory_peak_bytes=_most(window["memory_peak_bytes"] for window in windows),
+        power_w=power_w,
+        energy_j_per_sample=power_w * seconds_per_sample if power_w is not None and seconds_per_sample else None,
+        sm_clock_mhz=_median(window["sm_clock_mhz"] for window in windows),
+        memory_clock_mhz=_median(window["memory_clock_mhz"] for window in windows),
+        temperature_max_c=_most(window["temperature_max_c"] for window in windows),
+        throttled=_throttled(windows),
+        throttled_share=_throttled_share(windows),
+        sampling_share=sum(window["sampling_s"] for window in windows) / seconds,
+    )
+
+
+def _power_w(windows: Sequence[Window]) -> float | None:
+    """Mean power of all devices together; None unless every one of them has said its energy."""
+    total_w = 0.0
+    for device in dict.fromkeys(window["device"] for window in windows):
+        seen = [w for w in windows if w["device"] == device and w["energy_j"] is not None]
+        if not seen:
+            return None
+        total_w += sum(window["energy_j"] for window in seen) / sum(window["seconds"] for window in seen)
+    return total_w
+
+
+def _throttled_share(windows: Sequence[Window]) -> float | None:
+    """Share of the readings that saw harm; None where no device tells."""
+    told = [window for window in windows if window["throttled_readings"] is not None]
+    readings = sum(window["readings"] for window in told)
+    return sum(window["throttled_readings"] for window in told) / readings if readings else None
+
+
+def _throttled(windows: Iterable[Window]) -> list[str]:
+    return list(dict.fromkeys(reason for window in windows for reason in window["throttled"]))
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _most(values: Iterable[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
