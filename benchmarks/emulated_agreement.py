@@ -4,8 +4,8 @@
         [--output results/emulated-agreement.json]
 
 Shaped, emulated, emulated, shaped, in one go, so that a machine that changes its speed slants both alike: first a
-comparison on two shaped hosts, whose cost model and contention the emulated ones are then as (`emulated:from=`). Of each
-mode the step on the emulated link over the step on the shaped one, means of both. Shaped steps are real.
+comparison on two shaped hosts, whose cost model and contention the emulated ones are then as (`emulated:from=`). Of
+each mode the step on the emulated link over the step on the shaped one, means of both. Shaped steps are real.
 """
 
 from __future__ import annotations

@@ -46,11 +46,8 @@ def device() -> torch.device:
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where files go: into the repository from a GPU, else nowhere that lasts."""
-    folder = os.environ.get("XBENCH_GPU_RESULTS")
-    if folder is not None:
-        where = Path(folder)
-    else:
-        where = tmp_path_factory.mktemp("gpu") if DRY else ROOT / "results" / "gpu"
+    lasting = tmp_path_factory.mktemp("gpu") if DRY else ROOT / "results" / "gpu"
+    where = Path(os.environ.get("XBENCH_GPU_RESULTS", lasting))
     where.mkdir(parents=True, exist_ok=True)
     return where
 
@@ -97,8 +94,8 @@ def summed_up(results: Path) -> Any:
     lines = [
         "# What a GPU said",
         "",
-        "Made by `make gpu`; one file a line. Compute is real; collectives are emulated, or of one rank. A goal that was",
-        "missed is missed: no test fails for it.",
+        "Made by `make gpu`; one file a line. Compute is real; collectives are emulated, or of one rank. A goal that",
+        "was missed is missed: no test fails for it.",
         "",
         "| line | what | goal | | finding | date | GPU | torch | file |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",

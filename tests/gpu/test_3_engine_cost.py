@@ -7,7 +7,7 @@ from conftest import DRY, Keep
 from runs import compared, figures
 
 WORKLOADS = ["transformer-tiny"] if DRY else ["resnet50", "gpt2-small"]
-EFFORT = ("--launches", "1", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "8", "--steps", "10")
+EFFORT = ("--launches", "1", *(("--rounds", "2", "--steps", "3") if DRY else ("--rounds", "8", "--steps", "10")))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
