@@ -6,6 +6,7 @@ that it is simulated.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 
@@ -68,6 +69,19 @@ def cost_line(model: CostModel) -> str:
     if len(model.segments) > 1 and model.segmented_max_relative_residual is not None:
         text += f" ({_share(model.segmented_max_relative_residual)} as {len(model.segments)} segments)"
     return text
+
+
+def waits_line(model: CostModel) -> str:
+    """How long the first rank waited for the last, at the median size, and how far clocks that differ may be off."""
+    wait_s = statistics.median(point.wait_s for point in model.points)
+    text = f"The first rank waited {format_seconds(wait_s)} for the last (median over sizes)"
+    if model.clock_error_s:
+        offset_s = max(model.clock_offset_s, key=abs, default=0.0)
+        text += (
+            f"; the ranks' clocks differ by up to {format_seconds(abs(offset_s))}, known to within "
+            f"±{format_seconds(model.clock_error_s)}"
+        )
+    return text + "."
 
 
 def contention_line(measured: Contention, *, simulated: bool = False) -> str:
