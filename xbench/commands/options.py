@@ -99,21 +99,20 @@ def run_options(command: F) -> F:
 
 
 class _Device(click.Choice[str]):
-    """`auto`, `cpu`, `cuda`, or a number in place of the N of `cuda:N`."""
+    """`auto`, `cpu`, `cuda`, or `cuda:3` for one GPU."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """See `click.ParamType.convert`."""
         if isinstance(value, str) and re.fullmatch(r"cuda:[0-9]+", value):
             return value
-        if value == "cuda:N":
-            self.fail("'cuda:N' needs a number in place of N, as in cuda:0", param, ctx)
         return str(super().convert(value, param, ctx))
 
 
 def device_option(default: str, **options: Any) -> Callable[[F], F]:
     """`--device auto|cpu|cuda|cuda:N`, passed as `device`."""
-    choice = _Device(["auto", "cpu", "cuda", "cuda:N"])
-    return click.option("--device", type=choice, default=default, show_default=True, **options)
+    choice = _Device(["auto", "cpu", "cuda"])
+    shown = "[auto|cpu|cuda|cuda:N]"
+    return click.option("--device", type=choice, default=default, show_default=True, metavar=shown, **options)
 
 
 def timeout_option(command: F) -> F:
