@@ -85,6 +85,13 @@ class CostModel(Part):
     points: list[CostPoint]
     segments: list[CostSegment] = Field(default=[])
     segmented_max_relative_residual: float | None = None
+    clock_offset_s: list[float] = Field(
+        default=[], description="each rank's clock minus rank 0's, as it was estimated; empty where it is not recorded"
+    )
+    clock_error_s: float | None = Field(
+        default=None,
+        description="how far any of these may be off; 0: one kernel keeps the time of all ranks; null: not recorded",
+    )
 
 
 class ContentionPoint(Part):

@@ -119,6 +119,7 @@ class RunSpec(Spec):
     fabric: FabricSpec
     effort: Effort = Effort()
     device: DeviceType = "cpu"
+    gpu: int | None = Field(default=None, ge=0, description="the GPU that --device cuda:N picked; null: one a rank")
     timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
     gloo_threads: GlooThreads | None = Field(
         default=None, description="whether Gloo's sending threads run before its loop; null in records that do not say"

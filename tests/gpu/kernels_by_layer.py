@@ -65,7 +65,7 @@ def _mark(text: str) -> None:
 def by_layer(events: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     """The same from the events of a trace, whose times are microseconds.
 
-    Kernels between two forward marks belong to the first; kernels up to a backward mark, since the mark before, to that.
+    Kernels after a forward mark belong to its layer; kernels up to a backward mark, since the mark before, to that one.
     """
     named = [event for event in events if str(event.get("name", "")).startswith(MARK) and "ts" in event]
     marks = sorted((event["ts"], event["name"][len(MARK) :]) for event in named)

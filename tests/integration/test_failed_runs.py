@@ -115,6 +115,49 @@ def test_a_link_that_goes_down_is_named(tmp_path: Path, fabric: str) -> None:
     assert "link of host 1" in record.error
 
 
+def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
+    script = tmp_path / "vast.py"
+    script.write_text(
+        "import os\nimport torch\nfrom torch import nn\n\n\n"
+        "class Net(nn.Linear):\n"
+        "    late = 0\n\n"
+        "    def forward(self, x):\n"
+        "        engine = getattr(self.weight, '_xbench_engine', None)\n"
+        "        self.late += engine is not None and not engine.overlap  # steps of mode single: 3 at its gate\n"
+        "        if self.late > 4 and os.environ['RANK'] == '1':\n"
+        "            torch.empty(2**45, dtype=torch.uint8)\n"
+        "        return super().forward(x)\n\n\n"
+        "def make():\n"
+        "    return Net(64, 64), (torch.randn(4, 64), torch.randn(4, 64)), nn.functional.mse_loss\n"
+    )
+    modes = ["ddp", "single", "wfbp"]
+    done = xbench(
+        "compare", f"{script}:make", "--fabric", "local:ranks=2", "--launches", "2", "--rounds", "3", "--steps", "3",
+        "--modes", ",".join(modes), "--output", str(tmp_path / "o"),
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr[-3000:]
+    record = only_record(tmp_path / "o")
+    assert isinstance(record, Comparison)
+    assert record.complete
+    single = record.modes["single"]
+    assert single.status == "failed"
+    assert single.error is not None
+    assert re.fullmatch(
+        r"rank 1 on host 0 \(round \d single step \d: computing\) ran out of memory with vast.py:make: 32768 GiB were "
+        r"wanted \(let its factory make a smaller batch\)",
+        single.error,
+    )
+    assert "single has failed, and the others go on in new ranks" in done.stderr
+    assert "Traceback" not in done.stderr
+    blocks = {(s.launch, s.round, s.mode) for s in record.samples if s.mode != "single"}
+    assert blocks == {(launch, turn, mode) for launch in (0, 1) for turn in range(3) for mode in ("ddp", "wfbp")}
+    for mode in ("ddp", "wfbp"):
+        assert record.modes[mode].status == "ok"
+        assert record.modes[mode].blocks == 6
+        assert record.modes[mode].timeline is not None
+    assert left_behind() == ""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small tmpfs needs root")
 def test_a_full_disk_ends_the_run_and_the_record_goes_where_there_is_room(tmp_path: Path, fabric: str) -> None:
     disk = tmp_path / "disk"

@@ -200,6 +200,40 @@ def test_a_users_own_factory(tmp_path: Path) -> None:
     assert record.samples[0].samples_per_step == 12
 
 
+def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n\n\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.stem = nn.Conv2d(3, 8, 3)\n"
+        "        self.block = nn.Sequential(nn.Conv2d(8, 8, 1), nn.ReLU())\n"
+        "        self.head = nn.Linear(8, 5)\n\n"
+        "    def forward(self, x):\n"
+        "        with torch.autocast(x.device.type, dtype=torch.bfloat16):\n"
+        "            return self.head(self.block(self.stem(x)).mean((2, 3)))\n\n\n"
+        "def make():\n"
+        "    model = Net().to(memory_format=torch.channels_last)\n"
+        "    model.block = torch.compile(model.block, backend='aot_eager')\n"
+        "    images = torch.randn(4, 3, 8, 8).to(memory_format=torch.channels_last)\n"
+        "    loss = nn.CrossEntropyLoss()\n"
+        "    return model, (images, torch.randint(0, 5, (4,))), lambda o, t: loss(o.float(), t)\n"
+    )
+    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp,optimal",
+                  "--output", str(tmp_path / "o"))  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path / "o")
+    assert isinstance(record, Comparison)
+    assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
+    kinds = {layer.name: layer.kind for layer in record.jobs[0].layers}
+    assert kinds == {"stem": "Conv2d", "block": "Sequential (compiled)", "head": "Linear"}
+    assert record.modes["wfbp"].plan is not None
+    names = {name for bucket in record.modes["wfbp"].plan.buckets for name in bucket}
+    assert names == {f"{layer}.{kind}" for layer in ("stem", "block.0", "head") for kind in ("weight", "bias")}
+    assert record.cost_model is not None
+    assert (record.cost_model.clock_offset_s, record.cost_model.clock_error_s) == ([0.0, 0.0], 0.0)  # one kernel
+
+
 def test_gloo_s_threads_stay_as_they_come_where_asked(tmp_path: Path) -> None:
     done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp",
                   "--gloo-threads", "plain", "--output", str(tmp_path))  # fmt: skip

@@ -10,8 +10,8 @@ from typed_commands import said_by_two_ranks
 RANKS = Path(__file__).parent / "ranks" / "schedules.py"
 SCENARIOS = (
     "plain", "wait_at_step", "early_update", "gradients_after_a_step", "accumulation", "set_to_none", "clipping",
-    "grad_scaler", "used_on_some_ranks", "two_dtypes", "hooks_out_of_order", "learnt_order", "one_collective_a_bucket",
-    "detach_leaves_nothing", "poisoned_buckets",
+    "grad_scaler", "used_on_some_ranks", "two_dtypes", "channels_last_and_autocast", "compiled", "hooks_out_of_order",
+    "learnt_order", "one_collective_a_bucket", "detach_leaves_nothing", "poisoned_buckets",
 )  # fmt: skip
 
 

@@ -285,6 +285,12 @@ def test_shared_options_have_defaults(run: Callable[..., Outcome], options: dict
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
+def test_a_device_may_be_one_gpu(run: Callable[..., Outcome], options: dict[str, object], device: str) -> None:
+    assert run("schema", "--device", device)[0] == 0
+    assert options["device"] == device
+
+
 def test_a_timeout_has_a_unit(run: Callable[..., Outcome], options: dict[str, object]) -> None:
     assert run("schema", "--timeout", "1.5min")[0] == 0
     assert options["timeout_s"] == 90.0
@@ -298,6 +304,7 @@ def test_a_timeout_has_a_unit(run: Callable[..., Outcome], options: dict[str, ob
         (["--seq-len", "many"], "--seq-len: 'many' is not a whole number"),
         (["--dtype", "fp8"], "--dtype: 'fp8' is not one of 'fp32', 'bf16'"),
         (["--device", "gpu"], "--device: 'gpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (["--device", "cuda:-1"], "--device: 'cuda:-1' is not one of 'auto', 'cpu', 'cuda'"),
         (["--launches", "101"], "--launches: 101 is not in the range 1 to 100"),
         (["--steps", "1"], "--steps: 1 is not in the range 2 to 10000"),
         (["--timeout", "0"], "--timeout: 0 is not in the range 1 s to 86400 s"),

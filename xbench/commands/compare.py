@@ -83,7 +83,7 @@ def compare(
         reference=reference,
         fabric=parse_fabric(fabric),
         effort=effort,
-        device=device,  # type: ignore[arg-type]
+        device=device,
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,

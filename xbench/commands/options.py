@@ -7,6 +7,7 @@ output`. `--debug` is added to every command by `xbench.cli`. Only click is impo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -87,8 +88,7 @@ def run_options(command: F) -> F:
     return _all(
         click.option("--fabric", default="auto", show_default=True, metavar="SPEC",
                      help="local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, cluster, or auto."),
-        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-                     help="Where to compute; auto takes GPUs where there are any."),
+        device_option("auto", help="Where to compute; auto takes GPUs where there are any, cuda:3 that one."),
         json_option,
         click.option("--gloo-threads", type=click.Choice(["first", "plain"]), default="first", show_default=True,
                      help="Gloo's sending threads before its event loop, in every mode, or as they come."),
@@ -96,6 +96,23 @@ def run_options(command: F) -> F:
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
                      help="Folder that keeps each run's record."),
     )(command)  # fmt: skip
+
+
+class _Device(click.Choice[str]):
+    """`auto`, `cpu`, `cuda`, or `cuda:3` for one GPU."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See `click.ParamType.convert`."""
+        if isinstance(value, str) and re.fullmatch(r"cuda:[0-9]+", value):
+            return value
+        return str(super().convert(value, param, ctx))
+
+
+def device_option(default: str, **options: Any) -> Callable[[F], F]:
+    """`--device auto|cpu|cuda|cuda:N`, passed as `device`."""
+    choice = _Device(["auto", "cpu", "cuda"])
+    shown = "[auto|cpu|cuda|cuda:N]"
+    return click.option("--device", type=choice, default=default, show_default=True, metavar=shown, **options)
 
 
 def timeout_option(command: F) -> F:

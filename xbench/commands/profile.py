@@ -55,7 +55,7 @@ def profile(
         workloads=[parse_workload(workload, **values)],
         fabric=parse_fabric(fabric),
         effort=Effort(profile_steps=steps, launches=1),
-        device=device,  # type: ignore[arg-type]
+        device=device,
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,

@@ -85,7 +85,7 @@ def tune(
         reference=REFERENCE,
         fabric=parse_fabric(fabric),
         effort=Effort(profile_steps=QUICK_STEPS) if minutes < QUICK_MINUTES else Effort(),
-        device=device,  # type: ignore[arg-type]
+        device=device,
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,

@@ -63,19 +63,24 @@ class HostClock:
 class CudaClock:
     """The time at which the GPU got there: events on whatever stream is current when the mark is made.
 
-    Events come from a pool, because to create one costs more than to record it. Resolution about 0.5 µs.
+    Events come from a pool, because to create one costs more than to record it. Resolution about 0.5 µs. Marks may be
+    made on several streams (what a collective's future calls back has one of its own): `flush` waits for the last on
+    each. A mark costs the host the look-up of the stream and the recording, a few microseconds; it waits for nothing.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._free: list[torch.cuda.Event] = []
         self._used: list[torch.cuda.Event] = []
+        self._last: dict[int, torch.cuda.Event] = {}
 
     def mark(self) -> Mark:
         """An event recorded on the device's current stream."""
         event = self._free.pop() if self._free else self._new_event()
-        event.record(torch.cuda.current_stream(self.device))
+        stream = torch.cuda.current_stream(self.device)
+        event.record(stream)
         self._used.append(event)
+        self._last[stream.cuda_stream] = event
         return event
 
     @staticmethod
@@ -89,14 +94,16 @@ class CudaClock:
         return milliseconds * 1e-3
 
     def flush(self) -> None:
-        """Wait for the last event. Those before it on the same stream, or that its stream waited for, are then done."""
-        if self._used:
-            self._used[-1].synchronize()
+        """Wait for the last event on every stream; those before it on the same stream are then done."""
+        for event in self._last.values():
+            event.synchronize()
+        self._last.clear()
 
     def reset(self) -> None:
         """Put all events back into the pool."""
         self._free.extend(self._used)
         self._used.clear()
+        self._last.clear()
 
 
 def clock_for(device: torch.device | str) -> Clock:

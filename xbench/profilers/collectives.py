@@ -13,8 +13,12 @@ What can go wrong in such a measurement, and what is done about it:
   rank 0 spreads the time budget: a few repetitions of the large sizes, more of the small, equally many on all ranks.
   Sizes above the first that takes longer than LONGEST_S are left out: there T is a line, and it is carried on.
 
-The all-reduce is called as the schedules call it: `dist.all_reduce(…, async_op=True).wait()` on their group. On a GPU
-it runs on a stream of its own between two events, and the host waits only after the pilot and at the end.
+On a CPU the all-reduce is called as the schedules call it: `dist.all_reduce(…, async_op=True).wait()` on their group.
+On a GPU that would run it on a stream inside NCCL's process group, which first waits for ours and for which ours then
+waits: two events on ours would hold both waits too. So there it is called with `async_op=False`, with which it runs on
+the stream that is current (since torch 2.8), and that is one beside the one that computes. The events before and after
+it then hold the collective and nothing else. This stream starts when all that was given to the device before is done.
+Buffers live on it and are freed after the last event was waited for; the host waits only in the pilot and at the end.
 """
 
 from __future__ import annotations
@@ -187,9 +191,11 @@ def measure_all_reduce(
 
     Returns this rank's raw stamps, one dict a size, in the order of `sizes_bytes`: `nbytes`, `warmup` (repetitions at
     the start that do not count: 1), and `start_s`, `end_s` with one entry a repetition, in seconds on the time line
-    that all ranks share. Up to `repetitions` counted repetitions a size, fewer where `seconds_budget` [s] asks for it
-    (see `plan_repetitions`), equally many on every rank. `note`, if given, hears before each repetition what comes.
-    Raises ValueError for a group of one, a size that is not a positive multiple of 4, or fewer than one repetition.
+    that all ranks share; and `offset_s`, `clock_error_s`: this rank's clock minus rank 0's, when the measurement began,
+    and by how much the estimate may be off (0: one kernel keeps both). Up to `repetitions` counted repetitions a size,
+    fewer where `seconds_budget` [s] asks for it (see `plan_repetitions`), equally many on every rank. `note`, if given,
+    hears before each repetition what comes. Raises ValueError for a group of one, a size that is not a positive
+    multiple of 4, or fewer than one repetition.
     """
     device = torch.device(device)
     if workers_of(group) < 2:
@@ -210,9 +216,7 @@ def measure_all_reduce(
             part = buffer[: sizes_bytes[index] // ELEMENT_BYTES]
             dist.all_reduce(token, group=group)
             start = clock.mark()
-            work = dist.all_reduce(part, group=group, async_op=True)
-            assert work is not None
-            work.wait()
+            _all_reduce(part, group)
             marks[index].append((start, clock.mark()))
 
         repeat(0)  # connections, buffers and kernels come to be here, and not in the pilot
@@ -252,6 +256,8 @@ def measure_all_reduce(
             "warmup": 1,
             "start_s": [stamp(start) for start, _ in marks[index]],
             "end_s": [stamp(end) for _, end in marks[index]],
+            "offset_s": round(before.offset_s[rank], 9),
+            "clock_error_s": round(max(before.error_s[rank], after.error_s[rank]), 9),
         }
         for index, size in enumerate(sizes_bytes)
     ]
@@ -272,10 +278,22 @@ def _anchor(clock: Clock) -> tuple[Mark, float]:
     return mark, host_s
 
 
+def _all_reduce(part: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    """Between two marks: see the module's docstring."""
+    if part.device.type == "cuda":
+        dist.all_reduce(part, group=group)
+        return
+    work = dist.all_reduce(part, group=group, async_op=True)
+    assert work is not None
+    work.wait()
+
+
 def _communication_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """On a GPU, a stream beside the one that computes; on a CPU the calling thread as it is."""
+    """On a GPU, a stream beside the one that computes, from when that has done its work so far; on a CPU nothing."""
     if device.type == "cuda":
-        return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        return torch.cuda.stream(stream)
     return contextlib.nullcontext()
 
 

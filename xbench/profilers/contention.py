@@ -35,6 +35,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from xbench.compiled import visible
 from xbench.profilers.layers import StepWorkload
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.engine import workers_of
@@ -71,7 +72,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         marks, now = self._marks, time.perf_counter
-        for module in self._workload.model.modules():
+        for module in visible(self._workload.model):
             if next(module.parameters(recurse=False), None) is not None:
                 self._handles.append(module.register_forward_pre_hook(lambda *_: marks.append(now())))
         for parameter in self._workload.model.parameters():

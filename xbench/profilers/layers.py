@@ -19,6 +19,12 @@ Marks divide the step, so that nothing is counted twice and nothing is lost:
 Layers without a gradient in a step (frozen, unused) take no part in that step: their forward time goes to the layer
 before them. Forward calls during backward (activation checkpointing) belong to backward.
 
+A region that torch.compile made one graph of (see `xbench.compiled`) is one layer here, and its kind says so: what is
+inside it cannot be told apart, but its call can be seen, and each parameter's accumulation, which comes after it.
+
+Nothing waits for the device within a step or between steps: a mark is a number or a recorded event, and is read after
+the last. On a GPU a mark costs the host a few microseconds, and the device nothing while the host is ahead of it.
+
 The price of a hook must not show in what it measures: each appends two objects to one list and does nothing else.
 What it costs nevertheless is measured by `profile_step`, which alternates instrumented and bare steps.
 """
@@ -34,11 +40,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from xbench.compiled import WRAPPER, plain_name, region_of, regions
 from xbench.errors import WorkloadError
 from xbench.profilers.clock import Clock, Mark
 
 ROOT_NAME = "(model)"
 """Name of the layer that the model itself is, where it owns parameters directly."""
+
+COMPILED = " (compiled)"
+"""What the kind of a layer ends with that is one compiled region."""
 
 
 class StepWorkload(Protocol):
@@ -112,7 +122,7 @@ class LayerProfiler:
         self._clock = clock
         self._called: list[tuple[nn.Module, int]] = []
         self._parameters: list[nn.Parameter] = []
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[RemovableHandle | _CompiledCall] = []
         # Code and mark, alternating: a layer's index for its forward, layers + tensor's index for a gradient.
         self._trace: list[Any] = []
         self._find_layers(model)
@@ -123,11 +133,15 @@ class LayerProfiler:
 
     def _find_layers(self, model: nn.Module) -> None:
         owner: dict[int, int | None] = {}  # id(parameter) → layer; None: frozen
+        compiled = regions(model)
         for prefix, module in model.named_modules():
+            region = region_of(prefix, compiled)
+            if region is not None and region != prefix:
+                continue  # part of a layer that was there before it
             own: list[int] = []
             borrowed: list[int] = []
-            for name, parameter in module.named_parameters(recurse=False):
-                full_name = f"{prefix}.{name}" if prefix else name
+            for name, parameter in module.named_parameters(recurse=region is not None):
+                full_name = plain_name(f"{prefix}.{name}" if prefix else name)
                 if id(parameter) in owner:
                     first = owner[id(parameter)]
                     if first is not None:
@@ -144,13 +158,17 @@ class LayerProfiler:
                     self._parameters.append(parameter)
             if own:
                 self._called.append((module, len(self.layers)))
-                self.layers.append(ProfiledLayer(prefix or ROOT_NAME, type(module).__name__, tuple(own)))
+                kind = type(getattr(module, WRAPPER, module)).__name__ + (COMPILED if region is not None else "")
+                self.layers.append(ProfiledLayer(plain_name(prefix) or ROOT_NAME, kind, tuple(own)))
             elif borrowed:
                 self._called.append((module, borrowed[0]))
 
     def __enter__(self) -> Self:
         append, mark = self._trace.append, self._clock.mark
         for module, layer in self._called:
+            if module._compiled_call_impl is not None:  # a hook would be inside what is compiled
+                self._handles.append(_CompiledCall(module, _forward_hook(layer, append, mark)))
+                continue
             # In front of other pre-hooks: their time is this layer's.
             self._handles.append(module.register_forward_pre_hook(_forward_hook(layer, append, mark), prepend=True))
         for code, parameter in enumerate(self._parameters, start=len(self.layers)):
@@ -208,6 +226,25 @@ class LayerProfiler:
         if current is not None:
             forward_s[current] += elapsed_s(since, step.backward)
         return LayerTimes(forward_s, ready_s)
+
+
+class _CompiledCall:
+    """Calls `hook` before each call of a module that compiles its own, and outside of what is compiled."""
+
+    def __init__(self, module: nn.Module, hook: Callable[..., None]) -> None:
+        self._module = module
+        self._inner = inner = module._compiled_call_impl
+        assert inner is not None
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            hook(module, arguments)
+            return inner(*arguments, **options)
+
+        module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        """Let the module be called as before."""
+        self._module._compiled_call_impl = self._inner
 
 
 def _forward_hook(layer: int, append: Callable[[Any], None], mark: Callable[[], Mark]) -> Callable[..., None]:

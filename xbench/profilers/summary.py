@@ -119,6 +119,14 @@ def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
     return sorted(points, key=lambda point: point.nbytes)
 
 
+def clocks(raws: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """What `CostModel` keeps of the ranks' clocks, by field, from `measure_all_reduce`'s result of each rank."""
+    return {
+        "clock_offset_s": [raw[0]["offset_s"] for raw in raws],
+        "clock_error_s": max(raw[0]["clock_error_s"] for raw in raws),
+    }
+
+
 def _check_same_model(raws: Sequence[dict[str, Any]]) -> None:
     if not raws:
         raise ValueError("a summary needs the profile of at least one rank")

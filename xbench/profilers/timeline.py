@@ -7,7 +7,8 @@ Two lanes, as this rank's clock saw them, 0 at the start of the step:
   gradient into its bucket and to launch the bucket stands with the layer that comes next, for the last layer with
   itself. Where the lane is empty before the step's end, the device waits for gradients: exposed communication.
 - **communication**: one slice a bucket in launch order, from its launch to its completion. A bucket that was launched
-  while others were under way may have waited for them first, so slices can overlap.
+  while others were under way may have waited for them first, so slices can overlap. Where the backend is known to send
+  in order (NCCL runs a group's collectives on one stream), a slice begins when the one before it has ended.
 
 Completion is seen when it happens, and not when somebody waits for it: the backend's future calls back. Gloo does so in
 its own thread, before a waiting rank can go on. NCCL's future is complete once the collective is enqueued, and calls
@@ -95,12 +96,14 @@ class TimelineRecorder:
             clock.flush()
         lanes = recorder.lanes()[0]
 
-    Raises WorkloadError for a model without trainable parameters.
+    `in_order`: collectives begin one after the other, in the order of their launches. Raises WorkloadError for a model
+    without trainable parameters.
     """
 
-    def __init__(self, model: nn.Module, clock: Clock) -> None:
+    def __init__(self, model: nn.Module, clock: Clock, *, in_order: bool = False) -> None:
         self.failure: str | None = None
         self._clock = clock
+        self._in_order = in_order
         self._profiler = LayerProfiler(model, clock)
         self._steps: list[_Recorded] = []
         self._current: _Recorded | None = None
@@ -154,10 +157,13 @@ class TimelineRecorder:
             return self._clock.elapsed_s(marks.begin, mark)
 
         communication: list[Slice] = []
+        begin_s = 0.0
         for number, sent in enumerate(step.sent, start=1):
             if sent.arrived is None:
                 raise ValueError(f"the completion of bucket {number} was not seen")
-            communication.append(_slice(f"bucket {number}", at(sent.launched), at(sent.arrived), sent.nbytes))
+            begin_s, end_s = max(begin_s, at(sent.launched)), at(sent.arrived)
+            communication.append(_slice(f"bucket {number}", begin_s, end_s, sent.nbytes))
+            begin_s = end_s if self._in_order else 0.0
         step_s, backward_s = at(marks.end), at(marks.backward)
         compute = [_slice("forward", 0.0, backward_s)]
         returned_s = at(marks.update)

@@ -101,6 +101,19 @@ def cost_line(model: CostModel) -> str:
     return text
 
 
+def waits_line(model: CostModel) -> str:
+    """How long the first rank waited for the last, at the median size, and how far clocks that differ may be off."""
+    wait_s = statistics.median(point.wait_s for point in model.points)
+    text = f"The first rank waited {format_seconds(wait_s)} for the last (median over sizes)"
+    if model.clock_error_s:
+        offset_s = max(model.clock_offset_s, key=abs, default=0.0)
+        text += (
+            f"; the ranks' clocks differ by up to {format_seconds(abs(offset_s))}, known to within "
+            f"±{format_seconds(model.clock_error_s)}"
+        )
+    return text + "."
+
+
 def contention_line(measured: Contention, *, simulated: bool = False) -> str:
     """What all-reduces and computation cost each other, over the sizes that were measured (at least one).
 

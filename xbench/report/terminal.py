@@ -144,6 +144,7 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
     if record.cost_model is not None and record.cost_model.points:
         console.print(_cost_table(record, console.width))
         say(console, lines.COST_COLUMNS, "dim")
+        say(console, lines.waits_line(record.cost_model))
     render_gpu(record, console)
     console.print()
     if record.bounds is not None:

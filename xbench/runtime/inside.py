@@ -35,7 +35,7 @@ def run_inside(run: RunSpec, collector: Collector, progress: Progress) -> None:
     """
     import torch.distributed as dist
 
-    from xbench.runtime.worker import Rank
+    from xbench.runtime.worker import Rank, explained
 
     number = our_rank()
     program = Program(run=run, launch=0, phases=phases(run, 0, seed=run.workloads[0].seed))
@@ -58,7 +58,8 @@ def run_inside(run: RunSpec, collector: Collector, progress: Progress) -> None:
         except Exception as error:
             for event in reader.poll():
                 collector.take(0, number, event)
-            message = (str(error).splitlines() or [""])[0]
+            said = explained(run, 0, error)
+            what = said.what if said else f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise RankError(
-                f"rank {number} raised {type(error).__name__}: {message}", detail=traceback.format_exc()
+                f"rank {number} {what}", hint=said.hint if said else None, detail=traceback.format_exc()
             ) from error

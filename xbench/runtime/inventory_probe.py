@@ -53,12 +53,8 @@ def torch_answer() -> dict[str, Any]:
     from xbench.workloads.preflight import choose_device, software
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return {
-        **software(),
-        "device": choose_device("auto", gpus),
-        "gpus": gpus,
-        "gpu_names": [torch.cuda.get_device_name(index) for index in range(gpus)],
-    }
+    names = [torch.cuda.get_device_name(index) for index in range(gpus)]
+    return {**software(), "device": choose_device("auto", names), "gpus": gpus, "gpu_names": names}
 
 
 def nvml_answer(nvml: Any) -> dict[str, Any]:

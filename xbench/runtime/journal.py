@@ -18,7 +18,7 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | gpu_missing | reason: why this rank's GPU has no counters, or no more |
 | warning | message: something that does not matter enough to end the run |
 | failed | mode, message: this mode could not run, the others go on |
-| error | message, traceback: this rank is about to die |
+| error | message, traceback: this rank is about to die; said, hint: the same for people; short_in: a mode |
 | end | nothing more comes |
 
 No torch here: both sides import it.

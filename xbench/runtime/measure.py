@@ -10,6 +10,7 @@ the best candidates for a few steps (`runtime.trial`).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +27,7 @@ from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
 from xbench.profilers.layers import LayerProfiler, profile_step
-from xbench.profilers.summary import cost_points, left_out, samples, summarise
+from xbench.profilers.summary import clocks, cost_points, left_out, samples, summarise
 from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.runtime.program import JobPlan
@@ -85,7 +86,9 @@ def profile_job(rank: Rank) -> JobPlan:
             clock=rank.clock,
             note=rank.note,
         )
-        cost = fit(cost_points(gathered(measured)), backend=dist.get_backend(rank.group), world_size=world_size)
+        everyone = gathered(measured)
+        cost = fit(cost_points(everyone), backend=dist.get_backend(rank.group), world_size=world_size)
+        cost = cost.model_copy(update=clocks(everyone))
         for _ in range(UNDER_LOAD_ROUNDS):
             exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
             steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
@@ -135,13 +138,18 @@ def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
     """The step with the bare time measured anew, if that is off: machines change their speed within a minute.
 
     A few seconds of bare steps, each the maximum over ranks. Plans are made, and their steps timed, at this speed; all
-    parts of the step are scaled to it (`StepModel.of`).
+    parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks nothing waits for
+    the device between steps: a GPU that had to be idle first would seem slower.
     """
     count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(AGAIN_S / max(step.uninstrumented_step_s, 1e-4))))
-    took_s = []
+    marks = [rank.clock.mark()]
     for number in range(count + 1):
         rank.note(f"step without communication, again, {number + 1} of {count + 1}")
-        took_s.append(rank.timed_step())
+        rank.bare_step()
+        marks.append(rank.clock.mark())
+    rank.clock.flush()
+    took_s = [rank.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
+    rank.clock.reset()
     found = median_estimate([max(ranks) for ranks in zip(*gathered(took_s[1:]), strict=True)])
     if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
         return step

@@ -322,7 +322,9 @@ def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
     first = message.splitlines()[0] if message else "an error without a message"
     weight = LOST_PEERS if monitor_log.PEER_LOSS.search(message) else RAISED
     at_s = float(error.get("t", 0.0))
-    return Cause(weight, at_s, RankError(f"{rank}{rank.doing} raised {first}", detail=error.get("traceback")))
+    what = error.get("said") or f"raised {first}"
+    told = RankError(f"{rank}{rank.doing} {what}", hint=error.get("hint"), detail=error.get("traceback"))
+    return Cause(RAISED if error.get("said") else weight, at_s, told)
 
 
 def _left(rank: RankWatch, code: int | None, log: str) -> Cause:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from xbench import environment
+from xbench import environment, gpu_errors
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import choose, open_fabric, rootless
 from xbench.fabrics.fabric import Fabric
@@ -30,9 +30,10 @@ from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.course import Course, Fixed
 from xbench.runtime.inside import our_rank, run_inside
-from xbench.runtime.launch import AuxiliaryCommand, launch
+from xbench.runtime.launch import AuxiliaryCommand, Outcome, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
+from xbench.runtime.shortage import Shortages
 from xbench.spec import DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
 
@@ -50,7 +51,8 @@ class RunRequest:
     effort: Effort
     modes: Sequence[ModeSpec] = ()
     reference: str | None = None
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = "auto"
+    """auto, cpu, cuda, or cuda:N for one GPU."""
     gloo_threads: GlooThreads = "first"
     nvtx: bool = False
     timeout_s: float = 120.0
@@ -110,6 +112,8 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
     found = probe(list(workloads), request.device, _ranks_here(request.fabric))
+    if found.gpu_trouble is not None and request.device == "auto":
+        notes.append(f"no GPU is used: {found.gpu_trouble}")
     if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
         notes.append(
             "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
@@ -132,10 +136,8 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
                 f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
             )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
-    if device == "cuda" and fabric.name != "emulated" and fabric.processes > found.gpus:
-        raise SpecError(
-            f"{fabric} needs {fabric.processes} GPUs, and this machine has {found.gpus}", hint="--device cpu"
-        )
+    if device == "cuda" and fabric.name != "emulated":  # whose ranks may share a GPU
+        gpu_errors.check_ranks(str(fabric), _ranks_here(fabric), found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
     reference = request.reference
     if reference is not None and reference not in [mode.text for mode in modes]:
@@ -150,6 +152,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         fabric=fabric,
         effort=request.effort,
         device=device,
+        gpu=found.gpu,
         timeout_s=request.timeout_s,
         gloo_threads=request.gloo_threads,
         nvtx=request.nvtx,
@@ -283,55 +286,81 @@ def _launches(
     warnings: list[str],
     plans: list[JobPlan],
 ) -> None:
-    """All launches in turn; `plans` gets what the first one learns. Raises the error of the first that fails."""
+    """All launches in turn; `plans` gets what the first one learns. Raises the error of the first that fails.
+
+    A mode that runs out of memory fails by itself: see `runtime.shortage`.
+    """
+    shortages = Shortages([mode.text for mode in run.modes])
     for number in itertools.count():
         leg = course.leg(number, collector, plans)
         if leg is None:
             return
         for sentence in leg.says:
             progress.say(sentence)
-        directory = folder / f"launch{number}"
-        directory.mkdir(exist_ok=True)
-        program = Program(
-            run=leg.run,
-            launch=number,
-            phases=leg.phases,
-            jobs=len(run.workloads),
-            plans=tuple(plans),
-            emulated=fabric.emulated,
-        )
         collector.begin_launch(number)
-        progress.begin_launch(number, program.phases)
-        with ExitStack() as stack:
-            auxiliaries: list[AuxiliaryCommand] = []
-            if program.jobs > 1:
-                sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
-                paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
-                program = program.model_copy(update={"turn_sockets": tuple(paths)})
-                auxiliaries = [AuxiliaryCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]
-            argument = directory / "program.json"
-            argument.write_text(program.model_dump_json())
-
-            def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
-                collector.take(job, rank, event)
-                if job == 0:
-                    progress.take(rank, event)
-
-            outcome = launch(
-                fabric,
-                program.jobs,
-                WORKER,
-                argument.resolve(),
-                directory.resolve(),
-                on_event=on_event,
-                silence_s=run.timeout_s,
-                auxiliaries=auxiliaries,
+        left = shortages.without(leg.phases)
+        for start in itertools.count(1):
+            directory = folder / (f"launch{number}" if start == 1 else f"launch{number}-{start}")
+            directory.mkdir(exist_ok=True)
+            jobs = len(run.workloads)
+            program = Program(
+                run=leg.run, launch=number, phases=left, jobs=jobs, plans=tuple(plans), emulated=fabric.emulated
             )
-        warnings += outcome.warnings
-        if outcome.error is not None:
-            raise outcome.error
-        if number == 0:
-            plans += _plans(directory, len(run.workloads))
+            outcome = _launch(program, fabric, directory, collector, progress, shortages)
+            warnings += outcome.warnings
+            if number == 0 and not plans:
+                plans += _plans(directory, jobs)
+            if outcome.error is None:
+                break
+            mode = shortages.failed() if plans else None
+            if mode is None:
+                raise outcome.error
+            hint = f" ({outcome.error.hint})" if outcome.error.hint else ""
+            collector.failed.setdefault(mode, f"{outcome.error}{hint}")
+            progress.say(f"{mode} has failed, and the others go on in new ranks: {outcome.error}{hint}")
+            left = shortages.rest(left)
+            if not left:
+                break
+
+
+def _launch(
+    program: Program,
+    fabric: Fabric,
+    directory: Path,
+    collector: Collector,
+    progress: Progress,
+    shortages: Shortages,
+) -> Outcome:
+    """One start of the ranks, to the end, with the arbiters that several jobs need."""
+    run = program.run
+    progress.begin_launch(program.launch, program.phases)
+    shortages.begin()
+    with ExitStack() as stack:
+        auxiliaries: list[AuxiliaryCommand] = []
+        if program.jobs > 1:
+            sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
+            paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
+            program = program.model_copy(update={"turn_sockets": tuple(paths)})
+            auxiliaries = [AuxiliaryCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]
+        argument = directory / "program.json"
+        argument.write_text(program.model_dump_json())
+
+        def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
+            collector.take(job, rank, event)
+            shortages.take(job, rank, event)
+            if job == 0:
+                progress.take(rank, event)
+
+        return launch(
+            fabric,
+            program.jobs,
+            WORKER,
+            argument.resolve(),
+            directory.resolve(),
+            on_event=on_event,
+            silence_s=run.timeout_s,
+            auxiliaries=auxiliaries,
+        )
 
 
 def _arbiter(path: str, run: RunSpec) -> list[str]:

@@ -66,7 +66,8 @@ def record_timeline(rank: Rank, mode: ModeSpec) -> None:
         return
     what = f"timeline of {mode.text}"
     workload = rank.workload
-    with TimelineRecorder(workload.model, rank.clock) as recorder, rank.attach(mode) as handle:
+    recording = TimelineRecorder(workload.model, rank.clock, in_order=dist.get_backend() == "nccl")
+    with recording as recorder, rank.attach(mode) as handle:
         watched = _agreed(rank, mode, lambda: handle.watch(recorder.watch))
         if watched:
             # The first step of an attached schedule is unlike the others: DDP rebuilds its buckets after it.

@@ -25,10 +25,13 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from xbench.compiled import cut_by_ddp
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import crossover_steps
 from xbench.emulation.calibration import emulate
 from xbench.errors import UsageError
+from xbench.gpu_errors import Said, explain
+from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
@@ -41,7 +44,7 @@ from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
-from xbench.spec import ModeSpec
+from xbench.spec import ModeSpec, RunSpec
 from xbench.workloads.build import Workload, build
 
 
@@ -66,6 +69,8 @@ class Rank:
         self.journal.write("hello", rank=self.rank, job=job, host=self.host, pid=os.getpid())
         self.plans: list[JobPlan] = list(program.plans)
         self.refused: dict[str, bool] = {}
+        self.under: str | None = None
+        """The mode that is, or was last, attached in this phase."""
         self.reference: list[dict[str, torch.Tensor]] | None = None
         self.turns: TurnClient | None = None
         self.ranges = Ranges.when(self.run.nvtx)
@@ -76,10 +81,11 @@ class Rank:
         if self.run.device == "cpu" and self.local_rank < len(cores) and cores[self.local_rank]:
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
-        self.device = torch.device("cpu")
-        if self.run.device == "cuda":  # emulated workers may share one
-            self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
+        self.device = torch.device(self.run.device)
         if self.device.type == "cuda":
+            # Round and round where ranks share GPUs; where there is none, the next line says why.
+            own = self.local_rank % max(1, torch.cuda.device_count())
+            self.device = torch.device("cuda", self.run.gpu if self.run.gpu is not None else own)
             torch.cuda.set_device(self.device)
         self.clock = clock_for(self.device)
         self.gpu = GpuWatch(self.device, self.journal)
@@ -123,6 +129,7 @@ class Rank:
                 "block": f"round {phase.round + 1} {phase.mode}",
                 "timeline": f"timeline {phase.mode}",
             }
+            self.under = None
             self.journal.write("phase", name=name[phase.kind], number=number)
             self.note(name[phase.kind])
             if phase.kind == "profile":
@@ -157,11 +164,15 @@ class Rank:
         """One training step under whatever is attached: what it took on this rank [s]."""
         self.device_idle()
         start_s = time.perf_counter()
+        self.bare_step()
+        self.device_idle()
+        return time.perf_counter() - start_s
+
+    def bare_step(self) -> None:
+        """One training step under whatever is attached."""
         self.workload.optimizer.zero_grad(set_to_none=True)
         self.workload.forward_loss().backward()  # type: ignore[no-untyped-call]
         self.workload.optimizer.step()
-        self.device_idle()
-        return time.perf_counter() - start_s
 
     # --- profile ---------------------------------------------------------------------------------------------------
 
@@ -199,6 +210,7 @@ class Rank:
 
         Raises UsageError where the schedule cannot serve the model.
         """
+        self.under = mode.text
         schedule: type[Schedule] = MODES.load(mode.carrier)  # type: ignore[assignment]
         plan = self.plans[self.job]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
@@ -290,21 +302,37 @@ class Rank:
             parity.gate(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:
-        """Whether a schedule refuses one of the jobs' models: tried once a mode, on every rank alike.
+        """Whether a schedule refuses one of the jobs' models, or its buckets find no memory: tried once a mode.
 
-        The mode is then left out for all jobs, which would wait for each other otherwise, and the others go on.
+        The mode is then left out on all ranks and for all jobs, which would wait for each other otherwise, and the
+        others go on. No collective is under way then. Memory that runs out within a step is another matter: see
+        `runtime.shortage`.
         """
         if mode.text not in self.refused:
             marker = self.directory / f"refused-{block_id('', mode)}"
-            try:
-                self.attach(mode).detach()
-            except UsageError as error:
-                self.journal.write("failed", mode=mode.text, message=str(error))
+            refused = self._refusal(mode)
+            if refused is not None:
+                self.journal.write("failed", mode=mode.text, message=refused)
+            anyone = torch.tensor([float(refused is not None)], device=self.device)
+            dist.all_reduce(anyone, op=dist.ReduceOp.MAX)
+            if anyone.item():
                 marker.touch()
-                self.refused[mode.text] = True
             self.barrier(f"everybody has tried {mode.text}")
-            self.refused[mode.text] = marker.exists() or mode.text in self.refused
+            self.refused[mode.text] = bool(anyone.item()) or marker.exists()
         return self.refused[mode.text]
+
+    def _refusal(self, mode: ModeSpec) -> str | None:
+        """Why this rank cannot attach a mode, or None."""
+        try:
+            self.attach(mode).detach()
+        except UsageError as error:
+            return str(error)
+        except (RuntimeError, MemoryError) as error:
+            said = explained(self.run, self.job, error)
+            if said is None or not said.out_of_memory:
+                raise
+            return f"rank {self.rank} {said.what}"
+        return None
 
     # --- timed blocks ----------------------------------------------------------------------------------------------
 
@@ -335,7 +363,8 @@ class Rank:
             stamps.append(self.clock.mark())
 
         pattern = None
-        with self.ranges.range(what), self.attach(mode) as handle:
+        cut = cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER)
+        with cut, self.ranges.range(what), self.attach(mode) as handle:
             origin_s, origin = self._origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
@@ -373,12 +402,18 @@ class Rank:
             return
         self.barrier(f"timeline {number}")
         if self.job == 0:
-            record_timeline(self, mode)
+            with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER):
+                record_timeline(self, mode)
 
     def _origin(self) -> tuple[float, Any]:
         """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
         self.device_idle()
         return time.monotonic(), self.clock.mark()
+
+
+def explained(run: RunSpec, job: int, error: BaseException) -> Said | None:
+    """What an error in a rank of this job means in a sentence, where its own text takes ten lines to say it."""
+    return explain(type(error).__name__, str(error), run.workloads[job])
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -391,12 +426,16 @@ def main(argv: list[str]) -> NoReturn:
         rank.start()
         rank.go()
     except BaseException as error:
+        said = explained(rank.run, rank.job, error)
         with suppress(OSError):
             rank.journal.write(
                 "error",
                 message=f"{type(error).__name__}: {error}",
                 kind=type(error).__name__,
                 traceback=traceback.format_exc(),
+                said=said.what if said is not None else None,
+                hint=said.hint if said is not None else None,
+                short_in=rank.under if said is not None and said.out_of_memory else None,
             )
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         # Not sys.exit: background threads of a backend whose peer is gone can keep a dying interpreter alive for ever.

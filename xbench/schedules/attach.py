@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from xbench.compiled import plain_name
 from xbench.errors import SpecError, nearest, unknown
 from xbench.records import Comparison, Plan, Profile, Tuned, load, load_measured
 from xbench.schedules import MODES
@@ -45,7 +46,8 @@ def attach(
     `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"` gradients are averaged when
     `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and `handle.synchronize()`
     must come before anything else that reads them (clipping, GradScaler). `unused_parameters=True` tells the DDP
-    schedules to look for parameters without a gradient; ours always cope with them.
+    schedules to look for parameters without a gradient; ours always cope with them. A plan that was made of a model
+    fits it after `torch.compile` too, and the other way round.
 
     The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact
     means over ranks. Over Gloo its sending threads are put first, where that is allowed, as in every measurement (see
@@ -67,6 +69,7 @@ def attach(
             hint="xbench profile WORKLOAD writes one: attach(..., plan='results/runs/.../record.json')",
         )
     if buckets is not None:
+        buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # a list may be of a compiled model
         _check_names(model, buckets, plan)
     if isinstance(plan, Tuned):
         unused_parameters = unused_parameters or plan.unused_parameters

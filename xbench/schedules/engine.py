@@ -36,6 +36,7 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from xbench.compiled import plain_name
 from xbench.errors import SpecError, UsageError, nearest
 
 Wait = Literal["backward", "step"]
@@ -371,9 +372,10 @@ def workers_of(group: dist.ProcessGroup | None) -> int:
 def trainable(model: Module) -> dict[str, Parameter]:
     """Name → parameter of everything that gets a gradient, each shared tensor once, in order of registration.
 
-    Raises UsageError for a model that the engine cannot serve.
+    The names are those before torch.compile, which prefixes them. Raises UsageError for a model that the engine cannot
+    serve.
     """
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
     if not found:
         raise UsageError("the model has no trainable parameter, so there is no gradient to send")
     for name, parameter in found.items():

@@ -10,6 +10,7 @@ refuse what clearly cannot fit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,21 +64,22 @@ def footprint(workload: Workload) -> tuple[Footprint, Tensor]:
     return Footprint(fixed, sum(saved.values())), loss
 
 
-def available_bytes(gpus: int) -> Bytes:
-    """Free memory: of the fullest GPU when there are any, else of this machine and its control group."""
+def available_bytes(gpus: Sequence[int]) -> Bytes:
+    """Free memory: of the fullest of these GPUs when there are any, else of this machine and its control group."""
     if gpus:
-        return min(int(torch.cuda.mem_get_info(index)[0]) for index in range(gpus))
+        return min(int(torch.cuda.mem_get_info(index)[0]) for index in gpus)
     free = int(psutil.virtual_memory().available)
     limit = _control_group_bytes()
     return free if limit is None else min(free, limit)
 
 
-def check_fits(workloads: list[tuple[Workload, Footprint]], ranks: int, gpus: int) -> None:
+def check_fits(workloads: list[tuple[Workload, Footprint]], ranks: int, gpus: Sequence[int]) -> None:
     """Refuse jobs that cannot stand in memory side by side, `ranks` processes each. Raises WorkloadError.
 
-    The sentence names the largest job; the hint names the batch that fits, or says that none does.
+    `gpus` are the GPUs that they share, none where they compute on the CPU. The sentence names the largest job; the
+    hint names the batch that fits, or says that none does.
     """
-    sharers = -(-ranks // gpus) if gpus else ranks
+    sharers = -(-ranks // len(gpus)) if gpus else ranks
     free = available_bytes(gpus)
     needed = sharers * sum(estimate.total_bytes for _, estimate in workloads)
     if needed <= free:

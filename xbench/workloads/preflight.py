@@ -3,16 +3,20 @@
 It runs in a process of its own, so that the parent never imports torch and a factory that crashes takes nothing with
 it. `workloads.probe` is the other side. One JSON object comes in on stdin:
 
-    {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda", "ranks_per_host": 2}
+    {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda" | "cuda:3", "ranks_per_host": 2}
 
 `ranks_per_host` is the number of processes of one job that share this machine's memory. One object goes out on stdout:
 
-    {"device": "cpu", "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
-     "cuda": null, "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123}, ...],
+    {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "gpu_trouble": null, "torch": "2.15.0",
+     "torchvision": "0.29.2", "nccl": null, "cuda": null,
+     "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123}, ...],
      "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ...}}
 
+`gpu` is the 3 of "cuda:3"; `gpu_trouble` says why a GPU that seems to be there cannot be used, and the CPU is taken.
+
 Whatever a factory prints goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and
-no memory; a factory is really called, and one step of what it returns is really run.
+no memory; a factory is really called, and one step of what it returns is really run (three where something in it is
+compiled, for only then CUDA graphs are recorded and replayed).
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,7 +34,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xbench.compiled import Recordings, compiled_inside, recorded_by, regions
 from xbench.errors import SpecError, WorkloadError, XbenchError
+from xbench.gpu_errors import check_index, gpu_index, lower_what, no_gpu, shortage, unusable_gpu
 from xbench.spec import DeviceType, WorkloadSpec
 from xbench.workloads.build import Workload, build, tensors_in
 from xbench.workloads.catalog import family_of
@@ -57,11 +64,13 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request; an error becomes part of it."""
     answer: dict[str, Any] = {**software(), "device": "cpu", "gpus": 0, "gpu_names": [], "workloads": [], "error": None}
     try:
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        device = choose_device(request["device"], gpus)
-        answer |= {"device": device, "gpus": gpus, "gpu_names": [torch.cuda.get_device_name(i) for i in range(gpus)]}
+        names, said = usable_gpus()
+        device = choose_device(request["device"], names, said)
+        index = gpu_index(request["device"])
+        answer |= {"device": device, "gpu": index, "gpus": len(names), "gpu_names": names}
+        answer["gpu_trouble"] = unusable_gpu(said, torch.version.cuda)
         specs = [WorkloadSpec.model_validate(spec) for spec in request["workloads"]]
-        answer["workloads"] = examine(specs, device, int(request["ranks_per_host"]), gpus)
+        answer["workloads"] = examine(specs, device, int(request["ranks_per_host"]), len(names), index)
     except XbenchError as error:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
@@ -83,43 +92,93 @@ def software() -> dict[str, str | None]:
     return {"torch": torch.__version__, "torchvision": torchvision, "nccl": nccl, "cuda": torch.version.cuda}
 
 
-def choose_device(asked: str, gpus: int) -> DeviceType:
-    """'auto' takes GPUs where there are any. Raises SpecError when cuda is asked for and none is usable."""
-    if asked == "cuda" and not gpus:
-        raise SpecError("--device cuda: torch sees no usable GPU here", hint="try --device cpu")
-    return "cuda" if asked != "cpu" and gpus else "cpu"
+def usable_gpus() -> tuple[list[str], str]:
+    """The GPUs' names, and what torch warned of when it looked for them; nothing where there is simply none."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [torch.cuda.get_device_name(number) for number in range(count)]
+    return names, "" if names else " ".join(str(warning.message) for warning in caught)
 
 
-def examine(specs: Iterable[WorkloadSpec], device: DeviceType, ranks: int, gpus: int = 0) -> list[dict[str, Any]]:
+def choose_device(asked: str, names: Sequence[str], said: str = "") -> DeviceType:
+    """'auto' takes GPUs where there are any; `names` are theirs, `said` is why there is none.
+
+    Raises SpecError when cuda is asked for and none is usable, or one that does not exist.
+    """
+    if asked.startswith("cuda") and not names:
+        why, hint = no_gpu(said, torch.version.cuda)
+        raise SpecError(f"--device {asked}: {why}", hint=hint)
+    check_index(asked, names)
+    return "cuda" if asked != "cpu" and names else "cpu"
+
+
+def examine(
+    specs: Iterable[WorkloadSpec], device: DeviceType, ranks: int, gpus: int = 0, index: int | None = None
+) -> list[dict[str, Any]]:
     """Resolve, build and try every workload, then see whether all of them fit in memory together.
 
-    A workload that stands twice is tried once, and counts twice against the memory: it is two jobs. Raises
-    SpecError and WorkloadError.
+    A workload that stands twice is tried once, and counts twice against the memory: it is two jobs. `index` is the one
+    GPU to use, where one was picked. Raises SpecError and WorkloadError.
     """
     resolved = [resolve(spec, device) for spec in specs]
-    once = {spec: examine_one(spec, device) for spec in dict.fromkeys(resolved)}
+    where = torch.device(device) if index is None else torch.device(device, index)
+    once = {spec: examine_one(spec, where) for spec in dict.fromkeys(resolved)}
     tried = [once[spec] for spec in resolved]
-    check_fits(tried, ranks, gpus if device == "cuda" else 0)
+    check_fits(tried, ranks, [] if device == "cpu" else [index] if index is not None else list(range(gpus)))
     return [
         {"record": workload.describe().model_dump(mode="json"), "memory_bytes_estimate": estimate.total_bytes}
         for workload, estimate in tried
     ]
 
 
-def examine_one(spec: WorkloadSpec, device: DeviceType) -> tuple[Workload, Footprint]:
+def examine_one(spec: WorkloadSpec, device: torch.device) -> tuple[Workload, Footprint]:
     """Build a resolved workload and run it forward, a factory's for a whole step. Raises WorkloadError."""
-    factory = family_of(spec.name) == "factory"
-    workload = build(spec, torch.device(device if factory else "meta"))
+    if family_of(spec.name) == "factory":
+        return _examine_factory(spec, device)
+    workload = build(spec, torch.device("meta"))
+    return workload, _tried(workload)
+
+
+def _examine_factory(spec: WorkloadSpec, device: torch.device) -> tuple[Workload, Footprint]:
+    """Really build it, really train it, and see whether what torch.compile and CUDA graphs left of it can be timed."""
+    with Recordings() as recordings:
+        workload = build(spec, device)
+        recorder = recorded_by(workload.model)
+        if recorder is None:
+            estimate = _tried(workload, steps=3 if regions(workload.model) else 1)
+    if recorder is not None or recordings.seen:
+        raise WorkloadError(
+            f"{spec.title}: its step is recorded in a CUDA graph{f' by {recorder}' if recorder else ''}, in which no "
+            "layer can be timed and no gradient sent before the end",
+            hint="leave the recording out; torch.compile has mode='default' and 'max-autotune-no-cudagraphs'",
+        )
+    hidden = compiled_inside(workload.model, workload.forward_loss)
+    if hidden is not None:
+        raise WorkloadError(
+            f"{spec.title}: its layer {hidden!r} runs inside a function compiled by torch.compile, where it cannot be "
+            "seen",
+            hint="compile the module that calls it: module.compile() or torch.compile(module)",
+        )
+    return workload, estimate
+
+
+def _tried(workload: Workload, steps: int = 0) -> Footprint:
+    """The memory of a forward pass, and whether it and so many backward passes can be run. Raises WorkloadError."""
+    spec = workload.spec
     try:
         estimate, loss = footprint(workload)
         _check_loss(workload, loss)
-        if factory:
-            loss.backward()  # type: ignore[no-untyped-call]
-            workload.model.zero_grad(set_to_none=True)
+        for step in range(steps):
+            (workload.forward_loss() if step else loss).backward()  # type: ignore[no-untyped-call]
+        workload.model.zero_grad(set_to_none=True)
     except WorkloadError:
         raise
     except Exception as error:
         detail = traceback.format_exc()
+        short = shortage(type(error).__name__, str(error), " on its own batch")
+        if short is not None:
+            raise WorkloadError(f"{spec.title} {short}", hint=lower_what(spec), detail=detail) from error
         if spec.image_size is not None:
             raise _refused_image(spec, error, detail) from error
         raise WorkloadError(
@@ -127,7 +186,7 @@ def examine_one(spec: WorkloadSpec, device: DeviceType) -> tuple[Workload, Footp
             f"{type(error).__name__}: {_one_line(error)}",
             detail=detail,
         ) from error
-    return workload, estimate
+    return estimate
 
 
 def _check_loss(workload: Workload, loss: Any) -> None:

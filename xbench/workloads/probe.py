@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -43,8 +43,10 @@ class Preflight(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     device: DeviceType
+    gpu: int | None = None
     gpus: int
     gpu_names: list[str] = Field(default_factory=list)
+    gpu_trouble: str | None = None
     torch: str
     torchvision: str | None
     nccl: str | None
@@ -74,15 +76,16 @@ def facts_for(found: Mapping[str, Any]) -> dict[str, object]:
 
 def probe(
     specs: Sequence[WorkloadSpec],
-    device: Literal["auto", "cpu", "cuda"],
+    device: str,
     ranks: int,
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Preflight:
     """Check in a process of its own that the workloads can be built, run and held in memory.
 
-    `ranks` is the number of processes of one job on this machine. Takes the seconds that importing torch takes. Raises
-    SpecError and WorkloadError with what the preflight found, or when it crashes or takes longer than `timeout_s`.
+    `device` is auto, cpu, cuda or cuda:N, `ranks` the number of processes of one job on this machine. Takes the seconds
+    that importing torch takes. Raises SpecError and WorkloadError with what the preflight found, or when it crashes or
+    takes longer than `timeout_s`.
     """
     request = {
         "workloads": [spec.model_dump(mode="json") for spec in specs],

@@ -59,8 +59,48 @@ class TwoDtypes(nn.Module):
         return self.last(x)
 
 
+class Images(nn.Module):
+    """Convolutions in channels-last; under autocast where `mixed`."""
+
+    mixed = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 32)
+        self.first = nn.Conv2d(2, 8, 3, padding=1)
+        self.block = nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, 20)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens).view(-1, 2, 4, 4).contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.mixed):
+            return self.head(self.block(self.first(x)).mean((2, 3)))
+
+
+class Mixed(Images):
+    mixed = True
+
+
+def compiled_whole() -> nn.Module:
+    return torch.compile(Mixed(), backend="aot_eager")  # type: ignore[return-value]
+
+
+def compiled_by_itself() -> nn.Module:
+    model = Images()
+    model.compile(backend="aot_eager")
+    return model
+
+
+def compiled_blocks() -> nn.Module:
+    model = Mixed()
+    model.first = torch.compile(model.first, backend="aot_eager")  # type: ignore[assignment]
+    model.block.compile(backend="aot_eager")
+    return model
+
+
 def make(
-    kind: type[nn.Module], optimizer_kind: type[torch.optim.Optimizer] | None = None
+    kind: Callable[[], nn.Module], optimizer_kind: type[torch.optim.Optimizer] | None = None
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(7)
     model = kind()

@@ -14,8 +14,23 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from schedule_training import Net, TwoDtypes, average_by_hand, batch, buckets_of, make, nothing_more, train
+from schedule_training import (
+    Images,
+    Mixed,
+    Net,
+    TwoDtypes,
+    average_by_hand,
+    batch,
+    buckets_of,
+    compiled_blocks,
+    compiled_by_itself,
+    compiled_whole,
+    make,
+    nothing_more,
+    train,
+)
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 import xbench
 from xbench.schedules.engine import PER_PARAMETER, Bucket, Engine, trainable
@@ -25,7 +40,13 @@ OURS = ("single", "wfbp", "mgwfbp", "optimal")
 
 
 def check(
-    kind: type[nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: object
+    kind: Callable[[], nn.Module],
+    schedule: str,
+    rank: int,
+    *,
+    steps: int = 3,
+    wait: str = "backward",
+    **options: object,
 ) -> None:
     optimizer_kind = options.pop("optimizer_kind", None)
     expected, expected_optimizer = make(kind, optimizer_kind)  # type: ignore[arg-type]
@@ -167,6 +188,24 @@ def two_dtypes(rank: int, world: int) -> None:
         check(TwoDtypes, schedule, rank)
 
 
+def channels_last_and_autocast(rank: int, world: int) -> None:
+    for kind in (Images, Mixed):
+        for schedule in SCHEDULES:
+            check(kind, schedule, rank)
+        for schedule in OURS:
+            check(kind, schedule, rank, wait="step")
+
+
+def compiled(rank: int, world: int) -> None:
+    """Whole or in parts, with the plain model's names in the plan."""
+    for kind in (compiled_whole, compiled_by_itself, compiled_blocks):
+        for schedule, wait in (("ddp", "backward"), ("wfbp", "backward"), ("optimal", "step")):
+            torch._dynamo.reset()  # of many models of one class torch compiles the first few
+            counters.clear()
+            check(kind, schedule, rank, wait=wait)
+            assert counters["frames"]["ok"] == counters["frames"]["total"] >= 1
+
+
 def hooks_out_of_order(rank: int, world: int) -> None:
     """Ranks whose plans launch against the ready order still launch in plan order, and do not hang."""
     model, optimizer = make(Net)
@@ -267,7 +306,8 @@ def _one(model: nn.Module, optimizer: torch.optim.Optimizer, call: nn.Module, st
 SCENARIOS = {
     f.__name__: f
     for f in (plain, wait_at_step, early_update, gradients_after_a_step, accumulation, set_to_none, clipping,
-              grad_scaler, used_on_some_ranks, two_dtypes, hooks_out_of_order, learnt_order, one_collective_a_bucket,
+              grad_scaler, used_on_some_ranks, two_dtypes, channels_last_and_autocast, compiled,
+              hooks_out_of_order, learnt_order, one_collective_a_bucket,
               detach_leaves_nothing, poisoned_buckets)
 }  # fmt: skip
 

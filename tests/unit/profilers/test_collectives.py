@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 import types
 
@@ -9,7 +10,7 @@ from profiler_fakes import FakeClock
 
 from xbench.profilers import collectives
 from xbench.profilers.collectives import ClockOffsets, common_time, measure_all_reduce, plan_repetitions, sizes
-from xbench.profilers.summary import cost_points
+from xbench.profilers.summary import clocks, cost_points
 
 
 @given(st.integers(1, 4 * 1024**3))
@@ -172,3 +173,85 @@ def test_without_a_kernel_identity_nobody_is_trusted(monkeypatch):
 
     monkeypatch.setattr(collectives.Path, "read_text", refuse)
     assert collectives._kernel_identity() != collectives._kernel_identity()
+
+
+def test_each_size_says_how_its_time_line_was_made(monkeypatch):
+    offsets = iter([ClockOffsets(0.0, [0.0, 0.25], [0.0, 0.001]), ClockOffsets(9.0, [0.0, 0.25], [0.0, 0.002])])
+    monkeypatch.setattr(collectives, "clock_offsets", lambda group, device: next(offsets))
+    monkeypatch.setattr(FakeGroup, "get_rank", lambda self, group: 1)
+    raw, _, _ = measure(monkeypatch, [1024, 2048], repetitions=2, seconds_budget=1.0)
+    assert [(point["offset_s"], point["clock_error_s"]) for point in raw] == [(0.25, 0.002)] * 2
+
+
+def test_one_kernel_s_clock_has_no_error(monkeypatch):
+    raw, _, _ = measure(monkeypatch, [1024], repetitions=2, seconds_budget=1.0)
+    assert clocks([raw, raw]) == {"clock_offset_s": [0.0, 0.0], "clock_error_s": 0.0}
+    other = [point | {"offset_s": -0.5, "clock_error_s": 1e-4} for point in raw]
+    assert clocks([raw, other]) == {"clock_offset_s": [0.0, -0.5], "clock_error_s": 1e-4}
+
+
+class FakeCuda:
+    """One GPU's streams as far as a measurement uses them, and everything that is given to them, in order."""
+
+    def __init__(self, monkeypatch):
+        self.current, self.log = "compute", []
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: self.Stream(self))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
+        monkeypatch.setattr(torch.cuda, "stream", self.stream)
+        zeros = torch.zeros
+        monkeypatch.setattr(torch, "zeros", lambda size, device: self.on_gpu(zeros(size)))
+
+    class Stream:
+        def __init__(self, cuda):
+            self.cuda = cuda
+
+        def wait_stream(self, other):
+            self.cuda.log.append(("waits for", other))
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    def on_gpu(self, tensor):
+        """A CPU tensor that says it lies on the GPU; so do its slices."""
+
+        class OnGpu(torch.Tensor):
+            device = torch.device("cuda", 0)
+
+        return tensor.as_subclass(OnGpu)
+
+
+def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+    clock = FakeClock()
+
+    class Group(FakeGroup):
+        def all_reduce(self, tensor, group, async_op=False):
+            assert not async_op, "that would run on a stream of NCCL's own"
+            nbytes = tensor.numel() * 4
+            cuda.log.append((type(cuda.current).__name__, nbytes))
+            self.clock.advance(self.alpha_s + self.beta_s_per_byte * nbytes)
+
+    marked = clock.mark
+    monkeypatch.setattr(clock, "mark", lambda: cuda.log.append("mark") or marked())
+    monkeypatch.setattr(collectives, "clock_offsets", lambda group, device: ClockOffsets(0.0, [0.0, 0.0], [0.0, 0.0]))
+    monkeypatch.setattr(collectives, "_agree", lambda counts, group, device: counts)
+    monkeypatch.setattr(collectives, "dist", Group(clock, alpha_s=2**-10, beta_s_per_byte=2**-20))
+    raw = measure_all_reduce([1024, 4096], "cuda", None, clock=clock, repetitions=2, seconds_budget=100.0)
+
+    assert cuda.log[0] == ("waits for", "compute")
+    work = [entry for entry in cuda.log[1:] if entry != "mark"]
+    assert {stream for stream, _ in work} == {"Stream"}
+    # After the anchor's marks: the ranks are aligned, then come an event, one collective and an event.
+    repeats = cuda.log[1 + collectives.ANCHORS :]
+    for number in range(0, len(repeats), 4):
+        align, before, collective, after = repeats[number : number + 4]
+        assert (align, before, after) == (("Stream", 4), "mark", "mark")
+        assert collective in [("Stream", 1024), ("Stream", 4096)]
+    assert len(repeats) == 4 * (1 + 2 + 4)
+    for found, size in zip(cost_points([raw]), [1024, 4096], strict=True):
+        assert found.transfer_s == pytest.approx(2**-10 + size * 2**-20, abs=3e-9)
+    assert clock.flushes == collectives.ANCHORS + 2  # of the pilot and at the end: nothing waits in between
+    assert cuda.current == "compute"

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -46,14 +48,20 @@ class FakeEvent:
         return 250.0
 
 
+@dataclasses.dataclass
+class FakeStream:
+    device: torch.device
+    cuda_stream: int = 0
+
+
 def test_cuda_clock_waits_once_and_uses_events_again(monkeypatch):
     FakeEvent.made = 0
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
     clock = CudaClock(torch.device("cuda", 1))
     clock.flush()  # nothing to wait for yet
     first, middle, last = clock.mark(), clock.mark(), clock.mark()
-    assert first.stream == "stream of cuda:1"
+    assert first.stream == FakeStream(torch.device("cuda", 1))
     clock.flush()
     assert (first.synchronized, middle.synchronized, last.synchronized) == (0, 0, 1)
     assert clock.elapsed_s(first, last) == 0.25
@@ -63,3 +71,19 @@ def test_cuda_clock_waits_once_and_uses_events_again(monkeypatch):
     assert FakeEvent.made == 3
     clock.mark()
     assert FakeEvent.made == 4
+
+
+def test_cuda_clock_waits_for_the_last_mark_on_every_stream_and_only_when_flushed(monkeypatch):
+    streams = iter([7, 8, 7, 8, 9])
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(device, next(streams)))
+    clock = CudaClock(torch.device("cuda", 0))
+    marks = [clock.mark() for _ in range(5)]
+    assert [mark.synchronized for mark in marks] == [0, 0, 0, 0, 0]
+    clock.flush()
+    assert [mark.synchronized for mark in marks] == [0, 0, 1, 1, 1]
+    clock.flush()  # nothing has come since
+    assert [mark.synchronized for mark in marks] == [0, 0, 1, 1, 1]
+    clock.reset()
+    clock.flush()
+    assert [mark.synchronized for mark in marks] == [0, 0, 1, 1, 1]

@@ -186,3 +186,24 @@ def test_a_backend_without_futures_is_waited_for_as_ever_and_gives_no_timeline()
 
     with pytest.raises(ValueError, match="does not say when a collective is complete: not implemented"):
         recorded(prepare)
+
+
+@pytest.mark.parametrize(("in_order", "begins_s"), [(False, 0.0), (True, 8.0)])
+def test_where_the_backend_sends_in_order_a_slice_begins_when_the_one_before_has_ended(
+    in_order: bool, begins_s: float
+) -> None:
+    clock = FakeClock()
+    step = Step(clock)
+    recorder = TimelineRecorder(step.model, clock, in_order=in_order)
+    first, second = Collective(clock, 0.0), Collective(clock, 0.0)
+    with recorder:
+        recorder.watch(4, lambda: first)  # between recorded steps: goes by
+        step.when_ready(1, lambda: (recorder.watch(4, lambda: first), recorder.watch(4, lambda: second)))
+        step.when_ready(0, first.arrive)
+        step.before_step.append(lambda: (clock.advance(2.0), second.arrive()))
+        recorder.run_step(step)
+    clock.flush()
+    (lanes,) = recorder.lanes()
+    since = lanes.communication[0].start_s
+    assert [round(part.start_s - since, 7) for part in lanes.communication] == [0.0, begins_s]
+    assert [round(part.end_s - since, 7) for part in lanes.communication] == [8.0, 10.0]

@@ -174,3 +174,23 @@ def test_off_a_terminal_the_console_is_plain_and_wide(monkeypatch: pytest.Monkey
     assert (console.width, console.color_system, console.stderr) == (100, None, True)
     monkeypatch.setenv("COLUMNS", "72")
     assert make_console().width == 72
+
+
+@pytest.mark.parametrize(
+    ("clocks", "told"),
+    [
+        ({}, "The first rank waited 200 µs for the last (median over sizes)."),
+        ({"clock_offset_s": [0.0, 0.0], "clock_error_s": 0.0}, "for the last (median over sizes)."),
+        (
+            {"clock_offset_s": [0.0, 0.25, -1.5], "clock_error_s": 3e-5},
+            "for the last (median over sizes); the ranks' clocks differ by up to 1.50 s, known to within ±30.0 µs.",
+        ),
+    ],
+)
+def test_a_profile_tells_waits_and_clocks_that_differ(clocks: dict[str, object], told: str) -> None:
+    record = made.profile()
+    assert record.cost_model is not None
+    cost = record.cost_model.model_copy(update=clocks)
+    text = render(record.model_copy(update={"cost_model": cost}), width=300)
+    assert told in text
+    assert ("clocks differ" in text) == (clocks.get("clock_error_s", 0.0) != 0.0)

@@ -392,3 +392,24 @@ def test_whatever_happens_a_launch_ends(tmp_path_factory, occurrences):
         assert any(world.wait(START_S) for _ in range(4))  # trouble, that dissolves, then agents that will not leave
         return
     assert verdict.error is None or str(verdict.error)
+
+
+def test_what_a_rank_says_for_people_takes_the_place_of_its_exception(world):
+    world.hello_all()
+    world.journals[0, 1].note("round 2 wfbp step 3: computing")
+    told = {"said": "ran out of GPU memory: 2.00 GiB were wanted", "hint": "a smaller --batch-size needs less"}
+    world.journals[0, 1].write("error", **error("OutOfMemoryError: CUDA out of memory. Tried"), **told)
+    found = world.cause()
+    assert str(found) == (
+        "rank 1 on host 1 (round 2 wfbp step 3: computing) ran out of GPU memory: 2.00 GiB were wanted"
+    )
+    assert found.hint == "a smaller --batch-size needs less"
+    assert "CUDA out of memory" in found.detail
+
+
+def test_an_explained_error_is_a_cause_even_where_its_text_speaks_of_lost_peers(world):
+    world.hello_all()
+    world.journals[0, 0].write("error", **error("RuntimeError: connection closed by peer", t=1.0))
+    text = "DistBackendError: NCCL error, timeout: Duplicate GPU detected"
+    world.journals[0, 1].write("error", **error(text, t=2.0), said="found another rank on its GPU", hint=None)
+    assert str(world.cause()) == "rank 1 on host 1 found another rank on its GPU"

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_adamw_keeps_one_more_copy_than_sgd():
     assert totals["adamw"].fixed_bytes - totals["sgd"].fixed_bytes == 4 * 172_288
 
 
-def fits(monkeypatch, *, free, ranks=1, gpus=0, jobs=1, text="transformer-tiny:batch-size=64", activations=64 * GIB):
+def fits(monkeypatch, *, free, ranks=1, gpus=(), jobs=1, text="transformer-tiny:batch-size=64", activations=64 * GIB):
     monkeypatch.setattr(memory, "available_bytes", lambda gpus: free)
     workload = build(resolve(parse_workload(text), "cpu"), META)
     check_fits([(workload, Footprint(GIB, activations))] * jobs, ranks, gpus)
@@ -110,9 +111,16 @@ def test_the_same_workload_twice_is_tried_once_and_counted_twice(monkeypatch):
 
 
 def test_each_gpu_holds_its_own_rank(monkeypatch):
-    fits(monkeypatch, free=65 * GIB, ranks=4, gpus=4)
+    fits(monkeypatch, free=65 * GIB, ranks=4, gpus=[0, 1, 2, 3])
+    fits(monkeypatch, free=65 * GIB, ranks=1, gpus=[3])
     with pytest.raises(WorkloadError, match=r"needs about 130 GiB for 2 ranks, 65.0 GiB are free on the GPU"):
-        fits(monkeypatch, free=65 * GIB, ranks=4, gpus=2)
+        fits(monkeypatch, free=65 * GIB, ranks=4, gpus=[0, 1])
+
+
+def test_the_fullest_of_the_gpus_that_are_used_counts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: ([40, 30, 20, 50][index], 80))
+    assert memory.available_bytes([0, 1, 2, 3]) == 20
+    assert memory.available_bytes([1]) == 30
 
 
 @pytest.mark.parametrize(
@@ -146,9 +154,9 @@ def test_the_control_groups_limit_counts(tmp_path):
 
 def test_free_memory_is_that_of_the_tighter_of_machine_and_group(monkeypatch):
     monkeypatch.setattr(memory, "_control_group_bytes", lambda: 7)
-    assert memory.available_bytes(0) == 7
+    assert memory.available_bytes([]) == 7
     monkeypatch.setattr(memory, "_control_group_bytes", lambda: None)
-    assert memory.available_bytes(0) > PROCESS_BYTES
+    assert memory.available_bytes([]) > PROCESS_BYTES
 
 
 @pytest.mark.parametrize(
@@ -176,10 +184,45 @@ def test_a_factory_whose_step_fails_is_found_before_launching(write, body, messa
 
 
 def test_the_device_is_chosen_or_refused():
-    assert preflight.choose_device("auto", 0) == preflight.choose_device("cpu", 4) == "cpu"
-    assert preflight.choose_device("auto", 1) == preflight.choose_device("cuda", 1) == "cuda"
-    with pytest.raises(SpecError, match="no usable GPU"):
-        preflight.choose_device("cuda", 0)
+    gpus = ["NVIDIA H200"] * 2
+    assert preflight.choose_device("auto", []) == preflight.choose_device("cpu", gpus) == "cpu"
+    assert preflight.choose_device("auto", gpus) == preflight.choose_device("cuda", gpus) == "cuda"
+    assert preflight.choose_device("cuda:1", gpus) == "cuda"
+    with pytest.raises(SpecError, match="--device cuda:2: there is no such GPU"):
+        preflight.choose_device("cuda:2", gpus)
+    for asked in ("cuda", "cuda:0"):
+        with pytest.raises(SpecError, match=rf"--device {asked}: torch sees no usable GPU here"):
+            preflight.choose_device(asked, [], "Found no NVIDIA driver on your system.")
+
+
+def test_a_gpu_that_is_picked_is_where_the_factory_runs_and_whose_memory_counts(monkeypatch):
+    tried, counted = [], []
+    monkeypatch.setattr(preflight, "usable_gpus", lambda: (["NVIDIA H200"] * 2, ""))
+    monkeypatch.setattr(preflight, "examine_one", lambda spec, device: tried.append(str(device)) or (None, None))
+    monkeypatch.setattr(preflight, "check_fits", lambda jobs, ranks, gpus: counted.append(gpus) or 1 / 0)
+    request = {"workloads": [{"name": "transformer-tiny"}], "ranks_per_host": 1}
+    for asked in ("cuda:1", "cuda", "cpu"):
+        answer = preflight.respond(request | {"device": asked})
+        assert "ZeroDivisionError" in answer["error"]["message"]
+        assert answer["gpu"] == (1 if asked == "cuda:1" else None)
+    assert tried == ["cuda:1", "cuda", "cpu"]
+    assert counted == [[1], [0, 1], []]
+
+
+def test_a_driver_that_is_too_old_is_told_where_the_cpu_is_taken_and_where_cuda_was_asked_for(monkeypatch):
+    said = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11080). Please update"
+
+    def is_available():
+        warnings.warn(said, stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    told = "the NVIDIA driver here knows CUDA up to 11.8, and this torch was built for CUDA 13.0"
+    answer = preflight.respond({"workloads": [], "device": "auto", "ranks_per_host": 1})
+    assert (answer["device"], answer["gpu_trouble"], answer["error"]) == ("cpu", told, None)
+    answer = preflight.respond({"workloads": [], "device": "cuda", "ranks_per_host": 1})
+    assert answer["error"]["message"] == f"--device cuda: {told}"
 
 
 def test_an_unexpected_error_is_an_answer_too(monkeypatch):

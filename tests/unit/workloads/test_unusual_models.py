@@ -1,0 +1,286 @@
+"""What a factory may hand in beyond a plain fp32 model: memory formats, autocast, torch.compile; and CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from xbench.errors import WorkloadError
+from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
+from xbench.profilers.clock import HostClock
+from xbench.profilers.layers import profile_step
+from xbench.profilers.summary import summarise
+from xbench.records import Layer
+from xbench.schedules.engine import Bucket, trainable
+from xbench.spec import WorkloadSpec
+from xbench.workloads import parse_workload, preflight
+from xbench.workloads.build import build
+
+CPU = torch.device("cpu")
+HEAD = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.conv(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((2, 3)))
+
+
+NET = Net()
+BATCH = torch.randn(4, 3, 8, 8), torch.randint(0, 5, (4,))
+LOSS = nn.CrossEntropyLoss()
+"""
+PLAIN_NAMES = [
+    "conv.weight", "conv.bias", "blocks.0.0.weight", "blocks.0.0.bias", "blocks.1.0.weight", "blocks.1.0.bias",
+    "head.weight", "head.bias",
+]  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], WorkloadSpec]:
+    def to_file(body: str) -> WorkloadSpec:
+        (tmp_path / "train.py").write_text(f"{HEAD}\n\n{body}\n")
+        torch._dynamo.reset()
+        return parse_workload(f"{tmp_path / 'train.py'}:make")
+
+    return to_file
+
+
+def profiled(spec: WorkloadSpec) -> tuple[list[Layer], list[str]]:
+    """The real profiler's layers of a factory's model, and the parameters' names as the engine calls them."""
+    workload = build(spec, CPU)
+    layers, _ = summarise([profile_step(workload, HostClock(), steps=4, warmup=1).raw()])
+    return layers, list(trainable(workload.model))
+
+
+def test_a_channels_last_model_is_profiled_and_its_gradients_travel_as_they_lie(
+    write: Callable[[str], WorkloadSpec],
+) -> None:
+    spec = write(
+        "def make():\n"
+        "    images = BATCH[0].to(memory_format=torch.channels_last)\n"
+        "    return NET.to(memory_format=torch.channels_last), (images, BATCH[1]), LOSS"
+    )
+    preflight.examine([spec], "cpu", 2)
+    assert {layer.name for layer in profiled(spec)[0]} == {"conv", "blocks.0.0", "blocks.1.0", "head"}
+    for rank in (0, 1):
+        workload = build(spec, CPU, rank=rank)
+        weight = workload.model.get_parameter("blocks.0.0.weight")
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+        assert workload.inputs.is_contiguous(memory_format=torch.channels_last)  # type: ignore[union-attr]
+    workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+    gradient = weight.grad
+    bucket = Bucket([weight], 0.5)
+    bucket.fill(0)
+    assert weight.grad is not gradient
+    assert weight.grad is not None
+    assert weight.grad.stride() == weight.stride()
+    assert torch.equal(weight.grad, gradient * 0.5)
+
+
+AUTOCAST = """
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = NET
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return self.net(x)
+
+
+def make():
+    return Mixed(), BATCH, lambda outputs, targets: LOSS(outputs.float(), targets)
+"""
+
+
+def test_under_autocast_math_is_bf16_and_gradients_are_fp32(write: Callable[[str], WorkloadSpec]) -> None:
+    spec = write(AUTOCAST)
+    preflight.examine([spec], "cpu", 2)
+    workload = build(spec, CPU)
+    assert workload.outputs().dtype == torch.bfloat16
+    layers, names = profiled(spec)
+    assert names == [f"net.{name}" for name in PLAIN_NAMES]
+    assert {tensor.dtype for layer in layers for tensor in layer.tensors} == {"float32"}
+    assert {tensor.bytes for layer in layers for tensor in layer.tensors if tensor.name == "net.head.bias"} == {20}
+
+
+COMPILED = {
+    "torch.compile(model)": "    return torch.compile(NET, backend={backend!r}), BATCH, LOSS",
+    "model.compile()": "    NET.compile(backend={backend!r})\n    return NET, BATCH, LOSS",
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("how", COMPILED)
+def test_a_compiled_model_is_one_layer_with_the_plain_model_s_names(
+    write: Callable[[str], WorkloadSpec], how: str, backend: str
+) -> None:
+    spec = write("def make():\n" + COMPILED[how].format(backend=backend))
+    preflight.examine([spec], "cpu", 2)
+    layers, names = profiled(spec)
+    assert names == PLAIN_NAMES
+    assert [(layer.name, layer.kind) for layer in layers] == [("(model)", "Net (compiled)")]
+    assert sorted(tensor.name for tensor in layers[0].tensors) == sorted(PLAIN_NAMES)
+    assert all(tensor.ready_s > 0 for tensor in layers[0].tensors)
+
+
+REGIONAL = {
+    "torch.compile(block)": "NET.blocks[place] = torch.compile(NET.blocks[place], backend='aot_eager')",
+    "block.compile()": "NET.blocks[place].compile(backend='aot_eager')",
+}
+
+
+@pytest.mark.parametrize("how", REGIONAL)
+def test_compiled_blocks_are_layers_among_others(write: Callable[[str], WorkloadSpec], how: str) -> None:
+    spec = write(f"def make():\n    for place in range(2):\n        {REGIONAL[how]}\n    return NET, BATCH, LOSS")
+    preflight.examine([spec], "cpu", 2)
+    layers, names = profiled(spec)
+    assert names == PLAIN_NAMES
+    assert [(layer.name, layer.kind) for layer in layers] == [
+        ("head", "Linear"),
+        ("blocks.1", "Sequential (compiled)"),
+        ("blocks.0", "Sequential (compiled)"),
+        ("conv", "Conv2d"),
+    ]
+    assert [layer.parameters for layer in layers] == [45, 584, 584, 224]
+
+
+def test_profiling_a_compiled_model_compiles_it_once(write: Callable[[str], WorkloadSpec]) -> None:
+    from torch._dynamo.utils import counters
+
+    for how in COMPILED.values():
+        spec = write("def make():\n" + how.format(backend="aot_eager"))
+        counters.clear()
+        profiled(spec)
+        assert counters["frames"]["total"] == 1
+
+
+def test_a_plan_of_the_plain_model_is_a_plan_of_the_compiled_one(write: Callable[[str], WorkloadSpec]) -> None:
+    plain = build(write("def make():\n    return NET, BATCH, LOSS"), CPU)
+    raw = profile_step(plain, HostClock(), steps=4, warmup=1).raw()
+    layers, step = summarise([raw])
+    buckets = Planner(StepModel.of(layers, step), None).plan("wfbp").buckets
+    compiled = build(write("def make():\n    return torch.compile(NET, backend='eager'), BATCH, LOSS"), CPU)
+    assert sorted(name for bucket in buckets for name in bucket) == sorted(trainable(compiled.model))
+
+
+# --- what is refused by name ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def make():\n    return torch.compile(NET, mode='reduce-overhead'), BATCH, LOSS",
+        "def make():\n    return torch.compile(NET, mode='max-autotune'), BATCH, LOSS",
+        "def make():\n    NET.blocks[1].compile(options={'triton.cudagraphs': True})\n    return NET, BATCH, LOSS",
+    ],
+)
+def test_compiling_with_cuda_graphs_is_refused_by_name(write: Callable[[str], WorkloadSpec], body: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        preflight.examine([write(body)], "cpu", 1)
+    assert str(caught.value) == (
+        "train.py:make: its step is recorded in a CUDA graph by torch.compile with CUDA graphs "
+        "(mode='reduce-overhead' and 'max-autotune' use them), in which no layer can be timed and no gradient sent "
+        "before the end"
+    )
+    assert caught.value.hint is not None
+    assert "max-autotune-no-cudagraphs" in caught.value.hint
+
+
+def test_modes_without_cuda_graphs_are_not_refused(write: Callable[[str], WorkloadSpec]) -> None:
+    from xbench.compiled import recorded_by
+
+    for mode in ("default", "max-autotune-no-cudagraphs"):
+        spec = write(f"def make():\n    return torch.compile(NET, mode={mode!r}), BATCH, LOSS")
+        assert recorded_by(build(spec, CPU).model) is None
+
+
+def test_a_graphed_callable_is_refused_by_name(write: Callable[[str], WorkloadSpec]) -> None:
+    # As torch.cuda.make_graphed_callables leaves a module, which takes a GPU to do.
+    spec = write(
+        "def make_graphed_callables(module):\n"
+        "    def make_graphed_forward(inner):\n"
+        "        def new_fwd(*arguments):\n            return inner(*arguments)\n"
+        "        return new_fwd\n"
+        "    module.forward = make_graphed_forward(module.forward)\n"
+        "    return module\n\n\n"
+        "def make():\n    make_graphed_callables(NET.blocks[0])\n    return NET, BATCH, LOSS"
+    )
+    with pytest.raises(WorkloadError, match=r"recorded in a CUDA graph by torch\.cuda\.make_graphed_callables, in"):
+        preflight.examine([spec], "cpu", 1)
+
+
+@pytest.mark.parametrize("method", ["replay", "capture_begin"])
+def test_a_graph_recorded_or_replayed_by_hand_is_refused(
+    write: Callable[[str], WorkloadSpec], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    class Graph:
+        def replay(self) -> None:
+            pass
+
+        def capture_begin(self) -> None:
+            pass
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    before = dict(vars(Graph))
+    spec = write(
+        "class Replayed(Net):\n    def forward(self, x):\n"
+        f"        torch.cuda.CUDAGraph().{method}()\n        return super().forward(x)\n\n\n"
+        "def make():\n    return Replayed(), BATCH, LOSS"
+    )
+    with pytest.raises(WorkloadError, match=r"train.py:make: its step is recorded in a CUDA graph, in which no layer"):
+        preflight.examine([spec], "cpu", 1)
+    assert dict(vars(Graph)) == before
+
+
+def test_layers_inside_a_compiled_function_are_refused_with_what_to_do(write: Callable[[str], WorkloadSpec]) -> None:
+    spec = write(
+        "class Fast(Net):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.run = torch.compile(self.body, backend='eager')\n\n"
+        "    def body(self, x):\n        return self.blocks[1](self.blocks[0](x))\n\n"
+        "    def forward(self, x):\n        return self.head(self.run(self.conv(x)).mean((2, 3)))\n\n\n"
+        "def make():\n    return Fast(), BATCH, LOSS"
+    )
+    with pytest.raises(WorkloadError) as caught:
+        preflight.examine([spec], "cpu", 1)
+    assert str(caught.value) == (
+        "train.py:make: its layer 'blocks.0.0' runs inside a function compiled by torch.compile, where it cannot be "
+        "seen"
+    )
+    assert caught.value.hint == "compile the module that calls it: module.compile() or torch.compile(module)"
+
+
+def test_a_compiled_function_without_layers_is_fine(write: Callable[[str], WorkloadSpec]) -> None:
+    spec = write(
+        "pool = torch.compile(lambda x: x.mean((2, 3)), backend='eager')\n\n\n"
+        "class Pooled(Net):\n    def forward(self, x):\n        return self.head(pool(self.conv(x)))\n\n\n"
+        "def make():\n    return Pooled(), BATCH, LOSS"
+    )
+    preflight.examine([spec], "cpu", 1)
+
+
+def test_memory_that_runs_out_in_the_trial_step_is_one_sentence(write: Callable[[str], WorkloadSpec]) -> None:
+    spec = write(
+        "class Vast(Net):\n    def forward(self, x):\n"
+        "        return super().forward(x) + torch.empty(2**45, dtype=torch.uint8).sum()\n\n\n"
+        "def make():\n    return Vast(), BATCH, LOSS"
+    )
+    with pytest.raises(WorkloadError) as caught:
+        preflight.examine([spec], "cpu", 1)
+    assert str(caught.value) == "train.py:make ran out of memory on its own batch: 32768 GiB were wanted"
+    assert caught.value.hint == "let its factory make a smaller batch"

@@ -1,0 +1,189 @@
+"""What torch, CUDA and NCCL say when a GPU cannot do what was asked, as one sentence and a hint.
+
+Their own messages run to ten lines, name no workload and no rank, and most of each is advice for somebody else. Every
+function here is pure: facts, or the text of an error, go in, and words come out, so that a machine without a GPU can
+test what one with a GPU will say. The texts are those of torch 2.11 to 2.15 and of NCCL up to 2.30.
+
+- A driver older than torch's CUDA: a warning of `torch.cuda.is_available()`, or a RuntimeError at the first use.
+- No memory left: OutOfMemoryError of torch's allocator, or what CUDA, cuBLAS, cuDNN and NCCL say when they find none;
+  on a CPU a RuntimeError of its allocator, or MemoryError.
+- Two ranks on one GPU: DistBackendError at the first collective, since NCCL refuses that; from 2.30.3 on it can be told
+  not to.
+- A GPU that is not there: nobody says anything until a rank dies of an "invalid device ordinal", so they are counted.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from xbench.errors import SpecError
+from xbench.spec import WorkloadSpec
+from xbench.units import format_bytes
+
+SHARING_NCCL = (2, 30, 3)
+"""The first NCCL that lets ranks share a GPU, where SHARING_VARIABLE says so."""
+
+SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+MOST_NAMED = 8
+
+_TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)")
+_NO_DRIVER = re.compile(r"Found no NVIDIA driver", re.IGNORECASE)
+_NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)*)")
+_SHARED_GPU = re.compile(
+    r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)|Multiple Ranks are using the same GPU", re.IGNORECASE
+)
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory|CUDA error: out of memory|Cuda failure (?:2\b|'out of memory')|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
+)
+_SIZE = r"(\d+(?:\.\d+)? (?:bytes|[KMGTE]iB))"
+_WANTED = re.compile(rf"(?:Tried to allocate|Requested size:) {_SIZE}")
+_THERE = re.compile(rf"GPU (\d+) has a total capacity of {_SIZE} of which {_SIZE} is free")
+_CPU_WANTED = re.compile(r"you tried to allocate (\d+) bytes")
+
+
+class Said(NamedTuple):
+    """Words for a user: how a sentence goes on that begins with who it happened to, and what would help."""
+
+    what: str
+    hint: str | None
+    out_of_memory: bool = False
+
+
+def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
+    """What an exception in a rank means, from its class's name and its text; None for one that is not known here.
+
+    'ran out of GPU memory with resnet50, batch 256: …'. `spec` is what the rank trains.
+    """
+    batch = f", batch {spec.batch_size}" if spec.batch_size is not None else ""
+    short = shortage(kind, text, f" with {spec.title}{batch}")
+    if short is not None:
+        return Said(short, lower_what(spec), out_of_memory=True)
+    shared = _SHARED_GPU.search(text)
+    if shared:
+        version = _NCCL_VERSION.search(text)
+        named = f" (ranks {shared[1]} and {shared[2]})" if shared[1] else ""
+        nccl = version[1] if version else None
+        told = f"NCCL {nccl}" if nccl else "NCCL"
+        return Said(f"found another rank on its GPU{named}, which {told} refuses", _sharing_hint(nccl))
+    if _TOO_OLD.search(text):
+        return Said(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])
+    return None
+
+
+def shortage(kind: str, text: str, beside: str = "") -> str | None:
+    """'ran out of GPU memory: 2.00 GiB were wanted, and 1.20 GiB of GPU 0's 139.72 GiB were free', or None.
+
+    As much of it as the text says: torch's allocator on GPUs says all, CUDA's libraries say nothing. `beside` comes
+    before the colon.
+    """
+    if kind not in ("OutOfMemoryError", "MemoryError") and not _OUT_OF_MEMORY.search(text):
+        return None
+    on_cpu = kind == "MemoryError" or "DefaultCPUAllocator" in text
+    what = ("ran out of memory" if on_cpu else "ran out of GPU memory") + beside
+    wanted, there, bytes_wanted = _WANTED.search(text), _THERE.search(text), _CPU_WANTED.search(text)
+    size = wanted[1] if wanted else format_bytes(int(bytes_wanted[1])) if bytes_wanted else None
+    if size is None:
+        return what
+    sentence = f"{what}: {size} were wanted"
+    return sentence + (f", and {there[3]} of GPU {there[1]}'s {there[2]} were free" if there else "")
+
+
+def lower_what(spec: WorkloadSpec) -> str:
+    """What to lower when memory runs out, as a hint."""
+    if spec.batch_size is None:
+        return "let its factory make a smaller batch"
+    size = " or --image-size" if spec.image_size is not None else " or --seq-len" if spec.seq_len is not None else ""
+    return f"a smaller --batch-size{size} needs less"
+
+
+def no_gpu(said: str, built_for: str | None) -> tuple[str, str]:
+    """Why torch can use no GPU, and what would help, from what it warned of (or raised) and the CUDA it was built for.
+
+    Without any text: there is none.
+    """
+    old = _TOO_OLD.search(said)
+    if old:
+        cuda = cuda_version(int(old[1]))
+        mine = f" for CUDA {built_for}" if built_for else " for a newer one"
+        return (
+            f"the NVIDIA driver here knows CUDA up to {cuda}, and this torch was built{mine}",
+            f"update the driver, or install a torch that was built for CUDA {cuda} or older",
+        )
+    if built_for is None and not said:
+        return "this torch was built without CUDA", "install a torch that was built with it, or try --device cpu"
+    if _NO_DRIVER.search(said) or not said:
+        return "torch sees no usable GPU here", "try --device cpu"
+    line = " ".join(said.split()).removeprefix("CUDA initialization: ")
+    first = re.split(r"(?<=[.!?]) (?=[A-Z(])", line)[0].rstrip(".")
+    return f"torch sees no usable GPU here: {first}", "try --device cpu"
+
+
+def unusable_gpu(said: str, built_for: str | None) -> str | None:
+    """The same sentence where a GPU seems to be there that cannot be used; None where there is simply none."""
+    return no_gpu(said, built_for)[0] if said and not _NO_DRIVER.search(said) else None
+
+
+def cuda_version(number: int) -> str:
+    """'12.4' from 12040, as CUDA counts its versions."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def gpu_index(asked: str) -> int | None:
+    """The 3 of 'cuda:3'; None where none is named. Raises SpecError for a number that is none."""
+    name, colon, number = asked.partition(":")
+    if not colon:
+        return None
+    if name != "cuda" or not number.isascii() or not number.isdigit():
+        raise SpecError(f"--device: {asked!r} is not a device", hint="auto, cpu, cuda, or cuda:N for one GPU")
+    return int(number)
+
+
+def check_index(asked: str, names: Sequence[str]) -> None:
+    """Refuse a GPU that is not among these. Raises SpecError, which says which there are."""
+    index = gpu_index(asked)
+    if index is None or index < len(names):
+        return
+    some = [f"cuda:{number} ({name})" for number, name in enumerate(names[:MOST_NAMED])]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    raise SpecError(
+        f"--device {asked}: there is no such GPU; this machine has {', '.join(some)}{more}", hint="try --device cuda:0"
+    )
+
+
+def check_ranks(
+    fabric: str, ranks: int, gpus: int, index: int | None, nccl: str | None, environ: Mapping[str, str]
+) -> None:
+    """Refuse more ranks on this machine than GPUs, where NCCL cannot share one, or than the one that was picked.
+
+    `fabric` is its text, `index` the N of `--device cuda:N`, `nccl` NCCL's version. Raises SpecError.
+    """
+    if index is not None and ranks > 1:
+        raise SpecError(
+            f"--device cuda:{index} picks one GPU, and {fabric} has {ranks} ranks here",
+            hint="--device cuda gives each its own; --fabric local:ranks=1 takes one",
+        )
+    if ranks <= gpus or (can_share(nccl) and environ.get(SHARING_VARIABLE) == "1"):
+        return
+    there = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    told = f"NCCL {nccl}" if nccl else "NCCL"
+    raise SpecError(
+        f"{fabric} puts {ranks} ranks on {there}, and {told} refuses two ranks on one GPU", hint=_sharing_hint(nccl)
+    )
+
+
+def can_share(nccl: str | None) -> bool:
+    """Whether this NCCL can be told to let ranks share a GPU."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", nccl or "")[:3])
+    return numbers >= SHARING_NCCL
+
+
+def _sharing_hint(nccl: str | None) -> str:
+    if can_share(nccl):
+        return f"it allows that, experimentally, with {SHARING_VARIABLE}=1 in the environment; or try --device cpu"
+    first = ".".join(str(number) for number in SHARING_NCCL)
+    return f"NCCL {first} and newer allow that, experimentally, with {SHARING_VARIABLE}=1; or try --device cpu"
