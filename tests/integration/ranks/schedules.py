@@ -18,7 +18,8 @@ from schedule_training import Net, TwoDtypes, average_by_hand, batch, buckets_of
 from torch import Tensor, nn
 
 import xbench
-from xbench.schedules.engine import PER_PARAMETER, Bucket, Engine, trainable
+from xbench.schedules.bucket import Bucket
+from xbench.schedules.engine import PER_PARAMETER, Engine, trainable
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")
