@@ -23,6 +23,7 @@ DType = Literal["fp32", "bf16"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
 GlooThreads = Literal["first", "plain"]
+Copies = Literal["views", "coalesced", "fused"]
 
 
 class WorkloadSpec(Spec):
@@ -104,6 +105,9 @@ class RunSpec(Spec):
     timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
     gloo_threads: GlooThreads | None = Field(
         default=None, description="whether Gloo's sending threads run before its loop; null in records that do not say"
+    )
+    copies: Copies | None = Field(
+        default=None, description="how gradients get into a collective and back; null in records that do not say: views"
     )
 
 

@@ -9,6 +9,7 @@ import click
 
 from xbench.commands.options import (
     check_json,
+    copies_option,
     effort_from,
     effort_options,
     run_options,
@@ -35,6 +36,7 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @workload_options
 @effort_options
 @run_options
+@copies_option
 def compare(
     workloads: tuple[str, ...],
     modes: str,
@@ -56,6 +58,7 @@ def compare(
     gloo_threads: str,
     timeout_s: float,
     output: Path,
+    copies: str | None,
 ) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
@@ -84,6 +87,7 @@ def compare(
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
+        copies=copies,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to)
 

@@ -98,6 +98,14 @@ def run_options(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def copies_option(command: F) -> F:
+    """`--copies`, passed as it is typed; None where it is not."""
+    return click.option(
+        "--copies", type=click.Choice(["views", "coalesced", "fused"]),
+        help="How gradients get into a collective and back.  [default: the fastest for the backend]",
+    )(command)  # fmt: skip
+
+
 def timeout_option(command: F) -> F:
     """`--timeout DURATION`, passed as `timeout_s` [s]."""
     return click.option(

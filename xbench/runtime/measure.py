@@ -147,7 +147,7 @@ def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
 def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[str, float]:
     """Ready time [s since the start of backward] of each tensor while these buckets travel, slowest rank."""
     rank.note("measuring ready times under load")
-    engine = Engine(rank.workload.model, None, buckets, group=rank.group)
+    engine = Engine(rank.workload.model, None, buckets, group=rank.group, copies=rank.run.copies)
     with LayerProfiler(rank.workload.model, rank.clock) as profiler:
         steps = []
         for number in range(count + 1):

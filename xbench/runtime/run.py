@@ -33,7 +33,8 @@ from xbench.runtime.inside import our_rank, run_inside
 from xbench.runtime.launch import AuxiliaryCommand, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
-from xbench.spec import DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
+from xbench.schedules.copies import best_copies
+from xbench.spec import Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -54,6 +55,8 @@ class RunRequest:
     gloo_threads: GlooThreads = "first"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
+    copies: Copies | None = None
+    """None: the fastest way for the backend."""
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
@@ -148,6 +151,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         device=device,
         timeout_s=request.timeout_s,
         gloo_threads=request.gloo_threads,
+        copies=request.copies or best_copies("nccl" if device == "cuda" else "gloo"),
     )
     return run, found, notes
 

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import crossover_steps
 from xbench.errors import UsageError
+from xbench.kernels.pack import told
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
@@ -37,6 +38,7 @@ from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times,
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.engine import Engine
 from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload, build
@@ -65,6 +67,7 @@ class Rank:
         self.refused: dict[str, bool] = {}
         self.reference: list[dict[str, torch.Tensor]] | None = None
         self.turns: TurnClient | None = None
+        self.said = False
 
     def start(self) -> None:
         """Take our cores, join the process group, build the workload, meet the other jobs."""
@@ -192,11 +195,19 @@ class Rank:
             group=self.group,
             wait="step",
             unused_parameters=plan.unused_parameters,
+            copies=self.run.copies,
         )
         handle = schedule().attach(setup)
         if handle.engine is not None:
             handle.engine.note = self.note
+            self._say_once(handle.engine)
         return handle
+
+    def _say_once(self, engine: Engine) -> None:
+        """What the record says of how gradients get into their buckets, where that depends on the machine."""
+        if self.rank == 0 and engine.copies == "fused" and not self.said:
+            self.said = True
+            self.journal.write("remark", message=told(self.device))
 
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, forward, backward."""

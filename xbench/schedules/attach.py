@@ -23,6 +23,7 @@ from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.gloo_threads import favour_gloo_threads
+from xbench.spec import Copies
 
 PlanSource = Plan | Profile | Comparison | Tuned | str | Path | Sequence[Sequence[str]]
 
@@ -36,6 +37,7 @@ def attach(
     process_group: dist.ProcessGroup | None = None,
     wait: Wait = "backward",
     unused_parameters: bool = False,
+    copies: Copies | None = None,
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
@@ -45,7 +47,9 @@ def attach(
     `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"` gradients are averaged when
     `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and `handle.synchronize()`
     must come before anything else that reads them (clipping, GradScaler). `unused_parameters=True` tells the DDP
-    schedules to look for parameters without a gradient; ours always cope with them.
+    schedules to look for parameters without a gradient; ours always cope with them. `copies` says how our schedules get
+    gradients into a collective and back: "views", "coalesced" or "fused" (see `bucket`); None is the fastest for the
+    backend.
 
     The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact
     means over ranks. Over Gloo its sending threads are put first, where that is allowed, as in every measurement (see
@@ -70,7 +74,7 @@ def attach(
         _check_names(model, buckets, plan)
     if isinstance(plan, Tuned):
         unused_parameters = unused_parameters or plan.unused_parameters
-    handle = kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters))
+    handle = kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters, copies))
     if dist.is_initialized() and "gloo" in dist.get_backend(process_group):
         favour_gloo_threads()
     return handle

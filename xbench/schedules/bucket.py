@@ -1,7 +1,15 @@
-"""A bucket: gradients that travel together in one collective.
+"""A bucket: gradients that travel together in one collective, and three ways to get them there and back.
 
-A gradient is scaled by 1/world while it is copied into its bucket, and after the collective `parameter.grad` *is* the
-slice of the bucket. See `engine` for the invariants that buckets keep.
+- **views**: a gradient is scaled by 1/world while it is copied into its bucket, one at a time, as soon as it is ready
+  (on a CPU it is still in the cache then). After the collective `parameter.grad` *is* the slice of the bucket.
+- **coalesced**: nothing is copied. Gradients stay where they are, are scaled there when all of the bucket are ready,
+  and one coalesced collective takes them all. (Gloo, which has no such thing, copies them inside.) The exception is a
+  gradient whose memory another tensor has too, which the backward pass may still read: that one is copied.
+- **fused**: when all are ready, one kernel copies them in, scaled (`kernels.pack`); afterwards as with views. Slices
+  begin on multiples of 16 bytes, so that the kernel can take so many at a time.
+
+Which is best depends on the backend: see `copies`. All three send the same products of gradient and 1/world, and so
+train the same network. One flag a parameter travels along in each.
 """
 
 from __future__ import annotations
@@ -10,8 +18,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
+
+from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices
+from xbench.spec import Copies
 
 
 class Travelling(Protocol):
@@ -26,58 +38,43 @@ class Travelling(Protocol):
         ...
 
 
-class Bucket:
-    """Gradients that travel together: one flat buffer, a slice and a used-flag for each parameter."""
+def bucket_of(parameters: Sequence[Parameter], scale: float, copies: Copies, *, travels: bool = True) -> Bucket:
+    """A bucket of parameters of one dtype, whose gradients are sent times `scale`."""
+    kinds: dict[str, type[Bucket]] = {"views": Views, "coalesced": Coalesced, "fused": Fused}
+    return kinds[copies](parameters, scale) if travels else Bucket(parameters, scale)
 
-    def __init__(self, parameters: Sequence[Parameter], scale: float, *, travels: bool = True) -> None:
-        first = parameters[0]
+
+class Bucket:
+    """Parameters, and which of their gradients are there. This base does not travel: a world of one is made of it."""
+
+    travels = False
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
         self.parameters = list(parameters)
-        self.travels = travels
+        self.scale = scale
+        # Gradients travel with their parameter's own strides where they are dense (channels-last stays channels-last).
+        self.like = [p if is_dense(p) else torch.empty(p.size(), dtype=p.dtype, device="meta") for p in parameters]
         self.filled = [False] * len(parameters)
         self.waiting = len(parameters)
         self.work: Travelling | None = None
-        if not travels:
-            return
-        elements = sum(p.numel() for p in parameters)
-        self.scale = scale
-        self.flat = torch.zeros(elements + len(parameters), dtype=first.dtype, device=first.device)
-        self.flags = self.flat[elements:]
-        self.views: list[Tensor] = []
-        offset = 0
-        for parameter in parameters:
-            piece = self.flat[offset : offset + parameter.numel()]
-            # The slice has the parameter's own strides where they are dense (channels-last stays channels-last).
-            dense = torch.ops.aten.is_non_overlapping_and_dense(parameter)
-            view = piece.as_strided(parameter.size(), parameter.stride()) if dense else piece.view(parameter.size())
-            self.views.append(view)
-            offset += parameter.numel()
 
     @property
     def grad_bytes(self) -> int:
         """Bytes of gradients that travel [B], without the flags."""
-        return (self.flat.numel() - len(self.parameters)) * self.flat.element_size()
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters)
 
     def fill(self, index: int) -> None:
-        """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
+        """This parameter's gradient has been accumulated."""
         self.filled[index] = True
         self.waiting -= 1
-        if not self.travels:
-            return
-        parameter, view = self.parameters[index], self.views[index]
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.data_ptr() == view.data_ptr():
-            view.mul_(self.scale)
-        else:
-            torch.mul(gradient, self.scale, out=view)
-            parameter.grad = view
 
-    def fill_missing(self) -> None:
-        """Zero the slices of parameters that got no gradient on this rank and set the flags of all."""
-        for index, filled in enumerate(self.filled):
-            if not filled:
-                self.views[index].zero_()
-        self.flags.copy_(torch.tensor([self.scale if f else 0.0 for f in self.filled], dtype=self.flags.dtype))
+    def complete(self) -> None:
+        """Make ready to be sent: zeros for gradients that are not there on this rank, and the flags of all."""
+        raise NotImplementedError
+
+    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+        """Start the collective."""
+        raise NotImplementedError
 
     def has_arrived(self) -> bool:
         """Whether `finish` would return at once."""
@@ -92,6 +89,178 @@ class Bucket:
             used = self.flags.tolist()
             for index, filled in enumerate(self.filled):
                 if not filled and used[index] > 0:
-                    self.parameters[index].grad = self.views[index]
+                    self.parameters[index].grad = self.sent(index)
+        self.empty()
+
+    def empty(self) -> None:
+        """Wait for every gradient again."""
         self.filled = [False] * len(self.parameters)
         self.waiting = len(self.parameters)
+
+    flags: Tensor
+    """(parameters,): above zero where a rank had a gradient, once the collective has arrived."""
+
+    def sent(self, index: int) -> Tensor:
+        """What travelled for a parameter that has no gradient on this rank."""
+        raise NotImplementedError
+
+    def _marks(self) -> Tensor:
+        """The flags of this rank, before scaling."""
+        return torch.tensor([1.0 if filled else 0.0 for filled in self.filled], dtype=self.flags.dtype)
+
+
+class Views(Bucket):
+    """One flat buffer, a slice for each parameter and at the end a flag for each."""
+
+    travels = True
+    align_bytes = 1
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+        super().__init__(parameters, scale)
+        first = parameters[0]
+        sizes = [*(p.numel() for p in parameters), len(parameters)]
+        self.layout = Layout.of(sizes, max(1, self.align_bytes // first.element_size()))
+        self.flat = torch.zeros(self.layout.length, dtype=first.dtype, device=first.device)
+        self.flags = self.flat[self.layout.offsets[-1] :]
+        self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
+
+    def fill(self, index: int) -> None:
+        """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
+        super().fill(index)
+        parameter, view = self.parameters[index], self.views[index]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.data_ptr() == view.data_ptr():
+            view.mul_(self.scale)
+        else:
+            torch.mul(gradient, self.scale, out=view)
+            parameter.grad = view
+
+    def complete(self) -> None:
+        """See `Bucket.complete`."""
+        if self.waiting:
+            self._zero_missing()
+            self.flags.copy_(self._marks() * self.scale)
+        else:
+            self.flags.fill_(self.scale)
+
+    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+        """See `Bucket.send`."""
+        work: Travelling = dist.all_reduce(self.flat, group=group, async_op=True)
+        return work
+
+    def sent(self, index: int) -> Tensor:
+        """See `Bucket.sent`."""
+        return self.views[index]
+
+    def _zero_missing(self) -> None:
+        for index, filled in enumerate(self.filled):
+            if not filled:
+                self.views[index].zero_()
+
+
+class Fused(Views):
+    """The same buffer, filled by one kernel when every gradient is there."""
+
+    align_bytes = WIDE_BYTES
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+        super().__init__(parameters, scale)
+        self.all_marks = torch.ones_like(self.flags)
+
+    def fill(self, index: int) -> None:
+        """The gradient stays where it is until the bucket is full."""
+        Bucket.fill(self, index)
+
+    def complete(self) -> None:
+        """Pack what is there, and the flags with it."""
+        marks = self.all_marks
+        if self.waiting:
+            self._zero_missing()
+            marks = self._marks().to(self.flags.device)
+        gradients = [
+            _laid_out_as(view, parameter.grad) if filled else view
+            for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True)
+        ]
+        pack([*gradients, marks], self.flat, self.layout, self.scale)
+        for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
+            if filled:
+                parameter.grad = view
+
+
+class Coalesced(Bucket):
+    """Gradients where they are, and one collective that takes many tensors."""
+
+    travels = True
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+        super().__init__(parameters, scale)
+        self.flags = torch.zeros(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        self.tensors: list[Tensor] = []
+
+    def complete(self) -> None:
+        """Scale what is there."""
+        if self.waiting:
+            self.flags.copy_(self._marks())
+        else:
+            self.flags.fill_(1.0)
+        self.tensors = []
+        for parameter, like, filled in zip(self.parameters, self.like, self.filled, strict=True):
+            if filled:
+                gradient = _laid_out_as(like, parameter.grad)
+                parameter.grad = gradient.clone() if _is_shared(gradient) else gradient
+                self.tensors.append(parameter.grad)
+            else:
+                self.tensors.append(torch.zeros_like(like, device=parameter.device))
+        torch._foreach_mul_([*self.tensors, self.flags], self.scale)
+
+    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+        """By the group's own method: torch's function for it is to go, and hands back no `Work`."""
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = dist.ReduceOp.SUM
+        options.asyncOp = True
+        chosen = group if group is not None else dist.group.WORLD
+        assert chosen is not None
+        work: Travelling = chosen.allreduce_coalesced([*self.tensors, self.flags], options)
+        return work
+
+    def finish(self) -> None:
+        """See `Bucket.finish`."""
+        super().finish()
+        self.tensors = []
+
+    def sent(self, index: int) -> Tensor:
+        """See `Bucket.sent`."""
+        return self.tensors[index]
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor's elements fill a piece of memory, each once, in whatever order."""
+    dense: bool = torch.ops.aten.is_non_overlapping_and_dense(tensor)
+    return dense
+
+
+def _laid_out_as(like: Tensor, gradient: Tensor | None) -> Tensor:
+    """The gradient in the memory order of `like`, which all ranks send in: a copy where it has another."""
+    assert gradient is not None
+    if gradient.stride() == like.stride() or (gradient.is_contiguous() and like.is_contiguous()):
+        return gradient
+    return torch.empty_strided(like.size(), like.stride(), dtype=gradient.dtype, device=gradient.device).copy_(gradient)
+
+
+def _users(tensor: Tensor) -> int:
+    """How many hold this tensor's memory; torch keeps the count to itself."""
+    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return count
+
+
+_ALONE = _users(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else 0
+
+
+def _is_shared(gradient: Tensor) -> bool:
+    """Whether another tensor has the same memory, or may have: then it must not be written during backward.
+
+    Where a parameter meets another branch through a view (a sum with a reshaped parameter, a concatenation), autograd
+    gives it a gradient that is a view of what the other branch still needs.
+    """
+    return _ALONE == 0 or _users(gradient) > _ALONE

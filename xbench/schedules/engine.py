@@ -2,12 +2,12 @@
 
 A bucket is a set of parameters and a count of those still waited for; when the count is zero the bucket is full, and
 full buckets are launched in the plan's order on every rank, whatever order hooks fire in, so that ranks never wait for
-each other's different collectives. A gradient is scaled by 1/world while it is copied into its bucket (it is still in
-the cache then) and the sum over ranks is therefore the exact mean that DDP computes, in the same operations. After the
-collective `parameter.grad` *is* the slice of the bucket: nothing is copied back.
+each other's different collectives. A gradient is scaled by 1/world before it travels, and the sum over ranks is
+therefore the exact mean that DDP computes, in the same operations. How gradients get into a bucket's collective and
+back is the bucket's own affair: see `bucket`.
 
 Invariants
-- One collective a bucket and step, on every rank, even when a parameter got no gradient here: its slice is zero, and
+- One collective a bucket and step, on every rank, even when a parameter got no gradient here: zeros travel for it, and
   one flag a parameter travels at the end of the bucket, so that a rank knows whether any other had a gradient. A
   parameter that no rank used keeps the gradient it had (usually None), as DDP with `find_unused_parameters` does.
 - A bucket's memory is written again only after its collective was waited for.
@@ -37,7 +37,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import SpecError, UsageError, nearest
-from xbench.schedules.bucket import Bucket, Travelling
+from xbench.schedules.bucket import Bucket, Travelling, bucket_of
+from xbench.schedules.copies import best_copies
+from xbench.spec import Copies
 
 Wait = Literal["backward", "step"]
 _ATTACHED = "_xbench_engine"
@@ -59,7 +61,8 @@ class Engine:
 
     `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
     None the engine starts with one bucket a tensor in reverse order of registration, learns the order in which
-    gradients really become ready from the first backward pass on rank 0, and continues in that order.
+    gradients really become ready from the first backward pass on rank 0, and continues in that order. `copies` None is
+    the fastest way for the group's backend.
     Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
     """
 
@@ -73,12 +76,14 @@ class Engine:
         overlap: bool = True,
         wait: Wait = "backward",
         note: Callable[[str], None] | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self.group = group if group is not None else (dist.group.WORLD if dist.is_initialized() else None)
         self.world_size = dist.get_world_size(self.group) if dist.is_initialized() else 1
         self.overlap = overlap
         self.wait: Wait = wait
         self.communicate = self.world_size > 1
+        self.copies = copies or best_copies(dist.get_backend(self.group) if dist.is_initialized() else "")
         self.parameters = trainable(model)
         self._learn_order = buckets is None
         self._seen: list[str] = []
@@ -101,8 +106,10 @@ class Engine:
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
         scale = 1.0 / self.world_size
-        travels = self.communicate
-        self.buckets = [Bucket([self.parameters[n] for n in names], scale, travels=travels) for names in plan]
+        self.buckets = [
+            bucket_of([self.parameters[n] for n in names], scale, self.copies, travels=self.communicate)
+            for names in plan
+        ]
         self.place = {
             name: (bucket, index)
             for bucket, names in zip(self.buckets, plan, strict=True)
@@ -150,18 +157,14 @@ class Engine:
     def _launch(self, bucket: Bucket) -> None:
         if not bucket.travels:
             return
-        if bucket.waiting:
-            bucket.fill_missing()
-        else:
-            bucket.flags.fill_(bucket.scale)
+        bucket.complete()
         if self.watch is None:
             bucket.work = self._all_reduce(bucket)
         else:
             bucket.work = self.watch(bucket.grad_bytes, lambda: self._all_reduce(bucket))
 
     def _all_reduce(self, bucket: Bucket) -> Travelling:
-        work: Travelling = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
-        return work
+        return bucket.send(self.group)
 
     def _backward_ended(self) -> None:
         self._armed = False
@@ -184,8 +187,7 @@ class Engine:
             if bucket.work is not None:
                 bucket.finish()
             else:
-                bucket.filled = [False] * len(bucket.parameters)
-                bucket.waiting = len(bucket.parameters)
+                bucket.empty()
         self._next = 0
         if self._learn_order:
             self._adopt_order()

@@ -34,6 +34,7 @@ def check(
     grad_scaler = bool(options.pop("grad_scaler", False))
     early = wait == "step" and not grad_scaler and not options.get("clip")
     accumulating = bool(options.pop("accumulating", False))
+    copies = options.pop("copies", None)
 
     def scaler() -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler("cpu", init_scale=1024.0) if grad_scaler else None
@@ -48,8 +49,9 @@ def check(
         optimizer,
         schedule=schedule,
         plan=buckets_of(actual, schedule),
-        wait=wait,
-        unused_parameters=True,  # type: ignore[arg-type]
+        wait=wait,  # type: ignore[arg-type]
+        unused_parameters=True,
+        copies=copies,  # type: ignore[arg-type]
     ) as handle:
         train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(),
               after_backward=nothing_more if early else handle.synchronize,
@@ -273,15 +275,15 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-def main() -> int:
-    """Run the named scenarios (all by default) on this rank; print one line for each."""
+def run_scenarios(scenarios: dict[str, Callable[[int, int], None]]) -> int:
+    """Run those named on the command line (all by default) on this rank; print one line for each."""
     rank, world, store = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["STORE"]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     failed = 0
-    for name in sys.argv[1:] or list(SCENARIOS):
+    for name in sys.argv[1:] or list(scenarios):
         try:
-            SCENARIOS[name](rank, world)
+            scenarios[name](rank, world)
             print(f"{name}: ok", flush=True)
         except Exception:
             failed = 1
@@ -292,4 +294,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_scenarios(SCENARIOS))
