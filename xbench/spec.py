@@ -24,6 +24,7 @@ OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
 GlooThreads = Literal["first", "plain"]
 Copies = Literal["views", "coalesced", "fused"]
+Compress = Literal["bf16"]
 
 
 class WorkloadSpec(Spec):
@@ -109,6 +110,7 @@ class RunSpec(Spec):
     copies: Copies | None = Field(
         default=None, description="how gradients get into a collective and back; null in records that do not say: views"
     )
+    compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
 
 
 def parse_options(text: str) -> tuple[str, dict[str, str]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xbench.commands.options import (
+    carry_options,
     check_json,
-    copies_option,
     effort_from,
     effort_options,
     run_options,
@@ -36,7 +36,7 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @workload_options
 @effort_options
 @run_options
-@copies_option
+@carry_options
 def compare(
     workloads: tuple[str, ...],
     modes: str,
@@ -59,6 +59,7 @@ def compare(
     timeout_s: float,
     output: Path,
     copies: str | None,
+    compress: str | None,
 ) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
@@ -88,6 +89,7 @@ def compare(
         timeout_s=timeout_s,
         output=output,
         copies=copies,  # type: ignore[arg-type]
+        compress=compress,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to)
 

@@ -98,11 +98,17 @@ def run_options(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def copies_option(command: F) -> F:
-    """`--copies`, passed as it is typed; None where it is not."""
-    return click.option(
-        "--copies", type=click.Choice(["views", "coalesced", "fused"]),
-        help="How gradients get into a collective and back.  [default: the fastest for the backend]",
+def _compress(context: click.Context, parameter: click.Parameter, value: str) -> str | None:
+    return None if value == "none" else value
+
+
+def carry_options(command: F) -> F:
+    """`--copies --compress`: None is the fastest way for the backend, and gradients as they are."""
+    return _all(
+        click.option("--copies", type=click.Choice(["views", "coalesced", "fused"]),
+                     help="How gradients get into a collective and back.  [default: the fastest for the backend]"),
+        click.option("--compress", type=click.Choice(["none", "bf16"]), callback=_compress, default="none",
+                     show_default=True, help="What fp32 gradients travel as, in every mode."),
     )(command)  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xbench.commands.compare import run_and_render
-from xbench.commands.options import check_json, copies_option, run_options, workload_options
+from xbench.commands.options import carry_options, check_json, run_options, workload_options
 
 
 @click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
@@ -17,7 +17,7 @@ from xbench.commands.options import check_json, copies_option, run_options, work
 @click.option("--steps", type=click.IntRange(3, 1000), default=16, show_default=True, help="Instrumented steps.")
 @workload_options
 @run_options
-@copies_option
+@carry_options
 def profile(
     workload: str,
     all_layers: bool,
@@ -35,6 +35,7 @@ def profile(
     timeout_s: float,
     output: Path,
     copies: str | None,
+    compress: str | None,
 ) -> int:
     """Time every layer of a training step, fit the network, plan schedules.
 
@@ -60,5 +61,6 @@ def profile(
         timeout_s=timeout_s,
         output=output,
         copies=copies,  # type: ignore[arg-type]
+        compress=compress,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to, all_layers=all_layers)

@@ -33,8 +33,8 @@ from xbench.runtime.inside import our_rank, run_inside
 from xbench.runtime.launch import AuxiliaryCommand, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
-from xbench.schedules.copies import best_copies
-from xbench.spec import Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
+from xbench.schedules.copies import chosen_copies
+from xbench.spec import Compress, Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -57,6 +57,7 @@ class RunRequest:
     output: Path = Path("results/runs")
     copies: Copies | None = None
     """None: the fastest way for the backend."""
+    compress: Compress | None = None
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
@@ -103,6 +104,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
     """
     workloads, modes = check_request(request)
+    chosen_copies(request.copies, "", request.compress)
     notes: list[str] = []
     if request.fabric.name != "auto":
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
@@ -141,6 +143,10 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         raise SpecError(f"the reference {reference!r} is planned from a link's speed, and {fabric} has no link")
     if request.kind == "comparison" and reference is None:
         reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
+    compress = request.compress
+    if compress is not None and all(spec.dtype == compress for spec in resolved):
+        notes.append(f"nothing to compress: gradients are {compress} already")
+        compress = None
     run = RunSpec(
         kind=request.kind,
         workloads=resolved,
@@ -151,7 +157,8 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         device=device,
         timeout_s=request.timeout_s,
         gloo_threads=request.gloo_threads,
-        copies=request.copies or best_copies("nccl" if device == "cuda" else "gloo"),
+        copies=chosen_copies(request.copies, "nccl" if device == "cuda" else "gloo", compress),
+        compress=compress,
     )
     return run, found, notes
 

@@ -115,7 +115,8 @@ def engine_of(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[s
     names = [gradient.name for gradient in planner.step.gradients]
     named = [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
     model, optimizer = rank.workload.model, rank.workload.optimizer
-    return Engine(model, optimizer, named, group=rank.group, wait="step", copies=rank.run.copies)
+    copies, compress = rank.run.copies, rank.run.compress
+    return Engine(model, optimizer, named, group=rank.group, wait="step", copies=copies, compress=compress)
 
 
 def _run(

@@ -38,7 +38,6 @@ from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times,
 from xbench.runtime.timeline import record_timeline
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.engine import Engine
 from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload, build
@@ -179,10 +178,11 @@ class Rank:
 
     # --- modes -----------------------------------------------------------------------------------------------------
 
-    def attach(self, mode: ModeSpec) -> Handle:
+    def attach(self, mode: ModeSpec, *, exact: bool = False) -> Handle:
         """Attach a mode's carrier to our model; gradients are waited for in `optimizer.step()`, where a schedule can.
 
-        Raises UsageError where the schedule cannot serve the model.
+        `exact`: gradients are not compressed, whatever the run does. Raises UsageError where the schedule cannot serve
+        the model.
         """
         schedule: type[Schedule] = MODES.load(mode.carrier)  # type: ignore[assignment]
         plan = self.plans[self.job]
@@ -196,18 +196,23 @@ class Rank:
             wait="step",
             unused_parameters=plan.unused_parameters,
             copies=self.run.copies,
+            compress=None if exact else self.run.compress,
         )
         handle = schedule().attach(setup)
         if handle.engine is not None:
             handle.engine.note = self.note
-            self._say_once(handle.engine)
+        self._say_once()
         return handle
 
-    def _say_once(self, engine: Engine) -> None:
-        """What the record says of how gradients get into their buckets, where that depends on the machine."""
-        if self.rank == 0 and engine.copies == "fused" and not self.said:
-            self.said = True
+    def _say_once(self) -> None:
+        """What a reader of the record must know of how gradients travel."""
+        if self.rank > 0 or self.said:
+            return
+        self.said = True
+        if self.run.copies == "fused":
             self.journal.write("remark", message=told(self.device))
+        if self.run.compress is not None:
+            self.journal.write("remark", message=parity.compressed(self.run.compress))
 
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, forward, backward."""

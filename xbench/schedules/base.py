@@ -24,7 +24,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from xbench.schedules.engine import Engine, Wait, Watch
-from xbench.spec import Copies
+from xbench.spec import Compress, Copies
 
 Buckets = Sequence[Sequence[str]]
 
@@ -47,6 +47,8 @@ class Setup:
     """Whether DDP must look for parameters that get no gradient; our own schedules always cope with them."""
     copies: Copies | None = None
     """How our own schedules get gradients into a collective and back; None is the fastest way for the backend."""
+    compress: Compress | None = None
+    """What fp32 gradients travel as; None: as they are. DDP compresses with torch's own hook."""
 
 
 class Handle:
@@ -135,5 +137,6 @@ class Overlapped(Schedule):
             overlap=self.overlap,
             wait=setup.wait,
             copies=setup.copies,
+            compress=setup.compress,
         )
         return Handle(setup.model, engine)

@@ -10,6 +10,11 @@
 
 Which is best depends on the backend: see `copies`. All three send the same products of gradient and 1/world, and so
 train the same network. One flag a parameter travels along in each.
+
+With `compress="bf16"` fp32 gradients are multiplied by 1/world in fp32, rounded to bf16 on their way into the buffer,
+summed by the backend in bf16, and widened on their way back into `parameter.grad`, which stays fp32: half the bytes,
+and a mean with the rounding of bf16 in it (2⁻⁹ of each rank's part, and of each partial sum). Gradients of other dtypes
+travel as they are. Coalesced collectives take gradients where they lie, so there is nothing to compress on the way.
 """
 
 from __future__ import annotations
@@ -22,8 +27,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices
-from xbench.spec import Copies
+from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
+from xbench.spec import Compress, Copies
 
 
 class Travelling(Protocol):
@@ -38,10 +43,21 @@ class Travelling(Protocol):
         ...
 
 
-def bucket_of(parameters: Sequence[Parameter], scale: float, copies: Copies, *, travels: bool = True) -> Bucket:
+def bucket_of(
+    parameters: Sequence[Parameter],
+    scale: float,
+    copies: Copies,
+    *,
+    compress: Compress | None = None,
+    travels: bool = True,
+) -> Bucket:
     """A bucket of parameters of one dtype, whose gradients are sent times `scale`."""
-    kinds: dict[str, type[Bucket]] = {"views": Views, "coalesced": Coalesced, "fused": Fused}
-    return kinds[copies](parameters, scale) if travels else Bucket(parameters, scale)
+    if not travels:
+        return Bucket(parameters, scale)
+    if copies == "coalesced":
+        return Coalesced(parameters, scale)
+    wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
+    return (Fused if copies == "fused" else Views)(parameters, scale, wire)
 
 
 class Bucket:
@@ -60,7 +76,7 @@ class Bucket:
 
     @property
     def grad_bytes(self) -> int:
-        """Bytes of gradients that travel [B], without the flags."""
+        """Bytes of the gradients [B], without the flags, and before compression."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters)
 
     def fill(self, index: int) -> None:
@@ -85,12 +101,16 @@ class Bucket:
         assert self.work is not None
         self.work.wait()
         self.work = None
+        self.hand_back()
         if self.waiting:
             used = self.flags.tolist()
             for index, filled in enumerate(self.filled):
                 if not filled and used[index] > 0:
                     self.parameters[index].grad = self.sent(index)
         self.empty()
+
+    def hand_back(self) -> None:
+        """Write what has arrived into this rank's gradients, where they are not what travelled."""
 
     def empty(self) -> None:
         """Wait for every gradient again."""
@@ -115,12 +135,12 @@ class Views(Bucket):
     travels = True
     align_bytes = 1
 
-    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype) -> None:
         super().__init__(parameters, scale)
-        first = parameters[0]
+        self.narrowed = wire != parameters[0].dtype
         sizes = [*(p.numel() for p in parameters), len(parameters)]
-        self.layout = Layout.of(sizes, max(1, self.align_bytes // first.element_size()))
-        self.flat = torch.zeros(self.layout.length, dtype=first.dtype, device=first.device)
+        self.layout = Layout.of(sizes, max(1, self.align_bytes // wire.itemsize))
+        self.flat = torch.zeros(self.layout.length, dtype=wire, device=parameters[0].device)
         self.flags = self.flat[self.layout.offsets[-1] :]
         self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
 
@@ -134,12 +154,15 @@ class Views(Bucket):
             view.mul_(self.scale)
         else:
             torch.mul(gradient, self.scale, out=view)
-            parameter.grad = view
+            if not self.narrowed:
+                parameter.grad = view
 
     def complete(self) -> None:
         """See `Bucket.complete`."""
         if self.waiting:
-            self._zero_missing()
+            for index, filled in enumerate(self.filled):
+                if not filled:
+                    self.views[index].zero_()
             self.flags.copy_(self._marks() * self.scale)
         else:
             self.flags.fill_(self.scale)
@@ -149,24 +172,29 @@ class Views(Bucket):
         work: Travelling = dist.all_reduce(self.flat, group=group, async_op=True)
         return work
 
+    def hand_back(self) -> None:
+        """See `Bucket.hand_back`: narrowed gradients are widened, one at a time."""
+        if self.narrowed:
+            for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
+                if filled:
+                    assert parameter.grad is not None
+                    parameter.grad.copy_(view)
+
     def sent(self, index: int) -> Tensor:
         """See `Bucket.sent`."""
-        return self.views[index]
-
-    def _zero_missing(self) -> None:
-        for index, filled in enumerate(self.filled):
-            if not filled:
-                self.views[index].zero_()
+        return self.views[index].to(self.parameters[index].dtype)
 
 
 class Fused(Views):
-    """The same buffer, filled by one kernel when every gradient is there."""
+    """The same buffer, filled by one kernel when every gradient is there, and emptied by one where it is narrowed."""
 
     align_bytes = WIDE_BYTES
 
-    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
-        super().__init__(parameters, scale)
-        self.all_marks = torch.ones_like(self.flags)
+    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype) -> None:
+        super().__init__(parameters, scale, wire)
+        self.all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        count = len(parameters)
+        self.back = Layout(self.layout.elements[:count], self.layout.offsets[:count], self.layout.length)
 
     def fill(self, index: int) -> None:
         """The gradient stays where it is until the bucket is full."""
@@ -175,17 +203,24 @@ class Fused(Views):
     def complete(self) -> None:
         """Pack what is there, and the flags with it."""
         marks = self.all_marks
-        if self.waiting:
-            self._zero_missing()
-            marks = self._marks().to(self.flags.device)
         gradients = [
-            _laid_out_as(view, parameter.grad) if filled else view
+            _laid_out_as(view, parameter.grad) if filled else torch.zeros_like(view, dtype=parameter.dtype)
             for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True)
         ]
+        if self.waiting:
+            marks = self._marks().to(marks)
         pack([*gradients, marks], self.flat, self.layout, self.scale)
-        for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
+        for parameter, gradient, view, filled in zip(self.parameters, gradients, self.views, self.filled, strict=True):
             if filled:
-                parameter.grad = view
+                parameter.grad = gradient if self.narrowed else view
+
+    def hand_back(self) -> None:
+        """See `Bucket.hand_back`: by one kernel where all gradients are there."""
+        if not self.narrowed or self.waiting:
+            super().hand_back()
+            return
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        unpack(self.flat, gradients, self.back)
 
 
 class Coalesced(Bucket):

@@ -3,8 +3,8 @@
 A bucket is a set of parameters and a count of those still waited for; when the count is zero the bucket is full, and
 full buckets are launched in the plan's order on every rank, whatever order hooks fire in, so that ranks never wait for
 each other's different collectives. A gradient is scaled by 1/world before it travels, and the sum over ranks is
-therefore the exact mean that DDP computes, in the same operations. How gradients get into a bucket's collective and
-back is the bucket's own affair: see `bucket`.
+therefore the exact mean that DDP computes, in the same operations (but for `compress`). How gradients get into a
+bucket's collective and back is the bucket's own affair: see `bucket`.
 
 Invariants
 - One collective a bucket and step, on every rank, even when a parameter got no gradient here: zeros travel for it, and
@@ -38,8 +38,8 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import SpecError, UsageError, nearest
 from xbench.schedules.bucket import Bucket, Travelling, bucket_of
-from xbench.schedules.copies import best_copies
-from xbench.spec import Copies
+from xbench.schedules.copies import chosen_copies
+from xbench.spec import Compress, Copies
 
 Wait = Literal["backward", "step"]
 _ATTACHED = "_xbench_engine"
@@ -62,7 +62,7 @@ class Engine:
     `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
     None the engine starts with one bucket a tensor in reverse order of registration, learns the order in which
     gradients really become ready from the first backward pass on rank 0, and continues in that order. `copies` None is
-    the fastest way for the group's backend.
+    the fastest way for the group's backend; `compress` sends fp32 gradients as bf16.
     Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
     """
 
@@ -77,13 +77,15 @@ class Engine:
         wait: Wait = "backward",
         note: Callable[[str], None] | None = None,
         copies: Copies | None = None,
+        compress: Compress | None = None,
     ) -> None:
         self.group = group if group is not None else (dist.group.WORLD if dist.is_initialized() else None)
         self.world_size = dist.get_world_size(self.group) if dist.is_initialized() else 1
         self.overlap = overlap
         self.wait: Wait = wait
         self.communicate = self.world_size > 1
-        self.copies = copies or best_copies(dist.get_backend(self.group) if dist.is_initialized() else "")
+        self.copies = chosen_copies(copies, dist.get_backend(self.group) if dist.is_initialized() else "", compress)
+        self.compress = compress
         self.parameters = trainable(model)
         self._learn_order = buckets is None
         self._seen: list[str] = []
@@ -107,7 +109,13 @@ class Engine:
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
         scale = 1.0 / self.world_size
         self.buckets = [
-            bucket_of([self.parameters[n] for n in names], scale, self.copies, travels=self.communicate)
+            bucket_of(
+                [self.parameters[n] for n in names],
+                scale,
+                self.copies,
+                compress=self.compress,
+                travels=self.communicate,
+            )
             for names in plan
         ]
         self.place = {

@@ -108,6 +108,64 @@ def coalesced_leaves_gradients_where_they_are(rank: int, world: int) -> None:
     assert "image.weight" in kept
 
 
+def compressed_gradients_train_nearly_the_same(rank: int, world: int) -> None:
+    for copies in ("views", "fused"):
+        for schedule in OURS:
+            check(Net, schedule, rank, copies=copies, compress="bf16")
+            check(Branches, schedule, rank, copies=copies, compress="bf16", wait="step")
+        check(TwoDtypes, "optimal", rank, copies=copies, compress="bf16")
+        check(Net, "optimal", rank, copies=copies, compress="bf16", accumulating=True)
+        check(Net, "optimal", rank, copies=copies, compress="bf16", set_to_none=False, clip=True)
+        check(Net, "wfbp", rank, copies=copies, compress="bf16", steps=4, wait="step",
+              sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+    for schedule in ("ddp", "ddp-tuned"):
+        check(Net, schedule, rank, compress="bf16")
+        check(TwoDtypes, schedule, rank, compress="bf16")
+
+
+def compressed_gradients_of_two_ranks_are_ddp_s_bit_for_bit(rank: int, world: int) -> None:
+    """Halving is exact, and a sum of two has one order: what is left is where gradients are rounded."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for schedule, copies in (("ddp", None), ("optimal", "views"), ("optimal", "fused"), ("wfbp", "fused")):
+        model, optimizer = make(Net)
+        plan = buckets_of(model, schedule)
+        with xbench.attach(
+            model, optimizer, schedule=schedule, plan=plan, unused_parameters=True, copies=copies, compress="bf16"
+        ) as handle:
+            train(model, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more)
+        found[f"{schedule} {copies}"] = {name: value.detach() for name, value in model.named_parameters()}
+    exact, optimizer = make(Net)
+    with xbench.attach(exact, optimizer, schedule="single") as handle:
+        train(exact, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more)
+    for way, values in found.items():
+        for name, value in values.items():
+            assert torch.equal(value, found["ddp None"][name]), (way, name)
+    assert not torch.equal(found["ddp None"]["first.weight"], exact.first.weight)
+
+
+def half_the_bytes_travel(rank: int, world: int) -> None:
+    sent: list[int] = []
+    original = dist.all_reduce
+
+    def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
+        sent.append(tensor.nbytes)
+        return original(tensor, *args, **kwargs)  # type: ignore[arg-type]
+
+    dist.all_reduce = counting
+    try:
+        for compress in (None, "bf16"):
+            for schedule in ("ddp", "single"):
+                model, optimizer = make(Net)
+                with xbench.attach(model, optimizer, schedule=schedule, unused_parameters=True, compress=compress) as h:  # type: ignore[arg-type]
+                    if schedule == "ddp":
+                        assert h.watch(lambda nbytes, start: start())
+                    train(model, optimizer, h.model, steps=1, rank=rank, after_backward=nothing_more)
+    finally:
+        dist.all_reduce = original
+    ddp, single, ddp_half, single_half = sent
+    assert (ddp, single) == (2 * ddp_half, 2 * single_half)
+
+
 def a_world_of_one_sends_nothing(rank: int, world: int) -> None:
     alone = [dist.new_group([r]) for r in range(world)][rank]
     for copies in WAYS:
@@ -125,7 +183,8 @@ SCENARIOS = {
     f.__name__: f
     for f in (every_way, every_way_accumulates, every_way_copes_with_missing_gradients,
               every_way_takes_dtypes_and_memory_orders, all_ways_end_in_the_same_bits,
-              coalesced_leaves_gradients_where_they_are, a_world_of_one_sends_nothing)
+              compressed_gradients_train_nearly_the_same, compressed_gradients_of_two_ranks_are_ddp_s_bit_for_bit,
+              half_the_bytes_travel, coalesced_leaves_gradients_where_they_are, a_world_of_one_sends_nothing)
 }  # fmt: skip
 
 if __name__ == "__main__":

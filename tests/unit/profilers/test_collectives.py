@@ -76,7 +76,8 @@ def test_common_time_takes_the_offset_out_and_interpolates_drift():
 class FakeGroup:
     """Two ranks, of which this is the first; all-reduces take alpha + beta · bytes of a fake clock."""
 
-    def __init__(self, clock, alpha_s, beta_s_per_byte, world=2):
+    def __init__(self, clock, alpha_s, beta_s_per_byte, world=2, wire=torch.float32):
+        self.wire = wire
         self.clock, self.alpha_s, self.beta_s_per_byte, self.world = clock, alpha_s, beta_s_per_byte, world
         self.reduced = []
 
@@ -94,11 +95,11 @@ class FakeGroup:
         assert group_src == 0
 
     def all_reduce(self, tensor, group, async_op=False):
-        assert tensor.dtype == torch.float32
-        nbytes = tensor.numel() * 4
         if not async_op:
-            assert nbytes == 4, "only the alignment is synchronous"
+            assert tensor.numel() == 1, "only the alignment is synchronous"
             return None
+        assert tensor.dtype == self.wire
+        nbytes = tensor.nbytes
         self.reduced.append(nbytes)
         return types.SimpleNamespace(wait=lambda: self.clock.advance(self.alpha_s + self.beta_s_per_byte * nbytes))
 
@@ -124,6 +125,17 @@ def test_measurement_gives_back_the_cost_of_each_size(monkeypatch):
     mixed = group.reduced[4:]
     assert sorted(mixed) == sorted(sizes_bytes * 6)
     assert mixed != sorted(mixed)
+
+
+def test_compressed_gradients_are_timed_as_they_travel_and_kept_by_their_own_size(monkeypatch):
+    clock = FakeClock()
+    group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20, wire=torch.bfloat16)
+    monkeypatch.setattr(collectives, "dist", group)
+    raw = measure_all_reduce([4096, 65536], "cpu", None, clock=clock, repetitions=2, wire=torch.bfloat16)
+    assert set(group.reduced) == {2048, 32768}
+    for found, size in zip(cost_points([raw]), [4096, 65536], strict=True):
+        assert found.nbytes == size
+        assert found.transfer_s == pytest.approx(2**-10 + size / 2 * 2**-20, abs=3e-9)
 
 
 def test_the_order_is_the_same_for_the_same_seed(monkeypatch):

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+import xbench
+from xbench.errors import SpecError
 from xbench.schedules.bucket import Bucket, Coalesced, Fused, Views, bucket_of
-from xbench.schedules.copies import BEST, best_copies
+from xbench.schedules.copies import BEST, chosen_copies
 
 WAYS = ("views", "coalesced", "fused")
 
@@ -59,11 +61,11 @@ def reduce(buckets: list[Bucket]) -> None:
         assert bucket.work is None
 
 
-def ranks(copies: Any, filled: list[set[int]]) -> list[Bucket]:
+def ranks(copies: Any, filled: list[set[int]], compress: Any = None) -> list[Bucket]:
     """A bucket a rank, with gradients of those that are filled, after the collective."""
     buckets = []
     for rank, indices in enumerate(filled):
-        bucket = bucket_of(parameters(), 0.5, copies)
+        bucket = bucket_of(parameters(), 0.5, copies, compress=compress)
         for index, gradient in enumerate(gradients(bucket.parameters, rank)):
             if index in indices:
                 bucket.parameters[index].grad = gradient
@@ -156,7 +158,60 @@ def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:
 
 
 def test_each_backend_has_a_best_way() -> None:
-    assert best_copies("gloo") == BEST["gloo"]
-    assert best_copies("nccl") == BEST["nccl"]
-    assert best_copies("mpi") == "views"
+    for backend in ("gloo", "nccl"):
+        assert chosen_copies(None, backend) == BEST[backend]
+        assert chosen_copies("coalesced", backend) == "coalesced"
+        assert chosen_copies("fused", backend, "bf16") == "fused"
+        assert chosen_copies(None, backend, "bf16") != "coalesced"
+    assert chosen_copies(None, "mpi") == "views"
     assert set(BEST.values()) <= set(WAYS)
+
+
+def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
+    with pytest.raises(SpecError, match="copies 'coalesced' sends gradients where they lie") as caught:
+        chosen_copies("coalesced", "gloo", "bf16")
+    assert caught.value.hint == "copies 'fused' compresses while it copies"
+    with pytest.raises(SpecError, match="copies 'coalesced'"):
+        xbench.attach(torch.nn.Linear(2, 2), copies="coalesced", compress="bf16")
+
+
+COMPRESSING = ("views", "fused")
+
+
+@pytest.mark.parametrize("copies", COMPRESSING)
+def test_compressed_gradients_are_rounded_once_by_each_rank_and_once_by_the_sum(copies: Any) -> None:
+    for bucket in ranks(copies, [{0, 1, 2, 3}, {0, 1, 2, 3}], compress="bf16"):
+        assert isinstance(bucket, Views)
+        assert bucket.flat.dtype == torch.bfloat16
+        assert bucket.grad_bytes == 4 * (3 + 24 + 20 + 12)
+        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
+        for parameter, a, b in zip(bucket.parameters, ours, theirs, strict=True):
+            assert parameter.grad is not None
+            assert parameter.grad.dtype == torch.float32
+            assert not parameter.grad._is_view()
+            assert torch.equal(parameter.grad, ((a / 2).bfloat16() + (b / 2).bfloat16()).float())
+
+
+@pytest.mark.parametrize("copies", COMPRESSING)
+def test_compressed_gradients_may_be_missing(copies: Any) -> None:
+    for bucket in ranks(copies, [{0, 1}, {0, 2}], compress="bf16"):
+        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
+        found = [parameter.grad for parameter in bucket.parameters]
+        assert torch.equal(found[0], ((ours[0] / 2).bfloat16() + (theirs[0] / 2).bfloat16()).float())  # type: ignore[arg-type]
+        assert torch.equal(found[1], (ours[1] / 2).bfloat16().float())  # type: ignore[arg-type]
+        assert torch.equal(found[2], (theirs[2] / 2).bfloat16().float())  # type: ignore[arg-type]
+        assert found[3] is None
+
+
+@pytest.mark.parametrize("copies", COMPRESSING)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_dtypes_travel_as_they_are(copies: Any, dtype: torch.dtype) -> None:
+    bucket = bucket_of([Parameter(torch.zeros(3, dtype=dtype))], 0.5, copies, compress="bf16")
+    assert isinstance(bucket, Views)
+    assert bucket.flat.dtype == dtype
+    assert not bucket.narrowed
+
+
+def test_a_model_with_nothing_to_compress_is_told_so() -> None:
+    with pytest.warns(UserWarning, match="there is nothing to compress to bf16: no gradient of this model is fp32"):
+        xbench.attach(torch.nn.Linear(2, 2).bfloat16(), compress="bf16")
