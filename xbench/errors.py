@@ -3,7 +3,8 @@
     XbenchError            exit 1
     ├── RunError           exit 1   ranks were started and something went wrong
     │   ├── RankError      exit 1   one rank died, raised or hung: says which, where
-    │   └── FabricError    exit 1   the network could not be raised, or broke
+    │   ├── FabricError    exit 1   the network could not be raised, or broke
+    │   └── KernelError    exit 1   a CUDA kernel of ours could not be built, loaded or launched
     ├── UsageError         exit 2   a value that cannot work, found before anything is launched
     │   ├── SpecError      exit 2   a workload, mode, fabric or option
     │   ├── WorkloadError  exit 2   a model or factory that cannot be built or run
@@ -41,6 +42,10 @@ class RankError(RunError):
 
 class FabricError(RunError):
     """A fabric could not be raised, or broke while in use."""
+
+
+class KernelError(RunError):
+    """A CUDA kernel of ours could not be built, loaded or launched."""
 
 
 class UsageError(XbenchError):

@@ -23,6 +23,8 @@ DType = Literal["fp32", "bf16"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
 GlooThreads = Literal["first", "plain"]
+Copies = Literal["views", "coalesced", "fused"]
+Compress = Literal["bf16"]
 
 
 class WorkloadSpec(Spec):
@@ -125,6 +127,10 @@ class RunSpec(Spec):
         default=None, description="whether Gloo's sending threads run before its loop; null in records that do not say"
     )
     nvtx: bool = Field(default=False, description="whether ranges were marked for Nsight Systems")
+    copies: Copies | None = Field(
+        default=None, description="how gradients get into a collective and back; null in records that do not say: views"
+    )
+    compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
 
     @property
     def backend(self) -> str:

@@ -9,9 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from typed_commands import NETNS, TINY, left_behind, only_record, ran, xbench
 
+from xbench.kernels.pack import told
 from xbench.records import Comparison, Profile, load
+from xbench.runtime.parity import COMPRESSED_TOLERANCE, compressed
 from xbench.schedules.gloo_threads import NOTE, PLAIN
 
 pytestmark = pytest.mark.integration
@@ -243,6 +246,30 @@ def test_gloo_s_threads_stay_as_they_come_where_asked(tmp_path: Path) -> None:
     assert record.spec.gloo_threads == "plain"
     assert PLAIN in record.fabric.notes
     assert NOTE not in record.fabric.notes
+
+
+def test_compressed_gradients_are_gated_with_their_own_tolerance_and_predicted_as_they_travel(tmp_path: Path) -> None:
+    done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,single,auto",
+                  "--copies", "fused", "--compress", "bf16", "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path)
+    assert isinstance(record, Comparison)
+    assert (record.spec.copies, record.spec.compress) == ("fused", "bf16")
+    for mode in record.modes.values():
+        assert mode.parity is not None
+        assert (mode.parity.ok, mode.parity.tolerance) == (True, COMPRESSED_TOLERANCE)
+        assert (mode.parity.max_relative_difference or 0) > 0
+        assert mode.predicted_step_s is not None
+    assert record.jobs[0].plans["single"].bucket_bytes == [record.jobs[0].workload.grad_bytes]
+    assert {told(torch.device("cpu")), compressed("bf16")} <= set(record.fabric.notes)
+
+
+def test_nothing_is_compressed_twice(tmp_path: Path) -> None:
+    done = xbench("profile", TINY, "--fabric", "local:ranks=1", "--dtype", "bf16", "--compress", "bf16", "--steps", "3",
+                  "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "nothing to compress: gradients are bf16 already" in done.stderr
+    assert only_record(tmp_path).spec.compress is None
 
 
 # --- shaped links and two jobs ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xbench.commands.options import (
+    carry_options,
     check_json,
     effort_from,
     effort_options,
@@ -37,6 +38,7 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @effort_options
 @run_options
 @nvtx_option
+@carry_options
 def compare(
     workloads: tuple[str, ...],
     modes: str,
@@ -59,6 +61,8 @@ def compare(
     timeout_s: float,
     output: Path,
     nvtx: bool,
+    copies: str | None,
+    compress: str | None,
 ) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
@@ -88,6 +92,8 @@ def compare(
         timeout_s=timeout_s,
         output=output,
         nvtx=nvtx,
+        copies=copies,  # type: ignore[arg-type]
+        compress=compress,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to)
 

@@ -115,6 +115,20 @@ def device_option(default: str, **options: Any) -> Callable[[F], F]:
     return click.option("--device", type=choice, default=default, show_default=True, metavar=shown, **options)
 
 
+def _compress(context: click.Context, parameter: click.Parameter, value: str) -> str | None:
+    return None if value == "none" else value
+
+
+def carry_options(command: F) -> F:
+    """`--copies --compress`: None is the fastest way for the backend, and gradients as they are."""
+    return _all(
+        click.option("--copies", type=click.Choice(["views", "coalesced", "fused"]),
+                     help="How gradients get into a collective and back.  [default: the fastest for the backend]"),
+        click.option("--compress", type=click.Choice(["none", "bf16"]), callback=_compress, default="none",
+                     show_default=True, help="What fp32 gradients travel as, in every mode."),
+    )(command)  # fmt: skip
+
+
 def timeout_option(command: F) -> F:
     """`--timeout DURATION`, passed as `timeout_s` [s]."""
     return click.option(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xbench.commands.compare import run_and_render
-from xbench.commands.options import check_json, nvtx_option, run_options, workload_options
+from xbench.commands.options import carry_options, check_json, nvtx_option, run_options, workload_options
 
 
 @click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
@@ -18,6 +18,7 @@ from xbench.commands.options import check_json, nvtx_option, run_options, worklo
 @workload_options
 @run_options
 @nvtx_option
+@carry_options
 def profile(
     workload: str,
     all_layers: bool,
@@ -35,6 +36,8 @@ def profile(
     timeout_s: float,
     output: Path,
     nvtx: bool,
+    copies: str | None,
+    compress: str | None,
 ) -> int:
     """Time every layer of a training step, fit the network, plan schedules.
 
@@ -60,5 +63,7 @@ def profile(
         timeout_s=timeout_s,
         output=output,
         nvtx=nvtx,
+        copies=copies,  # type: ignore[arg-type]
+        compress=compress,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to, all_layers=all_layers)

@@ -31,6 +31,7 @@ from torch import Tensor
 from xbench.emulation.group import Spoiled, bytes_of
 from xbench.emulation.pacer import fine_timer, sleep_until
 from xbench.errors import RunError
+from xbench.kernels.wait import scratch_of, wait, why_not
 from xbench.planning.cost import Curve
 from xbench.records import EmulatedLink
 
@@ -136,26 +137,30 @@ class StreamLink(ABC):
 
 
 class KernelLink(StreamLink):
-    """Waits in a kernel. Raises RunError where the kernel cannot be built."""
+    """Waits in a kernel, or, where that cannot be built, in torch's own spinning one, which is less exact."""
 
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
         super().__init__(link, device)
-        from xbench.kernels.wait import load
-
-        self._wait = load()
         self._blocks = 0
         self._scratch: Tensor | None = None
-        if link.slowdown is not None and link.slowdown > 1:
-            multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-            self._blocks = max(1, round(multiprocessors * (1 - 1 / link.slowdown)))
-            self._scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
-            self.remarks.append(
-                f"beside a collective {self._blocks} of {multiprocessors} multiprocessors copy memory, which mimics "
-                "what it takes from a computation"
-            )
+        why = why_not(device)
+        if why is not None:
+            self.remarks.append(f"the link waits in torch's own kernel, which counts cycles: {why}")
+        if link.slowdown is None or link.slowdown <= 1:
+            return
+        if why is not None:
+            self.remarks.append("contention is not emulated without the kernel")
+            return
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._blocks = max(1, round(multiprocessors * (1 - 1 / link.slowdown)))
+        self._scratch = scratch_of(SCRATCH_BYTES, device)
+        self.remarks.append(
+            f"beside a collective {self._blocks} of {multiprocessors} multiprocessors copy memory, which mimics what "
+            "it takes from a computation"
+        )
 
     def _hold(self, seconds: float) -> None:
-        self._wait(round(seconds * 1e9), self.stream, blocks=self._blocks, scratch=self._scratch)
+        wait(round(seconds * 1e9), self.stream, self._blocks, self._scratch)
 
 
 class FlagLink(StreamLink):
@@ -199,15 +204,8 @@ class FlagLink(StreamLink):
 
 
 def link_of(link: EmulatedLink, device: torch.device, *, shared: bool) -> StreamLink:
-    """The kernel's wait where this process has the device to itself and the kernel can be built, else the flag's."""
-    if shared:
-        return FlagLink(link, device)
-    try:
-        return KernelLink(link, device)
-    except (RunError, ImportError, OSError) as error:
-        flag = FlagLink(link, device)
-        flag.remarks.append(f"the link waits on the host's clock, because the kernel is not to be had: {error}")
-        return flag
+    """The kernel's wait where this process has the device to itself, else the flag's. Raises RunError without it."""
+    return FlagLink(link, device) if shared else KernelLink(link, device)
 
 
 def _stream_wait() -> ctypes._NamedFuncPointer:

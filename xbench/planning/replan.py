@@ -149,6 +149,8 @@ def to_profile(planned: Planned, command: str) -> Profile:
             device=spec.device,
             timeout_s=spec.timeout_s,
             gloo_threads=spec.gloo_threads,
+            copies=spec.copies,
+            compress=spec.compress,
         ),
         environment=record.environment,
         fabric=scenario.fabric,

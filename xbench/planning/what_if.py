@@ -115,6 +115,11 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
     Raises RecordError for a record that cannot be planned (no cost model, no step, no gradients, times that are none),
     SpecError for a job that the record does not have, or when it has different ones and none was chosen.
     """
+    if record.spec.compress is not None:
+        raise SpecError(
+            f"{name!r} was measured with gradients compressed to {record.spec.compress}, and plans are of what was not",
+            hint="profile it again without --compress",
+        )
     if isinstance(record, Profile):
         found: list[Profile | Job] = [record]
     else:

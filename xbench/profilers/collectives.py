@@ -186,8 +186,11 @@ def measure_all_reduce(
     clock: Clock,
     seed: int = 0,
     note: Callable[[str], None] | None = None,
+    wire: torch.dtype = torch.float32,
 ) -> list[dict[str, Any]]:
     """Time all-reduces of fp32 zeros of each size [B] over `group`; every rank calls it with the same arguments.
+
+    With another dtype as `wire` the same numbers of elements travel as that: a size stays that of the fp32 gradients.
 
     Returns this rank's raw stamps, one dict a size, in the order of `sizes_bytes`: `nbytes`, `warmup` (repetitions at
     the start that do not count: 1), and `start_s`, `end_s` with one entry a repetition, in seconds on the time line
@@ -207,7 +210,7 @@ def measure_all_reduce(
 
     before = clock_offsets(group, device)
     with _communication_stream(device):
-        buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device)
+        buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device, dtype=wire)
         token = torch.zeros(1, device=device)
         anchor, anchor_host_s = _anchor(clock)
         marks: list[list[tuple[Mark, Mark]]] = [[] for _ in sizes_bytes]

@@ -171,18 +171,19 @@ def measure_contention(
     most_bytes: int,
     note: Callable[[str], None],
     quick: bool = False,
+    wire: torch.dtype = torch.float32,
 ) -> Measured:
     """Run the three; every rank of `group` calls it together. CPU ranks only.
 
     `transfer_s` is T [s] of a size [B] as every rank knows it: it decides how many collectives fill a stream, on all
     ranks alike. No size above `most_bytes` is tried, nor one that takes longer than LONGEST_S. Trains the model.
-    About 7 s, or 3 s if `quick`.
+    About 7 s, or 3 s if `quick`. `wire` is what an fp32 gradient travels as; sizes are those of the gradients.
     Raises ValueError for a group of one, and what the backend raises.
     """
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
     found = Measured()
-    found.hook_s, found.copy_s_per_byte = _copy_cost()
+    found.hook_s, found.copy_s_per_byte = _copy_cost(wire)
     sizes = [size for size in SIZES if size <= most_bytes and transfer_s(size) <= LONGEST_S] or [SIZES[0]]
 
     def streams(seconds: float) -> list[Stream]:
@@ -196,7 +197,7 @@ def measure_contention(
     share = 0.5 if quick else 1.0
     for stream in streams(ALONE_S * share):
         note(f"collectives of {stream.nbytes} bytes, alone")
-        launches += _send(stream, group)
+        launches += _send(stream, group, wire)
         found.alone.append(stream)
     found.launch_s = statistics.median(launches)
     for number in range(1 if quick else PASSES):
@@ -213,7 +214,7 @@ def measure_contention(
         def send() -> None:
             try:
                 for stream in found.together:
-                    _send(stream, group)
+                    _send(stream, group, wire)
             except BaseException as error:
                 failures.append(error)
 
@@ -236,11 +237,13 @@ def measure_contention(
     return found
 
 
-def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[float], float]) -> Contention:
+def unshared_contention(
+    group: dist.ProcessGroup | None, transfer_s: Callable[[float], float], *, wire: torch.dtype = torch.float32
+) -> Contention:
     """What there is to know where collectives take nothing from the computation: an emulated link that shares nothing.
 
     Hooks, copies and launches are measured. A computation beside a collective loses the time of its launch, which is
-    all of σ. Every rank of `group` calls it together.
+    all of σ. `wire`, as for `measure_contention`. Every rank of `group` calls it together.
     """
     launches: list[float] = []
     token = torch.zeros(1)
@@ -251,7 +254,7 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
         assert work is not None
         work.wait()
     launch_s = statistics.median(launches)
-    hook_s, copy_s_per_byte = _copy_cost()
+    hook_s, copy_s_per_byte = _copy_cost(wire)
     times = [(size, transfer_s(size)) for size in SIZES]
     points = [
         ContentionPoint(
@@ -345,10 +348,10 @@ def _meeting_s(ranks: Sequence[Measured]) -> float:
     return max(0.0, met_s - bare_s - ranks[0].least_s)
 
 
-def _send(stream: Stream, group: dist.ProcessGroup | None) -> list[float]:
+def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> list[float]:
     """Send a stream; the host time of each launch [s]."""
     depth = 1 if stream.in_flight == 1 else DEEP
-    buffers = [torch.zeros(stream.nbytes // 4) for _ in range(depth)]
+    buffers = [torch.zeros(stream.nbytes // 4, dtype=wire) for _ in range(depth)]
     flying: list[dist.Work] = []
     launches: list[float] = []
     dist.all_reduce(torch.zeros(1), group=group)  # all ranks are here
@@ -367,16 +370,21 @@ def _send(stream: Stream, group: dist.ProcessGroup | None) -> list[float]:
     return launches
 
 
-def _copy_cost(repetitions: int = 30) -> tuple[float, float]:
-    """Host time of a scaled copy into a bucket: (whatever its size [s], a byte [s/B]), from a tiny and a large one."""
+def _copy_cost(wire: torch.dtype, repetitions: int = 30) -> tuple[float, float]:
+    """Host time of a scaled copy into a bucket: (whatever its size [s], a byte [s/B]), from a tiny and a large one.
+
+    Where the bucket is of another dtype, of the copy back as well.
+    """
     took: list[float] = []
     sizes = (64, 1024 * 1024)  # elements: the large one does not fit a core's own cache, as a step's gradients do not
     for elements in sizes:
-        source, bucket = torch.ones(elements), torch.ones(elements)
+        source, bucket = torch.ones(elements), torch.ones(elements, dtype=wire)
         times: list[float] = []
         for _ in range(repetitions):
             before_s = time.perf_counter()
             torch.mul(source, 0.5, out=bucket)
+            if wire != source.dtype:
+                source.copy_(bucket)
             times.append(time.perf_counter() - before_s)
         took.append(statistics.median(times))
     return took[0], max(0.0, (took[1] - took[0]) / (4 * (sizes[1] - sizes[0])))

@@ -31,7 +31,7 @@ from torch import nn
 from xbench.profilers.clock import Clock, Mark
 from xbench.profilers.layers import LayerProfiler, StepMarks, StepWorkload
 from xbench.records import Slice
-from xbench.schedules.engine import Travelling
+from xbench.schedules.bucket import Travelling
 
 RESOLUTION_S = 5e-5
 """Waits, and stretches of the optimizer between waits, that are shorter than this are not told apart."""

@@ -329,4 +329,6 @@ def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
         return fabric
     largest = max(model.points, key=lambda point: point.nbytes)
     share = 2 * (model.world_size - 1) / model.world_size
+    if found.run.compress is not None:  # sizes are those before compression, and half of it travels
+        share /= 2
     return fabric.model_copy(update={"allreduce_bps": 8 * share * largest.nbytes / largest.transfer_s})

@@ -5,6 +5,10 @@ measured after the quiet step and the quiet link: the ready times under the exac
 planned anew (schedules whose planners know no contention choose their buckets by these), what collectives and
 computation cost each other (`profilers.contention`; every prediction is made with it), and, where `auto` is to run,
 the best candidates for a few steps (`runtime.trial`).
+
+Where gradients are compressed, collectives are measured as they then travel, and their times kept by the bytes that the
+gradients had before: T(M) is what it takes to average M bytes of fp32 gradients, and plans need to know no more. In a
+model of several dtypes the others' gradients, which travel as they are, are predicted as if they were compressed too.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +38,7 @@ from xbench.runtime.program import JobPlan
 from xbench.runtime.stalls import measure_stalls
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine, workers_of
-from xbench.spec import Effort
+from xbench.spec import Effort, RunSpec
 from xbench.stats.summary import median_estimate
 
 if TYPE_CHECKING:
@@ -76,6 +80,9 @@ def profile_job(rank: Rank) -> JobPlan:
     cost: CostModel | None = None
     contention: ContentionRecord | None = None
     buffer_bytes = tuple(rank.workload.describe().buffer_bytes)
+    wire = wire_of(rank.run, layers)
+    if wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
+        buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
     if world_size > 1:
         rank.note("measuring collectives")
         measured = measure_all_reduce(
@@ -85,6 +92,7 @@ def profile_job(rank: Rank) -> JobPlan:
             seconds_budget=COLLECTIVES_S,
             clock=rank.clock,
             note=rank.note,
+            wire=wire,
         )
         everyone = gathered(measured)
         cost = fit(cost_points(everyone), backend=dist.get_backend(rank.group), world_size=world_size)
@@ -106,10 +114,10 @@ def profile_job(rank: Rank) -> JobPlan:
             quick = effort.profile_steps < Effort().profile_steps
             link = rank.program.emulated
             if link is not None and link.contention is None and link.slowdown is None:
-                contention = unshared_contention(rank.group, curve)
+                contention = unshared_contention(rank.group, curve, wire=wire)
             else:
                 both = measure_contention(
-                    rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick
+                    rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick, wire=wire
                 )
                 contention = summarise_contention(gathered(both))
         step = at_present_speed(rank, step)
@@ -132,6 +140,12 @@ def profile_job(rank: Rank) -> JobPlan:
     if rank.rank == 0:
         rank.journal.write("plans", **event)
     return complete(plan, unused)
+
+
+def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
+    """What an fp32 gradient travels as in this run. What is measured and planned is by its bytes as fp32 either way."""
+    compresses = run.compress == "bf16" and any(t.dtype == "float32" for layer in layers for t in layer.tensors)
+    return torch.bfloat16 if compresses else torch.float32
 
 
 def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
@@ -159,7 +173,8 @@ def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
 def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[str, float]:
     """Ready time [s since the start of backward] of each tensor while these buckets travel, slowest rank."""
     rank.note("measuring ready times under load")
-    engine = Engine(rank.workload.model, None, buckets, group=rank.group)
+    copies, compress = rank.run.copies, rank.run.compress
+    engine = Engine(rank.workload.model, None, buckets, group=rank.group, copies=copies, compress=compress)
     with LayerProfiler(rank.workload.model, rank.clock) as profiler:
         steps = []
         for number in range(count + 1):

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from xbench.crossover.job import TurnTaker
-from xbench.schedules.engine import Travelling
+from xbench.schedules.bucket import Travelling
 from xbench.units import format_bytes
 
 _NOTHING: AbstractContextManager[None] = nullcontext()

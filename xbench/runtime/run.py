@@ -34,7 +34,8 @@ from xbench.runtime.launch import AuxiliaryCommand, Outcome, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
 from xbench.runtime.shortage import Shortages
-from xbench.spec import DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
+from xbench.schedules.copies import chosen_copies
+from xbench.spec import Compress, Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -57,6 +58,9 @@ class RunRequest:
     nvtx: bool = False
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
+    copies: Copies | None = None
+    """None: the fastest way for the backend."""
+    compress: Compress | None = None
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
@@ -104,6 +108,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     """
     workloads, modes = check_request(request)
     _check_nvtx(request.nvtx, request.device)
+    chosen_copies(request.copies, "", request.compress)
     notes: list[str] = []
     if request.fabric.name != "auto":
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
@@ -144,6 +149,10 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         raise SpecError(f"the reference {reference!r} is planned from a link's speed, and {fabric} has no link")
     if request.kind == "comparison" and reference is None:
         reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
+    compress = request.compress
+    if compress is not None and all(spec.dtype == compress for spec in resolved):
+        notes.append(f"nothing to compress: gradients are {compress} already")
+        compress = None
     run = RunSpec(
         kind=request.kind,
         workloads=resolved,
@@ -156,6 +165,10 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         timeout_s=request.timeout_s,
         gloo_threads=request.gloo_threads,
         nvtx=request.nvtx,
+        copies=chosen_copies(
+            request.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
+        ),
+        compress=compress,
     )
     return run, found, notes
 

@@ -114,7 +114,9 @@ def engine_of(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[s
     """Our engine, attached, with these buckets and one for each parameter that got no gradient. Raises UsageError."""
     names = [gradient.name for gradient in planner.step.gradients]
     named = [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
-    return Engine(rank.workload.model, rank.workload.optimizer, named, group=rank.group, wait="step")
+    model, optimizer = rank.workload.model, rank.workload.optimizer
+    copies, compress = rank.run.copies, rank.run.compress
+    return Engine(model, optimizer, named, group=rank.group, wait="step", copies=copies, compress=compress)
 
 
 def _run(

@@ -31,6 +31,7 @@ from xbench.crossover.job import crossover_steps
 from xbench.emulation.calibration import emulate
 from xbench.errors import UsageError
 from xbench.gpu_errors import Said, explain
+from xbench.kernels.pack import told
 from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
@@ -74,6 +75,7 @@ class Rank:
         self.reference: list[dict[str, torch.Tensor]] | None = None
         self.turns: TurnClient | None = None
         self.ranges = Ranges.when(self.run.nvtx)
+        self.said = False
 
     def start(self) -> None:
         """Take our cores, join the process group, build the workload, meet the other jobs."""
@@ -205,10 +207,11 @@ class Rank:
 
     # --- modes -----------------------------------------------------------------------------------------------------
 
-    def attach(self, mode: ModeSpec) -> Handle:
+    def attach(self, mode: ModeSpec, *, exact: bool = False) -> Handle:
         """Attach a mode's carrier to our model; gradients are waited for in `optimizer.step()`, where a schedule can.
 
-        Raises UsageError where the schedule cannot serve the model.
+        `exact`: gradients are not compressed, whatever the run does. Raises UsageError where the schedule cannot serve
+        the model.
         """
         self.under = mode.text
         schedule: type[Schedule] = MODES.load(mode.carrier)  # type: ignore[assignment]
@@ -222,13 +225,26 @@ class Rank:
             group=self.group,
             wait="step",
             unused_parameters=plan.unused_parameters,
+            copies=self.run.copies,
+            compress=None if exact else self.run.compress,
         )
         handle = schedule().attach(setup)
         if handle.engine is not None:
             handle.engine.note = self.note
             if self.ranges.on:
                 handle.watch(self.ranges.watch)
+        self._say_once()
         return handle
+
+    def _say_once(self) -> None:
+        """What a reader of the record must know of how gradients travel."""
+        if self.rank > 0 or self.said:
+            return
+        self.said = True
+        if self.run.copies == "fused":
+            self.journal.write("remark", message=told(self.device))
+        if self.run.compress is not None:
+            self.journal.write("remark", message=parity.compressed(self.run.compress))
 
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, forward, backward."""

@@ -10,9 +10,11 @@ with xbench.attach(model, optimizer, schedule="optimal", plan="results/runs/.../
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -24,6 +26,7 @@ from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.gloo_threads import favour_gloo_threads
+from xbench.spec import Compress, Copies
 
 PlanSource = Plan | Profile | Comparison | Tuned | str | Path | Sequence[Sequence[str]]
 
@@ -37,6 +40,8 @@ def attach(
     process_group: dist.ProcessGroup | None = None,
     wait: Wait = "backward",
     unused_parameters: bool = False,
+    copies: Copies | None = None,
+    compress: Compress | None = None,
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
@@ -47,12 +52,15 @@ def attach(
     `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and `handle.synchronize()`
     must come before anything else that reads them (clipping, GradScaler). `unused_parameters=True` tells the DDP
     schedules to look for parameters without a gradient; ours always cope with them. A plan that was made of a model
-    fits it after `torch.compile` too, and the other way round.
+    fits it after `torch.compile` too, and the other way round. `copies` says how our schedules get gradients into a
+    collective and back: "views", "coalesced" or "fused" (see `bucket`); None is the fastest for the backend.
+    `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
 
     The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact
-    means over ranks. Over Gloo its sending threads are put first, where that is allowed, as in every measurement (see
-    `gloo_threads`). Raises SpecError for an unknown schedule or a plan that does not fit the model, UsageError for a
-    model that the schedule cannot serve, RecordError for a broken file.
+    means over ranks, but for compressed gradients. Over Gloo its sending threads are put first, where that is allowed,
+    as in every measurement (see `gloo_threads`). Raises SpecError for an unknown schedule, a plan that does not fit the
+    model, or compression that `copies` has no place for, UsageError for a model that the schedule cannot serve,
+    RecordError for a broken file.
     """
     if isinstance(plan, (str, Path)):
         plan = _read(Path(plan))
@@ -71,9 +79,11 @@ def attach(
     if buckets is not None:
         buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # a list may be of a compiled model
         _check_names(model, buckets, plan)
+    if compress is not None and all(p.dtype != torch.float32 for p in model.parameters() if p.requires_grad):
+        warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=2)
     if isinstance(plan, Tuned):
         unused_parameters = unused_parameters or plan.unused_parameters
-    handle = kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters))
+    handle = kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters, copies, compress))
     if dist.is_initialized() and "gloo" in dist.get_backend(process_group):
         favour_gloo_threads()
     return handle

@@ -24,6 +24,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from xbench.schedules.engine import Engine, Wait, Watch
+from xbench.spec import Compress, Copies
 
 Buckets = Sequence[Sequence[str]]
 
@@ -44,6 +45,10 @@ class Setup:
     """What waits for averaged gradients: `loss.backward()` or `optimizer.step()`."""
     unused_parameters: bool = False
     """Whether DDP must look for parameters that get no gradient; our own schedules always cope with them."""
+    copies: Copies | None = None
+    """How our own schedules get gradients into a collective and back; None is the fastest way for the backend."""
+    compress: Compress | None = None
+    """What fp32 gradients travel as; None: as they are. DDP compresses with torch's own hook."""
 
 
 class Handle:
@@ -125,6 +130,13 @@ class Overlapped(Schedule):
     def attach(self, setup: Setup) -> Handle:
         """See `Schedule.attach`."""
         engine = Engine(
-            setup.model, setup.optimizer, setup.buckets, group=setup.group, overlap=self.overlap, wait=setup.wait
+            setup.model,
+            setup.optimizer,
+            setup.buckets,
+            group=setup.group,
+            overlap=self.overlap,
+            wait=setup.wait,
+            copies=setup.copies,
+            compress=setup.compress,
         )
         return Handle(setup.model, engine)

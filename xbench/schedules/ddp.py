@@ -4,6 +4,9 @@ The default buckets (1 MiB first, then 25 MiB, rebuilt in ready order after the 
 buffers, the C++ reducer. Only the initial broadcast of parameters is skipped, where this torch allows: the ranks have
 built the same model, and nothing that is timed changes. DDP waits inside `backward`, so `wait="step"` cannot be had
 from it: under a paired mode its turn includes the wait.
+
+Compressed gradients travel by torch's own `bf16_compress_hook`, so that a comparison with compressed schedules of ours
+is one of schedules: it rounds to bf16 and then divides, in place of the other way round, and averages in bf16 too.
 """
 
 from __future__ import annotations
@@ -14,16 +17,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn import Module
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from xbench.errors import UsageError
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Watch, trainable
+from xbench.spec import Compress
 
 
 class DdpHandle(Handle):
-    """DDP's wrapper, which can be watched through a communication hook."""
+    """DDP's wrapper, with a communication hook where gradients are compressed or watched; DDP takes only one."""
+
+    def __init__(self, model: DistributedDataParallel, compress: Compress | None = None) -> None:
+        super().__init__(model)
+        self._compress = compress
+        self._watch: Watch | None = None
+        if compress is not None:
+            self._register()
 
     def watch(self, watch: Watch) -> bool:
         """See `Handle.watch`. The hook averages as the reducer does without one: divide, then sum over ranks.
@@ -31,18 +42,32 @@ class DdpHandle(Handle):
         The reducer divides while it copies a gradient into its bucket, and the hook the full bucket: one more pass
         over the bytes, before the launch.
         """
+        self._watch = watch
+        if self._compress is None:
+            self._register()
+        return True
 
-        def reduced(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-            buffer = bucket.buffer()
-            buffer.div_(dist.get_world_size(group))
-            work: Any = watch(buffer.nbytes, lambda: dist.all_reduce(buffer, group=group, async_op=True))
-            future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
-            return future
-
+    def _register(self) -> None:
         assert isinstance(self.model, DistributedDataParallel)
         # A lambda, because DDP refuses a hook whose annotations are strings, as they are in this file.
-        self.model.register_comm_hook(self.model.process_group, lambda group, bucket: reduced(group, bucket))
-        return True
+        self.model.register_comm_hook(self.model.process_group, lambda group, bucket: self._reduced(group, bucket))
+
+    def _reduced(self, group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        narrowed = self._compress is not None and buffer.dtype == torch.float32
+        if self._watch is None:
+            hook = default_hooks.bf16_compress_hook if narrowed else default_hooks.allreduce_hook
+            averaged: torch.futures.Future[torch.Tensor] = hook(group, bucket)
+            return averaged
+        wire = buffer.to(torch.bfloat16) if narrowed else buffer
+        wire.div_(dist.get_world_size(group))
+        work: Any = self._watch(buffer.nbytes, lambda: dist.all_reduce(wire, group=group, async_op=True))
+
+        def widened(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            return buffer.copy_(done.value()[0]) if narrowed else done.value()[0]
+
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(widened)
+        return future
 
 
 class Ddp(Schedule):
@@ -60,11 +85,11 @@ class Ddp(Schedule):
         options = self.options(setup)
         if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
             options["init_sync"] = False
-        wrapper: Module | None = DistributedDataParallel(
+        wrapper: DistributedDataParallel | None = DistributedDataParallel(
             setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
         assert wrapper is not None
-        handle = DdpHandle(wrapper)
+        handle = DdpHandle(wrapper, setup.compress)
 
         def detach() -> None:
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.

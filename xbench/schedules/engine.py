@@ -2,12 +2,12 @@
 
 A bucket is a set of parameters and a count of those still waited for; when the count is zero the bucket is full, and
 full buckets are launched in the plan's order on every rank, whatever order hooks fire in, so that ranks never wait for
-each other's different collectives. A gradient is scaled by 1/world while it is copied into its bucket (it is still in
-the cache then) and the sum over ranks is therefore the exact mean that DDP computes, in the same operations. After the
-collective `parameter.grad` *is* the slice of the bucket: nothing is copied back.
+each other's different collectives. A gradient is scaled by 1/world before it travels, and the sum over ranks is
+therefore the exact mean that DDP computes, in the same operations (but for `compress`). How gradients get into a
+bucket's collective and back is the bucket's own affair: see `bucket`.
 
 Invariants
-- One collective a bucket and step, on every rank, even when a parameter got no gradient here: its slice is zero, and
+- One collective a bucket and step, on every rank, even when a parameter got no gradient here: zeros travel for it, and
   one flag a parameter travels at the end of the bucket, so that a rank knows whether any other had a gradient. A
   parameter that no rank used keeps the gradient it had (usually None), as DDP with `find_unused_parameters` does.
 - A bucket's memory is written again only after its collective was waited for.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,9 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, UsageError, nearest
+from xbench.schedules.bucket import Bucket, Travelling, bucket_of
+from xbench.schedules.copies import chosen_copies
+from xbench.spec import Compress, Copies
 
 Wait = Literal["backward", "step"]
 _ATTACHED = "_xbench_engine"
@@ -50,91 +53,8 @@ PER_PARAMETER = frozenset(
 """Optimizers (exactly these, no subclass) whose update of a parameter depends on its own gradient and state alone."""
 
 
-class Travelling(Protocol):
-    """A collective under way, as far as the engine needs to know it: a `dist.Work`, or a watched one."""
-
-    def wait(self) -> bool:
-        """Return when it has arrived."""
-        ...
-
-    def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
-        ...
-
-
 Watch = Callable[[int, Callable[[], Travelling]], Travelling]
 """Starts a bucket of so many bytes of gradients by calling the function that it is given, and sees it travel."""
-
-
-class Bucket:
-    """Gradients that travel together: one flat buffer, a slice and a used-flag for each parameter."""
-
-    def __init__(self, parameters: Sequence[Parameter], scale: float, *, travels: bool = True) -> None:
-        first = parameters[0]
-        self.parameters = list(parameters)
-        self.travels = travels
-        self.filled = [False] * len(parameters)
-        self.waiting = len(parameters)
-        self.work: Travelling | None = None
-        if not travels:
-            return
-        elements = sum(p.numel() for p in parameters)
-        self.scale = scale
-        self.flat = torch.zeros(elements + len(parameters), dtype=first.dtype, device=first.device)
-        self.flags = self.flat[elements:]
-        self.views: list[Tensor] = []
-        offset = 0
-        for parameter in parameters:
-            piece = self.flat[offset : offset + parameter.numel()]
-            # The slice has the parameter's own strides where they are dense (channels-last stays channels-last).
-            dense = torch.ops.aten.is_non_overlapping_and_dense(parameter)
-            view = piece.as_strided(parameter.size(), parameter.stride()) if dense else piece.view(parameter.size())
-            self.views.append(view)
-            offset += parameter.numel()
-
-    @property
-    def grad_bytes(self) -> int:
-        """Bytes of gradients that travel [B], without the flags."""
-        return (self.flat.numel() - len(self.parameters)) * self.flat.element_size()
-
-    def fill(self, index: int) -> None:
-        """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
-        self.filled[index] = True
-        self.waiting -= 1
-        if not self.travels:
-            return
-        parameter, view = self.parameters[index], self.views[index]
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.data_ptr() == view.data_ptr():
-            view.mul_(self.scale)
-        else:
-            torch.mul(gradient, self.scale, out=view)
-            parameter.grad = view
-
-    def fill_missing(self) -> None:
-        """Zero the slices of parameters that got no gradient on this rank and set the flags of all."""
-        for index, filled in enumerate(self.filled):
-            if not filled:
-                self.views[index].zero_()
-        self.flags.copy_(torch.tensor([self.scale if f else 0.0 for f in self.filled], dtype=self.flags.dtype))
-
-    def has_arrived(self) -> bool:
-        """Whether `finish` would return at once."""
-        return self.work is None or self.work.is_completed()
-
-    def finish(self) -> None:
-        """Wait for the collective; give gradients to parameters that other ranks used and this one did not."""
-        assert self.work is not None
-        self.work.wait()
-        self.work = None
-        if self.waiting:
-            used = self.flags.tolist()
-            for index, filled in enumerate(self.filled):
-                if not filled and used[index] > 0:
-                    self.parameters[index].grad = self.views[index]
-        self.filled = [False] * len(self.parameters)
-        self.waiting = len(self.parameters)
 
 
 class Engine:
@@ -142,7 +62,8 @@ class Engine:
 
     `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
     None the engine starts with one bucket a tensor in reverse order of registration, learns the order in which
-    gradients really become ready from the first backward pass on rank 0, and continues in that order.
+    gradients really become ready from the first backward pass on rank 0, and continues in that order. `copies` None is
+    the fastest way for the group's backend; `compress` sends fp32 gradients as bf16.
     Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
     """
 
@@ -156,12 +77,16 @@ class Engine:
         overlap: bool = True,
         wait: Wait = "backward",
         note: Callable[[str], None] | None = None,
+        copies: Copies | None = None,
+        compress: Compress | None = None,
     ) -> None:
         self.group = group if group is not None else (dist.group.WORLD if dist.is_initialized() else None)
         self.world_size = dist.get_world_size(self.group) if dist.is_initialized() else 1
         self.overlap = overlap
         self.wait: Wait = wait
         self.communicate = dist.is_initialized() and workers_of(self.group) > 1
+        self.copies = chosen_copies(copies, dist.get_backend(self.group) if dist.is_initialized() else "", compress)
+        self.compress = compress
         self.parameters = trainable(model)
         self._learn_order = buckets is None
         self._seen: list[str] = []
@@ -184,8 +109,16 @@ class Engine:
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
         scale = 1.0 / self.world_size
-        travels = self.communicate
-        self.buckets = [Bucket([self.parameters[n] for n in names], scale, travels=travels) for names in plan]
+        self.buckets = [
+            bucket_of(
+                [self.parameters[n] for n in names],
+                scale,
+                self.copies,
+                compress=self.compress,
+                travels=self.communicate,
+            )
+            for names in plan
+        ]
         self.place = {
             name: (bucket, index)
             for bucket, names in zip(self.buckets, plan, strict=True)
@@ -233,18 +166,14 @@ class Engine:
     def _launch(self, bucket: Bucket) -> None:
         if not bucket.travels:
             return
-        if bucket.waiting:
-            bucket.fill_missing()
-        else:
-            bucket.flags.fill_(bucket.scale)
+        bucket.complete()
         if self.watch is None:
             bucket.work = self._all_reduce(bucket)
         else:
             bucket.work = self.watch(bucket.grad_bytes, lambda: self._all_reduce(bucket))
 
     def _all_reduce(self, bucket: Bucket) -> Travelling:
-        work: Travelling = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
-        return work
+        return bucket.send(self.group)
 
     def _backward_ended(self) -> None:
         self._armed = False
@@ -267,8 +196,7 @@ class Engine:
             if bucket.work is not None:
                 bucket.finish()
             else:
-                bucket.filled = [False] * len(bucket.parameters)
-                bucket.waiting = len(bucket.parameters)
+                bucket.empty()
         self._next = 0
         if self._learn_order:
             self._adopt_order()

@@ -489,3 +489,11 @@ def without_bytes() -> list[Layer]:
 def test_records_that_cannot_be_planned(update: dict[str, object], sentence: str) -> None:
     with pytest.raises(RecordError, match=sentence):
         measured(record().model_copy(update=update), "made")
+
+
+def test_a_record_of_compressed_gradients_is_refused() -> None:
+    was = record()
+    narrowed = was.model_copy(update={"spec": was.spec.model_copy(update={"compress": "bf16"})})
+    with pytest.raises(SpecError, match="'run' was measured with gradients compressed to bf16") as caught:
+        measured(narrowed, "run")
+    assert caught.value.hint == "profile it again without --compress"

@@ -77,7 +77,8 @@ def test_common_time_takes_the_offset_out_and_interpolates_drift():
 class FakeGroup:
     """Two ranks, of which this is the first; all-reduces take alpha + beta · bytes of a fake clock."""
 
-    def __init__(self, clock, alpha_s, beta_s_per_byte, world=2):
+    def __init__(self, clock, alpha_s, beta_s_per_byte, world=2, wire=torch.float32):
+        self.wire = wire
         self.clock, self.alpha_s, self.beta_s_per_byte, self.world = clock, alpha_s, beta_s_per_byte, world
         self.reduced = []
 
@@ -95,11 +96,11 @@ class FakeGroup:
         assert group_src == 0
 
     def all_reduce(self, tensor, group, async_op=False):
-        assert tensor.dtype == torch.float32
-        nbytes = tensor.numel() * 4
         if not async_op:
-            assert nbytes == 4, "only the alignment is synchronous"
+            assert tensor.numel() == 1, "only the alignment is synchronous"
             return None
+        assert tensor.dtype == self.wire
+        nbytes = tensor.nbytes
         self.reduced.append(nbytes)
         return types.SimpleNamespace(wait=lambda: self.clock.advance(self.alpha_s + self.beta_s_per_byte * nbytes))
 
@@ -108,6 +109,7 @@ def measure(monkeypatch, sizes_bytes, **options):
     clock = FakeClock()
     group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20)
     monkeypatch.setattr(collectives, "dist", group)
+    monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     return measure_all_reduce(sizes_bytes, "cpu", None, clock=clock, **options), group, clock
 
 
@@ -125,6 +127,18 @@ def test_measurement_gives_back_the_cost_of_each_size(monkeypatch):
     mixed = group.reduced[4:]
     assert sorted(mixed) == sorted(sizes_bytes * 6)
     assert mixed != sorted(mixed)
+
+
+def test_compressed_gradients_are_timed_as_they_travel_and_kept_by_their_own_size(monkeypatch):
+    clock = FakeClock()
+    group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20, wire=torch.bfloat16)
+    monkeypatch.setattr(collectives, "dist", group)
+    monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
+    raw = measure_all_reduce([4096, 65536], "cpu", None, clock=clock, repetitions=2, wire=torch.bfloat16)
+    assert set(group.reduced) == {2048, 32768}
+    for found, size in zip(cost_points([raw]), [4096, 65536], strict=True):
+        assert found.nbytes == size
+        assert found.transfer_s == pytest.approx(2**-10 + size / 2 * 2**-20, abs=3e-9)
 
 
 def test_the_order_is_the_same_for_the_same_seed(monkeypatch):
@@ -158,6 +172,7 @@ def test_a_group_of_one_and_no_repetitions_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="0 repetitions"):
         measure(monkeypatch, [1024], repetitions=0)
     monkeypatch.setattr(collectives, "dist", FakeGroup(FakeClock(), 0.0, 0.0, world=1))
+    monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     with pytest.raises(ValueError, match="at least two ranks"):
         measure_all_reduce([1024], "cpu", None, clock=FakeClock())
 
@@ -199,7 +214,9 @@ class FakeCuda:
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         monkeypatch.setattr(torch.cuda, "stream", self.stream)
         zeros = torch.zeros
-        monkeypatch.setattr(torch, "zeros", lambda size, device: self.on_gpu(zeros(size)))
+        monkeypatch.setattr(
+            torch, "zeros", lambda size, device, dtype=torch.float32: self.on_gpu(zeros(size, dtype=dtype))
+        )
 
     class Stream:
         def __init__(self, cuda):
@@ -239,6 +256,7 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     monkeypatch.setattr(collectives, "clock_offsets", lambda group, device: ClockOffsets(0.0, [0.0, 0.0], [0.0, 0.0]))
     monkeypatch.setattr(collectives, "_agree", lambda counts, group, device: counts)
     monkeypatch.setattr(collectives, "dist", Group(clock, alpha_s=2**-10, beta_s_per_byte=2**-20))
+    monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     raw = measure_all_reduce([1024, 4096], "cuda", None, clock=clock, repetitions=2, seconds_budget=100.0)
 
     assert cuda.log[0] == ("waits for", "compute")

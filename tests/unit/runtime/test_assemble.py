@@ -7,7 +7,17 @@ from typing import Any, Literal
 import pytest
 
 from xbench.errors import SpecError
-from xbench.records import Comparison, Environment, FabricRecord, Parity, WorkloadRecord, dump, loads
+from xbench.records import (
+    Comparison,
+    CostModel,
+    CostPoint,
+    Environment,
+    FabricRecord,
+    Parity,
+    WorkloadRecord,
+    dump,
+    loads,
+)
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.run import RunRequest, check_request
@@ -193,3 +203,17 @@ def test_requests_that_cannot_work(
     asked.reference = reference
     with pytest.raises(SpecError, match=message):
         check_request(asked)
+
+
+@pytest.mark.parametrize(("compress", "bits_per_s"), [(None, 8e6), ("bf16", 4e6)])
+def test_bus_bandwidth_is_of_the_bytes_that_travelled(compress: str | None, bits_per_s: float) -> None:
+    """Sizes of collectives are those before compression: 1 MB in a second between two ranks."""
+    run = RunSpec(kind="profile", workloads=(A,), fabric=LOCAL, compress=compress)  # type: ignore[arg-type]
+    collector = Collector(run, [4])
+    collector.jobs[0].cost_model = CostModel(
+        backend="gloo", world_size=2, alpha_s=0.0, beta_s_per_byte=1e-6, alpha_ci95=(0, 0), beta_ci95=(1e-6, 1e-6),
+        max_relative_residual=0.0,
+        points=[CostPoint(nbytes=10**6, transfer_s=1.0, ci95=(1, 1), wait_s=0.0, repetitions=1)],
+    )  # fmt: skip
+    record = profile_record(run, frame((A,)), collector, complete=True, error=None)
+    assert record.fabric.allreduce_bps == pytest.approx(bits_per_s)

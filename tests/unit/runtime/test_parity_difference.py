@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from xbench.records import Parity
-from xbench.runtime.parity import TOLERANCE, Beside, largest_difference
+from xbench.runtime.parity import COMPRESSED_TOLERANCE, TOLERANCE, Beside, compressed, largest_difference, mean
 
 START = {"weight": torch.zeros(3), "bias": torch.zeros(1)}
 
@@ -68,6 +68,35 @@ def test_no_number_is_the_worst() -> None:
     assert name == "weight"
 
 
+# --- compressed gradients: means in place of maxima -------------------------------------------------------------------
+
+
+def flipped(count: int, of: int) -> tuple[float, str | None]:
+    """A step of 0.1 in each element, of which some went the other way."""
+    start, there = {"weight": torch.zeros(of)}, {"weight": torch.full((of,), 0.1)}
+    here = {"weight": torch.where(torch.arange(of) < count, -0.1, 0.1)}
+    return largest_difference(here, there, start, reordered=False, size=mean)
+
+
+def test_few_elements_that_went_the_other_way_pass_as_a_mean_alone() -> None:
+    difference, name = flipped(2, 64)
+    assert name == "weight"
+    assert difference == pytest.approx(2 * 2 / 64, rel=1e-3)
+    assert difference < COMPRESSED_TOLERANCE
+    start, there = {"weight": torch.zeros(2)}, {"weight": torch.full((2,), 0.1)}
+    worst, _ = largest_difference({"weight": torch.tensor([0.1, -0.1])}, there, start, reordered=False)
+    assert worst == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("wrong", "off"), [(0.0, 1.0), (0.05, 0.5), (0.2, 1.0), (-0.1, 2.0)])
+def test_a_wrong_schedule_is_seen_in_the_mean(wrong: float, off: float) -> None:
+    """A layer that was forgotten, averaged twice over two ranks, summed and not averaged, and one turned round."""
+    difference, name = largest_difference(moved(wrong, 0.01), moved(0.1, 0.01), START, reordered=True, size=mean)
+    assert name == "weight"
+    assert difference == pytest.approx(off, rel=0.01)
+    assert difference > COMPRESSED_TOLERANCE
+
+
 # --- the gate's steps beside DDP's ------------------------------------------------------------------------------------
 
 DDP = (0.1, 0.01)
@@ -86,14 +115,15 @@ class Trained:
 class Rank(threading.Thread):
     """One rank's side of the gate, whose schedule adds these to the weight and the bias, step by step."""
 
-    def __init__(self, group: Any, updates: Sequence[tuple[float, float]]) -> None:
+    def __init__(self, group: Any, updates: Sequence[tuple[float, float]], compressed: bool) -> None:
         super().__init__(daemon=True)
-        self.group, self.updates = group, updates
+        self.group, self.updates, self.compressed = group, updates, compressed
         self.parity: Parity | None = None
 
     def run(self) -> None:
         trained: Any = Trained()
-        beside = Beside(trained, [moved(DDP[0] * k, DDP[1] * k) for k in range(4)], self.group)
+        beside = Beside(trained, [moved(DDP[0] * k, DDP[1] * k) for k in range(4)], self.group,
+                        compressed=self.compressed)  # fmt: skip
         for weight, bias in self.updates:
             with torch.no_grad():
                 trained.model.weight += weight
@@ -105,8 +135,8 @@ class Rank(threading.Thread):
 class Group:
     """Ranks that are threads: gathers what each of them says."""
 
-    def __init__(self, *updates: Sequence[tuple[float, float]]) -> None:
-        self.ranks = [Rank(self, each) for each in updates]
+    def __init__(self, *updates: Sequence[tuple[float, float]], compressed: bool) -> None:
+        self.ranks = [Rank(self, each, compressed) for each in updates]
         self.said: dict[int, object] = {}
         self.all_said = threading.Barrier(len(updates), timeout=10)
 
@@ -117,9 +147,11 @@ class Group:
         found[:] = [self.said[rank.ident or 0] for rank in self.ranks]
 
 
-def verdict(monkeypatch: pytest.MonkeyPatch, *updates: Sequence[tuple[float, float]]) -> Parity:
+def verdict(
+    monkeypatch: pytest.MonkeyPatch, *updates: Sequence[tuple[float, float]], compressed: bool = False
+) -> Parity:
     """What the gate says of a schedule whose ranks make these updates, one sequence a rank."""
-    group = Group(*updates)
+    group = Group(*updates, compressed=compressed)
     monkeypatch.setattr(dist, "get_world_size", lambda group: len(group.ranks))
     monkeypatch.setattr(dist, "all_gather_object", lambda found, said, group: group.gather(found, said, group))
     for rank in group.ranks:
@@ -176,3 +208,17 @@ def test_a_gradient_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch
     assert not found.ok
     assert found.max_relative_difference is None
     assert "bias" in (found.message or "")
+
+
+def test_compressed_gradients_have_a_tolerance_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = [[(0.105, 0.0095)] * 3] * 2
+    exact, wide = verdict(monkeypatch, *near), verdict(monkeypatch, *near, compressed=True)
+    assert (exact.ok, exact.tolerance) == (False, TOLERANCE)
+    assert (wide.ok, wide.tolerance) == (True, COMPRESSED_TOLERANCE)
+    assert wide.max_relative_difference == pytest.approx(0.05, rel=0.02)
+    forgotten = verdict(monkeypatch, *[[(0.1, 0.0)] * 3] * 2, compressed=True)
+    assert not forgotten.ok
+    assert "(tolerance 0.25)" in (forgotten.message or "")
+    unequal = verdict(monkeypatch, [DDP] * 3, [(0.1, 0.01 + 1e-8)] * 3, compressed=True)
+    assert not unequal.ok
+    assert "tolerance 0.25 in place of 0.02" in compressed("bf16")

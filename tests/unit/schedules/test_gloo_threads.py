@@ -37,7 +37,7 @@ def named_thread(name: str) -> Iterator[int]:
 
 def test_only_gloo_s_threads_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(gloo_threads, "_favour", asked.append)
+    monkeypatch.setattr(gloo_threads, "favour_thread", asked.append)
     with named_thread("pt_gloo_runloop") as gloo, named_thread("somebody"):
         assert gloo_threads.favour_gloo_threads() == 1
     assert asked == [gloo]

@@ -1,0 +1,217 @@
+"""Buckets of two ranks in one process: what each way of carrying gradients sends, and what it hands back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import xbench
+from xbench.errors import SpecError
+from xbench.schedules.bucket import Bucket, Coalesced, Fused, Views, bucket_of
+from xbench.schedules.copies import BEST, chosen_copies
+
+WAYS = ("views", "coalesced", "fused")
+
+
+class Arrived:
+    """A collective that has ended."""
+
+    def wait(self) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def parameters() -> list[Parameter]:
+    """A small one, a channels-last one, a transposed one that is dense, and one that is not."""
+    torch.manual_seed(0)
+    return [
+        Parameter(torch.randn(3)),
+        Parameter(torch.randn(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)),
+        Parameter(torch.randn(5, 4).t()),
+        Parameter(torch.randn(4, 6)[:, ::2]),
+    ]
+
+
+def gradients(parameters: list[Parameter], rank: int) -> list[Tensor]:
+    torch.manual_seed(10 + rank)
+    return [torch.randn(p.shape) for p in parameters]
+
+
+def sent(bucket: Any) -> list[Tensor]:
+    """What a bucket's collective takes."""
+    return [*bucket.tensors, bucket.flags] if isinstance(bucket, Coalesced) else [bucket.flat]
+
+
+def reduce(buckets: list[Bucket]) -> None:
+    """The collective: every rank's tensors become the sum; then all finish."""
+    for together in zip(*map(sent, buckets), strict=True):
+        total = torch.stack([tensor.clone() for tensor in together]).sum(0)
+        for tensor in together:
+            tensor.copy_(total)
+    for bucket in buckets:
+        bucket.work = Arrived()
+        assert bucket.has_arrived()
+        bucket.finish()
+        assert bucket.work is None
+
+
+def ranks(copies: Any, filled: list[set[int]], compress: Any = None) -> list[Bucket]:
+    """A bucket a rank, with gradients of those that are filled, after the collective."""
+    buckets = []
+    for rank, indices in enumerate(filled):
+        bucket = bucket_of(parameters(), 0.5, copies, compress=compress)
+        for index, gradient in enumerate(gradients(bucket.parameters, rank)):
+            if index in indices:
+                bucket.parameters[index].grad = gradient
+                bucket.fill(index)
+        assert bucket.waiting == len(bucket.parameters) - len(indices)
+        bucket.complete()
+        buckets.append(bucket)
+    reduce(buckets)
+    return buckets
+
+
+@pytest.mark.parametrize("copies", WAYS)
+def test_gradients_become_the_mean(copies: Any) -> None:
+    for bucket in ranks(copies, [{0, 1, 2, 3}, {0, 1, 2, 3}]):
+        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
+        for parameter, a, b in zip(bucket.parameters, ours, theirs, strict=True):
+            assert parameter.grad is not None
+            assert torch.equal(parameter.grad, a * 0.5 + b * 0.5)
+        assert bucket.waiting == 4
+        assert bucket.filled == [False] * 4
+
+
+@pytest.mark.parametrize("copies", WAYS)
+def test_a_gradient_that_one_rank_lacks_counts_as_zero_and_one_that_all_lack_stays_none(copies: Any) -> None:
+    for bucket in ranks(copies, [{0, 1}, {0, 2}]):
+        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
+        found = [parameter.grad for parameter in bucket.parameters]
+        assert torch.equal(found[0], ours[0] * 0.5 + theirs[0] * 0.5)  # type: ignore[arg-type]
+        assert torch.equal(found[1], ours[1] * 0.5)  # type: ignore[arg-type]
+        assert torch.equal(found[2], theirs[2] * 0.5)  # type: ignore[arg-type]
+        assert found[3] is None
+
+
+@pytest.mark.parametrize("copies", WAYS)
+def test_a_second_step_starts_afresh(copies: Any) -> None:
+    """Into gradients that were zeroed in place, or were set to None."""
+    buckets = ranks(copies, [{0, 1, 2, 3}, {0, 1}])
+    for rank, bucket in enumerate(buckets):
+        for index, parameter in enumerate(bucket.parameters):
+            if index % 2:
+                parameter.grad = torch.full_like(parameter, rank + 1.0)
+            else:
+                assert parameter.grad is not None
+                parameter.grad.fill_(rank + 1.0)
+            bucket.fill(index)
+        bucket.complete()
+    reduce(buckets)
+    for bucket in buckets:
+        for parameter in bucket.parameters:
+            assert torch.equal(parameter.grad, torch.full_like(parameter, 1.5))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("copies", WAYS)
+def test_bytes_are_those_of_the_gradients(copies: Any) -> None:
+    assert bucket_of(parameters(), 0.5, copies).grad_bytes == 4 * (3 + 24 + 20 + 12)
+
+
+def test_views_lie_close_and_fused_slices_where_16_bytes_begin() -> None:
+    views, fused = bucket_of(parameters(), 1.0, "views"), bucket_of(parameters(), 1.0, "fused")
+    assert isinstance(views, Views)
+    assert isinstance(fused, Fused)
+    assert views.layout.offsets == (0, 3, 27, 47, 59)
+    assert views.flat.numel() == 59 + 4
+    assert fused.layout.offsets == (0, 4, 28, 48, 60)
+    half = bucket_of([Parameter(torch.zeros(3, dtype=torch.bfloat16))] * 2, 1.0, "fused")
+    assert isinstance(half, Fused)
+    assert half.layout.offsets == (0, 8, 16)
+
+
+def test_after_the_collective_gradients_are_slices_but_for_coalesced() -> None:
+    for copies in ("views", "fused"):
+        bucket = ranks(copies, [{0, 1, 2, 3}] * 2)[0]
+        assert isinstance(bucket, Views)
+        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+            assert parameter.grad is not None
+            assert parameter.grad.data_ptr() == view.data_ptr()
+            if parameter.is_contiguous() or parameter.dim() == 4:
+                assert parameter.grad.stride() == parameter.stride()
+
+
+def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:
+    bucket = bucket_of(parameters(), 1.0, "fused", travels=False)
+    assert type(bucket) is Bucket
+    assert not bucket.travels
+    bucket.fill(2)
+    assert bucket.waiting == 3
+    bucket.empty()
+    assert bucket.waiting == 4
+    assert bucket.parameters[2].grad is None
+
+
+def test_each_backend_has_a_best_way() -> None:
+    for backend in ("gloo", "nccl"):
+        assert chosen_copies(None, backend) == BEST[backend]
+        assert chosen_copies("coalesced", backend) == "coalesced"
+        assert chosen_copies("fused", backend, "bf16") == "fused"
+        assert chosen_copies(None, backend, "bf16") != "coalesced"
+    assert chosen_copies(None, "mpi") == "views"
+    assert set(BEST.values()) <= set(WAYS)
+
+
+def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
+    with pytest.raises(SpecError, match="copies 'coalesced' sends gradients where they lie") as caught:
+        chosen_copies("coalesced", "gloo", "bf16")
+    assert caught.value.hint == "copies 'fused' compresses while it copies"
+    with pytest.raises(SpecError, match="copies 'coalesced'"):
+        xbench.attach(torch.nn.Linear(2, 2), copies="coalesced", compress="bf16")
+
+
+COMPRESSING = ("views", "fused")
+
+
+@pytest.mark.parametrize("copies", COMPRESSING)
+def test_compressed_gradients_are_rounded_once_by_each_rank_and_once_by_the_sum(copies: Any) -> None:
+    for bucket in ranks(copies, [{0, 1, 2, 3}, {0, 1, 2, 3}], compress="bf16"):
+        assert isinstance(bucket, Views)
+        assert bucket.flat.dtype == torch.bfloat16
+        assert bucket.grad_bytes == 4 * (3 + 24 + 20 + 12)
+        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
+        for parameter, a, b in zip(bucket.parameters, ours, theirs, strict=True):
+            assert parameter.grad is not None
+            assert parameter.grad.dtype == torch.float32
+            assert not parameter.grad._is_view()
+            assert torch.equal(parameter.grad, ((a / 2).bfloat16() + (b / 2).bfloat16()).float())
+
+
+@pytest.mark.parametrize("copies", COMPRESSING)
+def test_compressed_gradients_may_be_missing(copies: Any) -> None:
+    for bucket in ranks(copies, [{0, 1}, {0, 2}], compress="bf16"):
+        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
+        found = [parameter.grad for parameter in bucket.parameters]
+        assert torch.equal(found[0], ((ours[0] / 2).bfloat16() + (theirs[0] / 2).bfloat16()).float())  # type: ignore[arg-type]
+        assert torch.equal(found[1], (ours[1] / 2).bfloat16().float())  # type: ignore[arg-type]
+        assert torch.equal(found[2], (theirs[2] / 2).bfloat16().float())  # type: ignore[arg-type]
+        assert found[3] is None
+
+
+@pytest.mark.parametrize("copies", COMPRESSING)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_dtypes_travel_as_they_are(copies: Any, dtype: torch.dtype) -> None:
+    bucket = bucket_of([Parameter(torch.zeros(3, dtype=dtype))], 0.5, copies, compress="bf16")
+    assert isinstance(bucket, Views)
+    assert bucket.flat.dtype == dtype
+    assert not bucket.narrowed
+
+
+def test_a_model_with_nothing_to_compress_is_told_so() -> None:
+    with pytest.warns(UserWarning, match="there is nothing to compress to bf16: no gradient of this model is fp32"):
+        xbench.attach(torch.nn.Linear(2, 2).bfloat16(), compress="bf16")

@@ -1,0 +1,201 @@
+"""Build the CUDA sources where they are first used, keep the library, load it.
+
+The sources know nothing of torch: they export plain functions of addresses, sizes and a stream, so one call of nvcc
+makes one shared library in seconds, and ctypes loads it into any Python with any torch. It is kept in $XBENCH_CACHE,
+else $XDG_CACHE_HOME/xbench, else ~/.cache/xbench, under a name that holds a hash of the sources, the flags and nvcc's
+version, so nothing old is ever taken for new. Ranks that start at once build once: the others wait for a lock. A build
+is written beside its place and moved there whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xbench.errors import KernelError
+
+if TYPE_CHECKING:
+    import torch
+
+SHIPPED = ("80", "90", "100")
+"""Compute capabilities that the sources are held to compile for: A100, H100 and H200, B200."""
+
+FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
+BUILD_S = 600.0
+_PACKAGE = Path(__file__).parent.parent
+
+_address = ctypes.c_void_p
+_FUNCTIONS = {
+    name: [_address, _address, _address, ctypes.c_int, _address, ctypes.c_int, ctypes.c_int, ctypes.c_double, _address]
+    for name in ("xbench_pack", "xbench_unpack")
+} | {
+    "xbench_ready": [],
+    "xbench_wait": [ctypes.c_uint64, ctypes.c_int, _address, ctypes.c_uint64, _address],
+    "xbench_timer_step": [_address, _address],
+    "xbench_error_text": [ctypes.c_int],
+}
+EXPORTS = tuple(_FUNCTIONS)
+"""What the library exports. All return a cudaError_t, but for the text of one."""
+
+
+def sources() -> list[Path]:
+    """The .cu files: inside an installed package, beside it in a checkout. Raises KernelError where there are none."""
+    for folder in (_PACKAGE / "cuda", _PACKAGE.parent / "cuda"):
+        found = sorted(folder.glob("*.cu"))
+        if found:
+            return found
+    raise KernelError("the CUDA sources are not installed beside xbench", hint="install it again, or use a checkout")
+
+
+def find_nvcc() -> str | None:
+    """nvcc's path: of $CUDA_HOME or $CUDA_PATH, on the PATH, or of /usr/local/cuda; None where there is none."""
+    homes = [home for variable in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(variable))]
+    for place in [*(f"{home}/bin/nvcc" for home in homes), "nvcc", "/usr/local/cuda/bin/nvcc"]:
+        found = shutil.which(place)
+        if found is not None:
+            return found
+    return None
+
+
+@functools.cache
+def nvcc_version(nvcc: str) -> str:
+    """What `nvcc --version` says of the release, on one line. Raises KernelError where it cannot be asked."""
+    try:
+        done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(f"{nvcc} cannot be run: {error}") from None
+    lines = done.stdout.split("\n")
+    release = next((line for line in lines if "release" in line), "")
+    if done.returncode != 0 or not release:
+        raise KernelError(f"{nvcc} does not tell its version", detail=done.stdout + done.stderr)
+    return release.strip()
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept: see the module's docstring. Raises KernelError for a user without a home."""
+    own = os.environ.get("XBENCH_CACHE")
+    if own:
+        return Path(own)
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(home) if home else Path.home() / ".cache") / "xbench"
+    except RuntimeError:
+        raise KernelError("there is no home folder to keep the CUDA kernels in", hint="set XBENCH_CACHE") from None
+
+
+def built(architectures: Sequence[str]) -> Path:
+    """The library for these compute capabilities ('90' is 9.0), built if it is not kept yet.
+
+    Raises KernelError in one sentence: no nvcc, no sources, no place to keep it, or nvcc's first error.
+    """
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise KernelError("there is no nvcc to build the CUDA kernels with", hint="set CUDA_HOME to a CUDA toolkit")
+    files = sources()
+    flags = [*FLAGS, *(f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures)]
+    digest = hashlib.sha256("\n".join([nvcc_version(nvcc), *flags]).encode())
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    folder = cache_folder()
+    place = folder / f"kernels-{digest.hexdigest()[:16]}.so"
+    if place.exists():
+        return place
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(place.with_suffix(".lock")):
+            if not place.exists():
+                _compile([nvcc, *flags, *map(str, files)], place)
+    except OSError as error:
+        raise KernelError(f"the CUDA kernels cannot be kept in {folder}: {error.strerror or error}",
+                          hint="set XBENCH_CACHE to a folder that can be written to") from None  # fmt: skip
+    return place
+
+
+def for_gpu(device: torch.device) -> ctypes.CDLL | KernelError:
+    """The library for a GPU, built and tried once a process, or why there is none."""
+    import torch
+
+    return _for_gpu(device.index if device.index is not None else torch.cuda.current_device())
+
+
+@functools.cache
+def _for_gpu(index: int) -> ctypes.CDLL | KernelError:
+    import torch
+
+    try:
+        if torch.version.cuda is None:
+            raise KernelError("this torch was not built for CUDA")
+        major, minor = torch.cuda.get_device_capability(index)
+        library = declared(built([f"{major}{minor}"]))
+        with torch.cuda.device(index):
+            check(library, library.xbench_ready(), "the CUDA kernels do not run here")
+    except KernelError as error:
+        return error
+    return library
+
+
+def declared(path: Path) -> ctypes.CDLL:
+    """Load a library and declare what it exports. Raises KernelError where it is not one of ours."""
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, arguments in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.argtypes = arguments
+            function.restype = ctypes.c_char_p if name == "xbench_error_text" else ctypes.c_int
+    except (OSError, AttributeError) as error:
+        raise KernelError(f"the built CUDA kernels cannot be loaded: {error}", hint=f"remove {path}") from None
+    return library
+
+
+def check(library: ctypes.CDLL, code: int, what: str) -> None:
+    """Raise KernelError for a call that did not return cudaSuccess."""
+    if code != 0:
+        text = library.xbench_error_text(code)
+        raise KernelError(f"{what}: {text.decode() if text else 'CUDA error'} (CUDA error {code})")
+
+
+def _compile(command: Sequence[str], place: Path) -> None:
+    """Run nvcc into a temporary file and move that to its place. Raises KernelError and OSError."""
+    handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.stem}.", suffix=".so")
+    os.close(handle)
+    try:
+        try:
+            done = subprocess.run([*command, "-o", temporary], capture_output=True, text=True, timeout=BUILD_S)
+        except subprocess.TimeoutExpired:
+            raise KernelError(f"nvcc did not build the CUDA kernels within {BUILD_S:.0f} s") from None
+        if done.returncode != 0:
+            raise KernelError(f"nvcc cannot build the CUDA kernels: {_first_error(done)}", detail=done.stderr)
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, place)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _first_error(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else f"exit {done.returncode}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file; a file system without locks has none, and the move into place is whole all the same."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,0 +1,164 @@
+"""Gradients into and out of a bucket: one kernel launch for many tensors on a GPU, torch operations elsewhere.
+
+A bucket is one flat buffer, and a `Layout` says where each tensor's slice begins. Elements go in memory order, so a
+channels-last tensor stays channels-last in its slice. `pack` writes slice = tensor · scale, `unpack` writes tensor =
+slice · scale. fp32 tensors may travel in a bf16 buffer. The product is rounded to the tensor's own precision (bf16 and
+fp16: to fp32), then to the destination's, to nearest even; NaN stays NaN. Kernel (`cuda/pack.cu`) and twin agree bit
+for bit, but for the payload of a NaN.
+
+A GPU without nvcc, or with one that cannot build, gets the twin, and one warning says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xbench.errors import KernelError
+from xbench.kernels import build
+
+WIDE_BYTES = 16
+"""A slice that begins on a multiple of this is read and written this many bytes at a time."""
+
+_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
+_NARROWED = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where tensors lie in a flat buffer: `elements[i]` from `offsets[i]` on, in a buffer of `length` elements."""
+
+    elements: tuple[int, ...]
+    offsets: tuple[int, ...]
+    length: int
+
+    @classmethod
+    def of(cls, elements: Sequence[int], align: int = 1) -> Layout:
+        """One after the other, each slice beginning on a multiple of `align` elements. Raises ValueError below 1."""
+        if align < 1:
+            raise ValueError(f"slices cannot be aligned to {align} elements")
+        ends = itertools.accumulate(elements, lambda end, count: -(-end // align) * align + count, initial=0)
+        offsets = [-(-end // align) * align for end in ends]
+        last = offsets[len(elements) - 1] + elements[-1] if elements else 0
+        return cls(tuple(elements), tuple(offsets[: len(elements)]), last)
+
+    @functools.cached_property
+    def arrays(self) -> tuple[Any, Any]:
+        """`elements` and `offsets` as C has them."""
+        numbers = ctypes.c_longlong * len(self.elements)
+        return numbers(*self.elements), numbers(*self.offsets)
+
+
+def pack(tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float = 1.0) -> None:
+    """Write each tensor, times `scale`, into its slice of `flat`; a tensor may be its slice.
+
+    `tensors`: dense, of one dtype, on the device of `flat`, with the layout's numbers of elements. `flat` (length,),
+    of the same dtype, or bf16 for fp32 tensors. Raises ValueError for anything else, KernelError for a failed launch.
+    """
+    _check(tensors, flat, layout)
+    library = _library(flat)
+    if library is None:
+        pack_twin(tensors, flat, layout, scale)
+    else:
+        _launch(library, "xbench_pack", tensors, flat, layout, scale)
+
+
+def unpack(flat: Tensor, tensors: Sequence[Tensor], layout: Layout, scale: float = 1.0) -> None:
+    """Write each slice of `flat`, times `scale`, into its tensor. Shapes, dtypes and errors are those of `pack`."""
+    _check(tensors, flat, layout)
+    library = _library(flat)
+    if library is None:
+        unpack_twin(flat, tensors, layout, scale)
+    else:
+        _launch(library, "xbench_unpack", tensors, flat, layout, scale)
+
+
+def pack_twin(tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float = 1.0) -> None:
+    """`pack` in torch operations."""
+    for tensor, part in zip(tensors, slices(flat, layout, tensors), strict=True):
+        torch.mul(tensor, scale, out=part)
+
+
+def unpack_twin(flat: Tensor, tensors: Sequence[Tensor], layout: Layout, scale: float = 1.0) -> None:
+    """`unpack` in torch operations."""
+    for tensor, part in zip(tensors, slices(flat, layout, tensors), strict=True):
+        tensor.copy_(part)  # the tensor is the wider of the two, and the product is taken there
+        if scale != 1.0:
+            tensor.mul_(scale)
+
+
+def slices(flat: Tensor, layout: Layout, like: Sequence[Tensor]) -> list[Tensor]:
+    """Views of the slices with the shapes and strides of `like`, which are dense."""
+    pieces = zip(layout.offsets, layout.elements, like, strict=True)
+    return [flat[at : at + count].as_strided(t.size(), t.stride()) for at, count, t in pieces]
+
+
+def told(device: torch.device) -> str:
+    """What `pack` and `unpack` use on this device: for a reader of the record."""
+    if device.type != "cuda":
+        return "gradients are packed by torch operations"
+    found = build.for_gpu(device)
+    if isinstance(found, KernelError):
+        return f"gradients are packed by torch operations: {found}"
+    return "gradients are packed by the CUDA kernel"
+
+
+def _check(tensors: Sequence[Tensor], flat: Tensor, layout: Layout) -> None:
+    if len(tensors) != len(layout.elements):
+        raise ValueError(f"{len(tensors)} tensors do not fit a layout of {len(layout.elements)}")
+    if flat.dim() != 1 or not flat.is_contiguous() or flat.numel() < layout.length:
+        raise ValueError(f"the buffer must be flat and hold {layout.length} elements: it is {tuple(flat.shape)}")
+    if not tensors:
+        return
+    dtype = tensors[0].dtype
+    if flat.dtype not in _KINDS or not (dtype == flat.dtype or (dtype, flat.dtype) == _NARROWED):
+        raise ValueError(f"{dtype} tensors do not travel in a {flat.dtype} buffer")
+    for tensor, count in zip(tensors, layout.elements, strict=True):
+        if tensor.numel() != count or tensor.dtype != dtype or tensor.device != flat.device:
+            raise ValueError(
+                f"a tensor of {tensor.numel()} {tensor.dtype} elements on {tensor.device} is no slice of {count} "
+                f"{dtype} elements on {flat.device}"
+            )
+        if not (tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor)):
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not dense")
+
+
+def _library(flat: Tensor) -> ctypes.CDLL | None:
+    """The kernels for the buffer's device; None where the twin has to do."""
+    if not flat.is_cuda:
+        return None
+    found = build.for_gpu(flat.device)
+    if isinstance(found, KernelError):
+        _warn(str(found))
+        return None
+    return found
+
+
+@functools.cache
+def _warn(why: str) -> None:
+    """Once a process."""
+    warnings.warn(f"xbench uses torch operations in place of its CUDA kernels: {why}", stacklevel=2)
+
+
+def _launch(
+    library: ctypes.CDLL, name: str, tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float
+) -> None:
+    if not tensors:
+        return
+    elements, offsets = layout.arrays
+    addresses = (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+    kinds = _KINDS[tensors[0].dtype], _KINDS[flat.dtype]
+    stream = torch.cuda.current_stream(flat.device).cuda_stream
+    with torch.cuda.device(flat.device):
+        code = getattr(library, name)(
+            addresses, elements, offsets, len(tensors), flat.data_ptr(), *kinds, scale, stream
+        )
+    build.check(library, code, f"{name.removeprefix('xbench_')} of {len(tensors)} gradients")

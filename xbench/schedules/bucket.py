@@ -1,0 +1,301 @@
+"""A bucket: gradients that travel together in one collective, and three ways to get them there and back.
+
+- **views**: a gradient is scaled by 1/world while it is copied into its bucket, one at a time, as soon as it is ready
+  (on a CPU it is still in the cache then). After the collective `parameter.grad` *is* the slice of the bucket.
+- **coalesced**: nothing is copied. Gradients stay where they are, are scaled there when all of the bucket are ready,
+  and one coalesced collective takes them all. (Gloo, which has no such thing, copies them inside.) The exception is a
+  gradient whose memory another tensor has too, which the backward pass may still read: that one is copied.
+- **fused**: when all are ready, one kernel copies them in, scaled (`kernels.pack`); afterwards as with views. Slices
+  begin on multiples of 16 bytes, so that the kernel can take so many at a time.
+
+Which is best depends on the backend: see `copies`. All three send the same products of gradient and 1/world, and so
+train the same network. One flag a parameter travels along in each.
+
+With `compress="bf16"` fp32 gradients are multiplied by 1/world in fp32, rounded to bf16 on their way into the buffer,
+summed by the backend in bf16, and widened on their way back into `parameter.grad`, which stays fp32: half the bytes,
+and a mean with the rounding of bf16 in it (2⁻⁹ of each rank's part, and of each partial sum). Gradients of other dtypes
+travel as they are. Coalesced collectives take gradients where they lie, so there is nothing to compress on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
+
+from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
+from xbench.spec import Compress, Copies
+
+
+class Travelling(Protocol):
+    """A collective under way, as far as the engine needs to know it: a `dist.Work`, or a watched one."""
+
+    def wait(self) -> bool:
+        """Return when it has arrived."""
+        ...
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        ...
+
+
+def bucket_of(
+    parameters: Sequence[Parameter],
+    scale: float,
+    copies: Copies,
+    *,
+    compress: Compress | None = None,
+    travels: bool = True,
+) -> Bucket:
+    """A bucket of parameters of one dtype, whose gradients are sent times `scale`."""
+    if not travels:
+        return Bucket(parameters, scale)
+    if copies == "coalesced":
+        return Coalesced(parameters, scale)
+    wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
+    return (Fused if copies == "fused" else Views)(parameters, scale, wire)
+
+
+class Bucket:
+    """Parameters, and which of their gradients are there. This base does not travel: a world of one is made of it."""
+
+    travels = False
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+        self.parameters = list(parameters)
+        self.scale = scale
+        # Gradients travel with their parameter's own strides where they are dense (channels-last stays channels-last).
+        self.like = [p if is_dense(p) else torch.empty(p.size(), dtype=p.dtype, device="meta") for p in parameters]
+        self.filled = [False] * len(parameters)
+        self.waiting = len(parameters)
+        self.work: Travelling | None = None
+
+    @property
+    def grad_bytes(self) -> int:
+        """Bytes of the gradients [B], without the flags, and before compression."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters)
+
+    def fill(self, index: int) -> None:
+        """This parameter's gradient has been accumulated."""
+        self.filled[index] = True
+        self.waiting -= 1
+
+    def complete(self) -> None:
+        """Make ready to be sent: zeros for gradients that are not there on this rank, and the flags of all."""
+        raise NotImplementedError
+
+    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+        """Start the collective."""
+        raise NotImplementedError
+
+    def has_arrived(self) -> bool:
+        """Whether `finish` would return at once."""
+        return self.work is None or self.work.is_completed()
+
+    def finish(self) -> None:
+        """Wait for the collective; give gradients to parameters that other ranks used and this one did not."""
+        assert self.work is not None
+        self.work.wait()
+        self.work = None
+        self.hand_back()
+        if self.waiting:
+            used = self.flags.tolist()
+            for index, filled in enumerate(self.filled):
+                if not filled and used[index] > 0:
+                    self.parameters[index].grad = self.sent(index)
+        self.empty()
+
+    def hand_back(self) -> None:
+        """Write what has arrived into this rank's gradients, where they are not what travelled."""
+
+    def empty(self) -> None:
+        """Wait for every gradient again."""
+        self.filled = [False] * len(self.parameters)
+        self.waiting = len(self.parameters)
+
+    flags: Tensor
+    """(parameters,): above zero where a rank had a gradient, once the collective has arrived."""
+
+    def sent(self, index: int) -> Tensor:
+        """What travelled for a parameter that has no gradient on this rank."""
+        raise NotImplementedError
+
+    def _marks(self) -> Tensor:
+        """The flags of this rank, before scaling."""
+        return torch.tensor([1.0 if filled else 0.0 for filled in self.filled], dtype=self.flags.dtype)
+
+
+class Views(Bucket):
+    """One flat buffer, a slice for each parameter and at the end a flag for each."""
+
+    travels = True
+    align_bytes = 1
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype) -> None:
+        super().__init__(parameters, scale)
+        self.narrowed = wire != parameters[0].dtype
+        sizes = [*(p.numel() for p in parameters), len(parameters)]
+        self.layout = Layout.of(sizes, max(1, self.align_bytes // wire.itemsize))
+        self.flat = torch.zeros(self.layout.length, dtype=wire, device=parameters[0].device)
+        self.flags = self.flat[self.layout.offsets[-1] :]
+        self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
+
+    def fill(self, index: int) -> None:
+        """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
+        super().fill(index)
+        parameter, view = self.parameters[index], self.views[index]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.data_ptr() == view.data_ptr():
+            view.mul_(self.scale)
+        else:
+            torch.mul(gradient, self.scale, out=view)
+            if not self.narrowed:
+                parameter.grad = view
+
+    def complete(self) -> None:
+        """See `Bucket.complete`."""
+        if self.waiting:
+            for index, filled in enumerate(self.filled):
+                if not filled:
+                    self.views[index].zero_()
+            self.flags.copy_(self._marks() * self.scale)
+        else:
+            self.flags.fill_(self.scale)
+
+    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+        """See `Bucket.send`."""
+        work: Travelling = dist.all_reduce(self.flat, group=group, async_op=True)
+        return work
+
+    def hand_back(self) -> None:
+        """See `Bucket.hand_back`: narrowed gradients are widened, one at a time."""
+        if self.narrowed:
+            for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
+                if filled:
+                    assert parameter.grad is not None
+                    parameter.grad.copy_(view)
+
+    def sent(self, index: int) -> Tensor:
+        """See `Bucket.sent`."""
+        return self.views[index].to(self.parameters[index].dtype)
+
+
+class Fused(Views):
+    """The same buffer, filled by one kernel when every gradient is there, and emptied by one where it is narrowed."""
+
+    align_bytes = WIDE_BYTES
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype) -> None:
+        super().__init__(parameters, scale, wire)
+        self.all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        count = len(parameters)
+        self.back = Layout(self.layout.elements[:count], self.layout.offsets[:count], self.layout.length)
+
+    def fill(self, index: int) -> None:
+        """The gradient stays where it is until the bucket is full."""
+        Bucket.fill(self, index)
+
+    def complete(self) -> None:
+        """Pack what is there, and the flags with it."""
+        marks = self.all_marks
+        gradients = [
+            _laid_out_as(view, parameter.grad) if filled else torch.zeros_like(view, dtype=parameter.dtype)
+            for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True)
+        ]
+        if self.waiting:
+            marks = self._marks().to(marks)
+        pack([*gradients, marks], self.flat, self.layout, self.scale)
+        for parameter, gradient, view, filled in zip(self.parameters, gradients, self.views, self.filled, strict=True):
+            if filled:
+                parameter.grad = gradient if self.narrowed else view
+
+    def hand_back(self) -> None:
+        """See `Bucket.hand_back`: by one kernel where all gradients are there."""
+        if not self.narrowed or self.waiting:
+            super().hand_back()
+            return
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        unpack(self.flat, gradients, self.back)
+
+
+class Coalesced(Bucket):
+    """Gradients where they are, and one collective that takes many tensors."""
+
+    travels = True
+
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+        super().__init__(parameters, scale)
+        self.flags = torch.zeros(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        self.tensors: list[Tensor] = []
+
+    def complete(self) -> None:
+        """Scale what is there."""
+        if self.waiting:
+            self.flags.copy_(self._marks())
+        else:
+            self.flags.fill_(1.0)
+        self.tensors = []
+        for parameter, like, filled in zip(self.parameters, self.like, self.filled, strict=True):
+            if filled:
+                gradient = _laid_out_as(like, parameter.grad)
+                parameter.grad = gradient.clone() if _is_shared(gradient) else gradient
+                self.tensors.append(parameter.grad)
+            else:
+                self.tensors.append(torch.zeros_like(like, device=parameter.device))
+        torch._foreach_mul_([*self.tensors, self.flags], self.scale)
+
+    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+        """By the group's own method: torch's function for it is to go, and hands back no `Work`."""
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = dist.ReduceOp.SUM
+        options.asyncOp = True
+        chosen = group if group is not None else dist.group.WORLD
+        assert chosen is not None
+        work: Travelling = chosen.allreduce_coalesced([*self.tensors, self.flags], options)
+        return work
+
+    def finish(self) -> None:
+        """See `Bucket.finish`."""
+        super().finish()
+        self.tensors = []
+
+    def sent(self, index: int) -> Tensor:
+        """See `Bucket.sent`."""
+        return self.tensors[index]
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor's elements fill a piece of memory, each once, in whatever order."""
+    dense: bool = torch.ops.aten.is_non_overlapping_and_dense(tensor)
+    return dense
+
+
+def _laid_out_as(like: Tensor, gradient: Tensor | None) -> Tensor:
+    """The gradient in the memory order of `like`, which all ranks send in: a copy where it has another."""
+    assert gradient is not None
+    if gradient.stride() == like.stride() or (gradient.is_contiguous() and like.is_contiguous()):
+        return gradient
+    return torch.empty_strided(like.size(), like.stride(), dtype=gradient.dtype, device=gradient.device).copy_(gradient)
+
+
+def _users(tensor: Tensor) -> int:
+    """How many hold this tensor's memory; torch keeps the count to itself."""
+    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return count
+
+
+_ALONE = _users(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else 0
+
+
+def _is_shared(gradient: Tensor) -> bool:
+    """Whether another tensor has the same memory, or may have: then it must not be written during backward.
+
+    Where a parameter meets another branch through a view (a sum with a reshaped parameter, a concatenation), autograd
+    gives it a gradient that is a view of what the other branch still needs.
+    """
+    return _ALONE == 0 or _users(gradient) > _ALONE
