@@ -21,7 +21,7 @@ from xbench.emulation.group import host_send, new_group
 from xbench.records import CostModel, EmulatedLink
 from xbench.schedules import MODES
 from xbench.schedules.base import Schedule, Setup
-from xbench.schedules.engine import Bucket
+from xbench.schedules.bucket import Bucket
 
 SCHEDULES = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
 STEPS = 4
