@@ -1,6 +1,7 @@
 # make compare   which schedule is fastest for resnet50 on this machine (sets everything up the first time)
 # make test      lint, types, import contracts and all tests (sets everything up the first time)
 # make lint      the first three of those
+# make gpu       everything that only a GPU can say, in ten minutes, into results/gpu (installs nothing)
 # make clean     remove .venv and caches; results stay
 #
 # PYTHON=python3.12 make ... picks the interpreter. The stamps lie inside .venv, so a removed .venv is made again, and a
@@ -12,13 +13,20 @@ BIN := $(VENV)/bin
 MODES ?= wfbp,mgwfbp,crossover
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet -c constraints.txt
 
-.PHONY: compare test lint clean
+GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
+
+.PHONY: compare test lint gpu clean
 
 compare: $(VENV)/.installed
 	@$(BIN)/xbench compare --modes $(MODES)
 
 test: lint
 	$(BIN)/python -m pytest
+	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest tests/gpu
+
+# With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
+gpu:
+	$(GPU_PYTHON) -m pytest tests/gpu -s -p no:cacheprovider
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
