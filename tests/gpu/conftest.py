@@ -12,20 +12,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-ROOT = Path(__file__).parents[2]
-ASKED = os.environ.get("XBENCH_GPU_DEVICE")
-DEVICE = ASKED or ("cuda" if torch.cuda.is_available() else "")
-DRY = DEVICE == "cpu"
-
-Keep = Callable[..., None]
+from runs import DEVICE, DRY, ROOT, Keep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

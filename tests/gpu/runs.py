@@ -1,4 +1,4 @@
-"""The command line on the device at hand: what the measurements of whole runs share."""
+"""What the measurements share: the device at hand, and the command line on it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 from xbench.records import Comparison, load
 
 ROOT = Path(__file__).parents[2]
+DEVICE = os.environ.get("XBENCH_GPU_DEVICE") or ("cuda" if torch.cuda.is_available() else "")
+DRY = DEVICE == "cpu"
+"""Whether this only shows that the code runs."""
+
+Keep = Callable[..., None]
+"""Writes one measurement: see the fixture `keep`."""
 
 
 def compared(device: str, workload: str, fabric: str, modes: str, *more: str, timeout_s: float = 300) -> Comparison:

@@ -6,8 +6,8 @@ import statistics
 
 import pytest
 import torch
-from conftest import DRY, Keep
 from kernels_by_layer import MARK, by_layer, kernel_seconds
+from runs import DRY, Keep
 
 from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import profile_step

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import DRY, Keep
-from runs import compared, figures
+from runs import DRY, Keep, compared, figures
 
 WORKLOADS = ["transformer-tiny"] if DRY else ["resnet50", "gpt2-small"]
 EFFORT = ("--launches", "1", *(("--rounds", "2", "--steps", "3") if DRY else ("--rounds", "8", "--steps", "10")))

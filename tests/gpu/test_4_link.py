@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from conftest import DRY, Keep
+from runs import DRY, Keep
 
 from xbench.emulation import cuda
 from xbench.emulation.calibration import ASKED_S, pacer_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from conftest import DRY, Keep
-from runs import compared, errors, figures, middle
+from runs import DRY, Keep, compared, errors, figures, middle
 
 RATES = ("10gbit", "25gbit", "100gbit")
 FABRICS = [(4, "1gbit")] if DRY else [(workers, rate) for workers in (8, 64) for rate in RATES]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from conftest import DRY, Keep
-from runs import compared, figures
+from runs import DRY, Keep, compared, figures
 
 FABRICS = ["emulated:workers=4,rate=1gbit"] if DRY else [
     "emulated:workers=8,rate=10gbit", "emulated:workers=64,rate=10gbit", "emulated:workers=64,rate=25gbit"

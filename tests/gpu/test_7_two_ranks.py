@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
-from conftest import DRY, Keep
-from runs import compared
+from runs import DRY, Keep, compared
 
 RACES = Path(__file__).parents[1] / "integration" / "ranks" / "races.py"
 MODES = "ddp,single,wfbp,mgwfbp,optimal,auto"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from conftest import DRY, Keep
-from runs import compared
+from runs import DRY, Keep, compared
 
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
 EFFORT = ("--launches", "1", *(("--rounds", "1", "--steps", "3") if DRY else ("--rounds", "4", "--steps", "30")))
