@@ -114,7 +114,8 @@ def profile_job(rank: Rank) -> JobPlan:
             quick = effort.profile_steps < Effort().profile_steps
             link = rank.program.emulated
             if link is not None and link.contention is None and link.slowdown is None:
-                contention = unshared_contention(rank.group, curve, wire=wire)
+                # Rank 0's for all: ranks that knew different things would plan different buckets.
+                contention = gathered(unshared_contention(rank.group, curve, wire=wire))[0]
             else:
                 both = measure_contention(
                     rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick, wire=wire
