@@ -87,3 +87,30 @@ def test_the_first_failure_of_a_mode_and_its_turn_pattern_are_kept() -> None:
     collector.take(0, 0, block("crossover", [0.0, 1.0]) | {"pattern": [0, 0, 1]})
     assert collector.failed == {"crossover": "first"}
     assert collector.patterns == {"crossover": "AAB"}
+
+
+def test_jobs_that_were_never_at_work_together_make_no_sample_and_a_warning() -> None:
+    collector = Collector(run_of("concurrent", "resnet18", "resnet18"), [4, 4])
+    for rank in range(2):
+        collector.take(0, rank, block("concurrent", [0.0, 1.0, 2.0]))
+        collector.take(1, rank, block("concurrent", [5.0, 6.0, 7.0]))
+    assert collector.samples() == collector.samples() == []
+    (warning,) = collector.warnings
+    assert warning.startswith("concurrent, round 1: the jobs never ran together")
+    assert warning.endswith("longer blocks (--steps) would overlap")
+
+
+def test_a_rank_that_stands_for_many_workers_makes_their_samples() -> None:
+    run = run_of("ddp").model_copy(update={"fabric": FabricSpec(name="emulated", workers=64, ranks=1)})
+    collector = Collector(run, [4])
+    collector.take(0, 0, block("ddp", [0.0, 1.0, 2.0, 3.0]))
+    (sample,) = collector.samples()
+    assert sample.samples_per_step == 256
+
+
+def test_a_calibration_is_kept_from_the_first_who_tells_it() -> None:
+    collector = Collector(run_of("ddp"), [4])
+    for rank, got_s in ((0, 0.0011), (1, 0.0012)):
+        point = {"asked_s": 0.001, "got_s": got_s, "ci95": (got_s, got_s)}
+        collector.take(0, rank, {"event": "calibration", "points": [point]})
+    assert [point.got_s for point in collector.calibration] == [0.0011]

@@ -10,6 +10,7 @@ import pytest
 
 from xbench.errors import SpecError
 from xbench.fabrics import open_fabric
+from xbench.fabrics.fabric import HostSlot
 from xbench.runtime import monitor_log
 from xbench.runtime.journal import pid_alive
 from xbench.runtime.launch import AuxiliaryCommand, agent_command, disk_full, launch, rank_env
@@ -195,3 +196,13 @@ def test_stop_leaves_neither_the_stubborn_nor_sessions_of_their_own(tmp_path, mo
     assert not any(pid_alive(pid) for pid in pids)
     assert groups.started[0].process.returncode == -signal.SIGKILL
     groups.stop()
+
+
+def test_math_threads_of_jobs_that_share_cores_sleep_between_their_work() -> None:
+    def slot(*cores: tuple[int, ...]) -> HostSlot:
+        return HostSlot(0, "localhost", (), "127.0.0.1", "lo", cores)
+
+    assert rank_env(slot((0, 1)), {}, jobs=2)["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert rank_env(slot((0, 1)), {"OMP_WAIT_POLICY": "ACTIVE"}, jobs=2)["OMP_WAIT_POLICY"] == "ACTIVE"
+    for cores, jobs in (((0, 1), 1), ((0,), 2)):
+        assert "OMP_WAIT_POLICY" not in rank_env(slot(cores), {}, jobs=jobs)
