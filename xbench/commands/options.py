@@ -123,7 +123,7 @@ def carry_options(command: F) -> F:
     """`--copies --compress`: None is the fastest way for the backend, and gradients as they are."""
     return _all(
         click.option("--copies", type=click.Choice(["views", "coalesced", "fused"]),
-                     help="How gradients get into a collective and back.  [default: the fastest for the backend]"),
+                     help="How gradients get into a collective and back.  [default: views]"),
         click.option("--compress", type=click.Choice(["none", "bf16"]), callback=_compress, default="none",
                      show_default=True, help="What fp32 gradients travel as, in every mode."),
     )(command)  # fmt: skip

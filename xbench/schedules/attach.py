@@ -53,7 +53,7 @@ def attach(
     must come before anything else that reads them (clipping, GradScaler). `unused_parameters=True` tells the DDP
     schedules to look for parameters without a gradient; ours always cope with them. A plan that was made of a model
     fits it after `torch.compile` too, and the other way round. `copies` says how our schedules get gradients into a
-    collective and back: "views", "coalesced" or "fused" (see `bucket`); None is the fastest for the backend.
+    collective and back: "views", "coalesced" or "fused" (see `bucket`); None is "views".
     `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
 
     The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact

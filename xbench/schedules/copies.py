@@ -6,11 +6,11 @@ from xbench.errors import SpecError
 from xbench.spec import Compress, Copies
 
 BEST: dict[str, Copies] = {"gloo": "views", "nccl": "views"}
-"""The fastest way by backend: Gloo's as `benchmarks/copies.py` finds it, and the same for NCCL until it is measured."""
+"""The way to take by backend where none is asked for: `benchmarks/copies.py` compares them on the machine at hand."""
 
 
 def chosen_copies(asked: Copies | None, backend: str, compress: Compress | None = None) -> Copies:
-    """What was asked for, else the fastest way on this backend of torch.distributed; views on one not measured.
+    """What was asked for, else the way of this backend of torch.distributed; views on one that `BEST` does not know.
 
     Raises SpecError for coalesced collectives of compressed gradients: those take gradients as they are.
     """
