@@ -59,7 +59,7 @@ class RunRequest:
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     copies: Copies | None = None
-    """None: the fastest way for the backend."""
+    """None: the way of the backend (`schedules.copies`)."""
     compress: Compress | None = None
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None

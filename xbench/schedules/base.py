@@ -46,7 +46,7 @@ class Setup:
     unused_parameters: bool = False
     """Whether DDP must look for parameters that get no gradient; our own schedules always cope with them."""
     copies: Copies | None = None
-    """How our own schedules get gradients into a collective and back; None is the fastest way for the backend."""
+    """How our own schedules get gradients into a collective and back; None is the way of the backend."""
     compress: Compress | None = None
     """What fp32 gradients travel as; None: as they are. DDP compresses with torch's own hook."""
 
