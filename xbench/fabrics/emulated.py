@@ -12,13 +12,12 @@ has as many cores as its ranks had, because what shares a core there must share 
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import ClassVar
 
 from xbench.errors import RecordError, SpecError
 from xbench.fabrics.cores import available_cores, split_cores
-from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
+from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
 from xbench.planning.topology import carried_over, parse_topology
 from xbench.planning.what_if_checks import check_contention, check_curve
 from xbench.planning.what_if_link import carried_to
@@ -42,6 +41,9 @@ class EmulatedFabric(Fabric):
     def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
         super().__init__(spec, run_id, device)
         self.emulated = link_of(spec)
+        if device == "cuda" and self.emulated.contention is not None:
+            self.emulated = self.emulated.model_copy(update={"contention": None})
+            self.notes.append("the record's contention is of processors, and a GPU's is not emulated from it")
         cores: tuple[tuple[int, ...], ...] = ()
         if device == "cpu":
             shares, warning = split_cores(available_cores(), 1, spec.ranks)
@@ -50,17 +52,7 @@ class EmulatedFabric(Fabric):
             measured = cores_measured(spec)
             if measured is not None:
                 cores = tuple(rank[:measured] for rank in cores)
-        self.hosts = [
-            HostSlot(
-                index=0,
-                name="localhost",
-                prefix=pinned(cores, shutil.which("taskset")),
-                address="127.0.0.1",
-                interface="lo",
-                cores=cores,
-                env=rank_environment("lo", cores),
-            )
-        ]
+        self.hosts = [this_machine(cores)]
         model = self.emulated.model
         self.notes.append(
             f"a link that is not there: collectives of {model.world_size} workers take "

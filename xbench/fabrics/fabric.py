@@ -8,6 +8,7 @@ that host. A new fabric is one file with a subclass of `Fabric`, and one line in
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -106,6 +107,19 @@ class Fabric(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def this_machine(cores: tuple[tuple[int, ...], ...]) -> HostSlot:
+    """This machine as the only host, over its loopback device, its ranks held to these cores."""
+    return HostSlot(
+        index=0,
+        name="localhost",
+        prefix=pinned(cores, shutil.which("taskset")),
+        address="127.0.0.1",
+        interface="lo",
+        cores=cores,
+        env=rank_environment("lo", cores),
+    )
 
 
 def rank_environment(interface: str, cores: tuple[tuple[int, ...], ...]) -> dict[str, str]:

@@ -7,10 +7,8 @@ GPUs nothing is pinned and each rank takes the GPU of its LOCAL_RANK.
 
 from __future__ import annotations
 
-import shutil
-
 from xbench.fabrics.cores import available_cores, split_cores
-from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
+from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
 
 
@@ -24,17 +22,7 @@ class LocalFabric(Fabric):
             shares, warning = split_cores(available_cores(), 1, spec.ranks)
             cores = tuple(tuple(rank) for rank in shares[0])
             self.warnings += [warning] if warning else []
-        self.hosts = [
-            HostSlot(
-                index=0,
-                name="localhost",
-                prefix=pinned(cores, shutil.which("taskset")),
-                address="127.0.0.1",
-                interface="lo",
-                cores=cores,
-                env=rank_environment("lo", cores),
-            )
-        ]
+        self.hosts = [this_machine(cores)]
 
     @classmethod
     def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:

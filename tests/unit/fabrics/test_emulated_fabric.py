@@ -122,3 +122,12 @@ def test_with_a_record_a_rank_has_no_more_cores_than_its_ranks_had() -> None:
     assert cores_measured(parse_fabric("emulated")) is None
     with open_fabric(spec, "abcdef") as fabric:
         assert [len(cores) for cores in fabric.hosts[0].cores] == [1]
+
+
+def test_on_a_gpu_a_record_s_contention_is_not_claimed() -> None:
+    spec = parse_fabric(f"emulated:from={RECORD}")
+    for device, claimed in (("cpu", True), ("cuda", False)):
+        with open_fabric(spec, "abcdef", device=device) as fabric:  # type: ignore[arg-type]
+            assert fabric.emulated is not None
+            assert (fabric.emulated.contention is not None) is claimed
+            assert any("a GPU's is not emulated from it" in note for note in fabric.notes) is not claimed
