@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.emulation.group import Spoiled, bytes_of
+from xbench.emulation.group import EmulatedWork, Spoiled, bytes_of
 from xbench.emulation.pacer import fine_timer, sleep_until
 from xbench.errors import RunError
 from xbench.kernels.wait import scratch_of, wait, why_not
@@ -40,17 +40,15 @@ LEAD_S, LEADS = 1e-3, 15
 _GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
 
-class StreamWork(dist.Work):
+class StreamWork(EmulatedWork):
     """A collective under way on the link's stream; `inner` is the real one, if there is one."""
 
     def __init__(
         self, tensors: Sequence[Tensor], stream: torch.cuda.Stream, done: torch.cuda.Event, inner: dist.Work | None
     ) -> None:
-        super().__init__()
-        self._tensors = list(tensors)
+        super().__init__(tensors, inner)
         self._stream = stream
         self._done = done
-        self._inner = inner
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Have the current stream wait for it, as NCCL's work does: the host goes on."""
@@ -63,18 +61,6 @@ class StreamWork(dist.Work):
         """Whether it has arrived."""
         arrived: bool = self._done.query()  # type: ignore[no-untyped-call]
         return arrived and (self._inner is None or self._inner.is_completed())
-
-    def is_success(self) -> bool:
-        """An emulated link loses nothing."""
-        return self.is_completed()
-
-    def result(self) -> list[Tensor]:
-        """The reduced tensors."""
-        return self._tensors
-
-    def synchronize(self) -> None:
-        """As `wait`."""
-        self.wait()
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         """A future of the reduced tensors: set at once, and whoever waits has its stream wait for the link's."""

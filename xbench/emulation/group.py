@@ -45,33 +45,13 @@ class Spoiled:
             self._tensors, self._kept = [], []
 
 
-class HostWork(dist.Work):
-    """A collective under way on the host's clock; `inner` is the real one, if there is one.
+class EmulatedWork(dist.Work):
+    """What every emulated collective has in common; `wait` and `is_completed` are those of its kind."""
 
-    With `spoil` what travels cannot be read before it has arrived (`Spoiled`).
-    """
-
-    def __init__(
-        self, tensors: Sequence[Tensor], pacer: Pacer, inner: dist.Work | None, *, spoil: bool = False
-    ) -> None:
+    def __init__(self, tensors: Sequence[Tensor], inner: dist.Work | None) -> None:
         super().__init__()
         self._tensors = list(tensors)
-        self._pacer = pacer
-        self._spoiled = Spoiled(tensors if spoil and inner is None else [])
-        self._flight = pacer.launch(bytes_of(tensors))
         self._inner = inner
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when it has arrived."""
-        self._pacer.wait(self._flight)
-        if self._inner is not None:
-            self._inner.wait()
-        self._spoiled.restore()
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._pacer.has_arrived(self._flight) and (self._inner is None or self._inner.is_completed())
 
     def is_success(self) -> bool:
         """An emulated link loses nothing."""
@@ -84,6 +64,33 @@ class HostWork(dist.Work):
     def synchronize(self) -> None:
         """As `wait`."""
         self.wait()
+
+
+class HostWork(EmulatedWork):
+    """A collective under way on the host's clock; `inner` is the real one, if there is one.
+
+    With `spoil` what travels cannot be read before it has arrived (`Spoiled`).
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], pacer: Pacer, inner: dist.Work | None, *, spoil: bool = False
+    ) -> None:
+        super().__init__(tensors, inner)
+        self._pacer = pacer
+        self._spoiled = Spoiled(tensors if spoil and inner is None else [])
+        self._flight = pacer.launch(bytes_of(tensors))
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when it has arrived."""
+        self._pacer.wait(self._flight)
+        if self._inner is not None:
+            self._inner.wait()
+        self._spoiled.restore()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._pacer.has_arrived(self._flight) and (self._inner is None or self._inner.is_completed())
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         """A future of the reduced tensors, complete on arrival."""
