@@ -63,7 +63,7 @@ class Engine:
     `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
     None the engine starts with one bucket a tensor in reverse order of registration, learns the order in which
     gradients really become ready from the first backward pass on rank 0, and continues in that order. `copies` None is
-    the fastest way for the group's backend; `compress` sends fp32 gradients as bf16.
+    the way of the group's backend; `compress` sends fp32 gradients as bf16.
     Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
     """
 

@@ -1,7 +1,7 @@
 """One rank on an emulated link whose collectives are out of reach while they travel: who reads too early trains on NaN.
 
 `races.py DEVICE` prints one line a schedule: its name, and whether it trained what the same schedule trains on an
-ordinary link; then the same for engines that are broken in two ways, of which each must be caught.
+ordinary link; then whether an engine that never waits is caught.
 """
 
 from __future__ import annotations
