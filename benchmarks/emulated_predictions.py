@@ -1,7 +1,6 @@
 """How far predictions are off in comparisons that were made: every single-job mode but the control, of all files.
 
-    python benchmarks/emulated_predictions.py results/emulated-resnet18-1gbit.json results/emulated-resnet18-10gbit.json \
-        results/emulated-resnet18-25gbit.json
+    python benchmarks/emulated_predictions.py results/emulated-resnet18-*.json
 
 Nothing is measured: the errors are those in the records.
 """
