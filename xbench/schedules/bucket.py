@@ -19,6 +19,7 @@ travel as they are. Coalesced collectives take gradients where they lie, so ther
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -61,9 +62,7 @@ def bucket_of(
 
 
 class Bucket:
-    """Parameters, and which of their gradients are there. This base does not travel: a world of one is made of it."""
-
-    travels = False
+    """Parameters, and which of their gradients are there. It does not travel: a world of one is made of such."""
 
     def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
         self.parameters = list(parameters)
@@ -72,7 +71,6 @@ class Bucket:
         self.like = [p if is_dense(p) else torch.empty(p.size(), dtype=p.dtype, device="meta") for p in parameters]
         self.filled = [False] * len(parameters)
         self.waiting = len(parameters)
-        self.work: Travelling | None = None
 
     @property
     def grad_bytes(self) -> int:
@@ -84,13 +82,26 @@ class Bucket:
         self.filled[index] = True
         self.waiting -= 1
 
+    def empty(self) -> None:
+        """Wait for every gradient again."""
+        self.filled = [False] * len(self.parameters)
+        self.waiting = len(self.parameters)
+
+
+class Sent(Bucket, ABC):
+    """A bucket that travels; how gradients get into the collective and back is its kind's."""
+
+    work: Travelling | None = None
+    flags: Tensor
+    """(parameters,): above zero where a rank had a gradient, once the collective has arrived."""
+
+    @abstractmethod
     def complete(self) -> None:
         """Make ready to be sent: zeros for gradients that are not there on this rank, and the flags of all."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, group: dist.ProcessGroup | None) -> Travelling:
         """Start the collective."""
-        raise NotImplementedError
 
     def has_arrived(self) -> bool:
         """Whether `finish` would return at once."""
@@ -112,27 +123,18 @@ class Bucket:
     def hand_back(self) -> None:
         """Write what has arrived into this rank's gradients, where they are not what travelled."""
 
-    def empty(self) -> None:
-        """Wait for every gradient again."""
-        self.filled = [False] * len(self.parameters)
-        self.waiting = len(self.parameters)
-
-    flags: Tensor
-    """(parameters,): above zero where a rank had a gradient, once the collective has arrived."""
-
+    @abstractmethod
     def sent(self, index: int) -> Tensor:
         """What travelled for a parameter that has no gradient on this rank."""
-        raise NotImplementedError
 
     def _marks(self) -> Tensor:
         """The flags of this rank, before scaling."""
         return torch.tensor([1.0 if filled else 0.0 for filled in self.filled], dtype=self.flags.dtype)
 
 
-class Views(Bucket):
+class Views(Sent):
     """One flat buffer, a slice for each parameter and at the end a flag for each."""
 
-    travels = True
     align_bytes = 1
 
     def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype) -> None:
@@ -158,7 +160,7 @@ class Views(Bucket):
                 parameter.grad = view
 
     def complete(self) -> None:
-        """See `Bucket.complete`."""
+        """See `Sent.complete`."""
         if self.waiting:
             for index, filled in enumerate(self.filled):
                 if not filled:
@@ -168,12 +170,12 @@ class Views(Bucket):
             self.flags.fill_(self.scale)
 
     def send(self, group: dist.ProcessGroup | None) -> Travelling:
-        """See `Bucket.send`."""
+        """See `Sent.send`."""
         work: Travelling = dist.all_reduce(self.flat, group=group, async_op=True)
         return work
 
     def hand_back(self) -> None:
-        """See `Bucket.hand_back`: narrowed gradients are widened, one at a time."""
+        """See `Sent.hand_back`: narrowed gradients are widened, one at a time."""
         if self.narrowed:
             for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
                 if filled:
@@ -181,7 +183,7 @@ class Views(Bucket):
                     parameter.grad.copy_(view)
 
     def sent(self, index: int) -> Tensor:
-        """See `Bucket.sent`."""
+        """See `Sent.sent`."""
         return self.views[index].to(self.parameters[index].dtype)
 
 
@@ -215,7 +217,7 @@ class Fused(Views):
                 parameter.grad = gradient if self.narrowed else view
 
     def hand_back(self) -> None:
-        """See `Bucket.hand_back`: by one kernel where all gradients are there."""
+        """See `Sent.hand_back`: by one kernel where all gradients are there."""
         if not self.narrowed or self.waiting:
             super().hand_back()
             return
@@ -223,10 +225,8 @@ class Fused(Views):
         unpack(self.flat, gradients, self.back)
 
 
-class Coalesced(Bucket):
+class Coalesced(Sent):
     """Gradients where they are, and one collective that takes many tensors."""
-
-    travels = True
 
     def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
         super().__init__(parameters, scale)
@@ -260,12 +260,12 @@ class Coalesced(Bucket):
         return work
 
     def finish(self) -> None:
-        """See `Bucket.finish`."""
+        """See `Sent.finish`."""
         super().finish()
         self.tensors = []
 
     def sent(self, index: int) -> Tensor:
-        """See `Bucket.sent`."""
+        """See `Sent.sent`."""
         return self.tensors[index]
 
 

@@ -38,7 +38,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, UsageError, nearest
-from xbench.schedules.bucket import Bucket, Travelling, bucket_of
+from xbench.schedules.bucket import Bucket, Sent, Travelling, bucket_of
 from xbench.schedules.copies import chosen_copies
 from xbench.spec import Compress, Copies
 
@@ -164,7 +164,7 @@ class Engine:
             self._next += 1
 
     def _launch(self, bucket: Bucket) -> None:
-        if not bucket.travels:
+        if not isinstance(bucket, Sent):
             return
         bucket.complete()
         if self.watch is None:
@@ -172,7 +172,7 @@ class Engine:
         else:
             bucket.work = self.watch(bucket.grad_bytes, lambda: self._all_reduce(bucket))
 
-    def _all_reduce(self, bucket: Bucket) -> Travelling:
+    def _all_reduce(self, bucket: Sent) -> Travelling:
         return bucket.send(self.group)
 
     def _backward_ended(self) -> None:
@@ -193,7 +193,7 @@ class Engine:
         if self.note is not None:
             self.note("waiting for gradients")
         for bucket in self.buckets:
-            if bucket.work is not None:
+            if isinstance(bucket, Sent) and bucket.work is not None:
                 bucket.finish()
             else:
                 bucket.empty()
@@ -216,6 +216,7 @@ class Engine:
         update = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks, which the user's step runs
         arrived: list[Bucket] = []
         for bucket in self.buckets:
+            assert isinstance(bucket, Sent)  # as `communicate` says
             if arrived and not bucket.has_arrived():
                 self._update(arrived, optimizer, update)
                 arrived = []

@@ -21,7 +21,7 @@ from xbench.emulation.group import host_send, new_group
 from xbench.records import CostModel, EmulatedLink
 from xbench.schedules import MODES
 from xbench.schedules.base import Schedule, Setup
-from xbench.schedules.bucket import Bucket
+from xbench.schedules.bucket import Sent
 
 SCHEDULES = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
 STEPS = 4
@@ -56,17 +56,17 @@ def same(schedule: str, group: dist.ProcessGroup, device: torch.device, wait: st
     return all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(alone, on_link, strict=True))
 
 
-def broken(method: str, replacement: Callable[[Bucket], object], run: Callable[[], bool]) -> bool:
+def broken(method: str, replacement: Callable[[Sent], object], run: Callable[[], bool]) -> bool:
     """`run` with a method of buckets replaced."""
-    whole = getattr(Bucket, method)
-    setattr(Bucket, method, replacement)
+    whole = getattr(Sent, method)
+    setattr(Sent, method, replacement)
     try:
         return run()
     finally:
-        setattr(Bucket, method, whole)
+        setattr(Sent, method, whole)
 
 
-def finish_without_waiting(bucket: Bucket) -> None:
+def finish_without_waiting(bucket: Sent) -> None:
     bucket.work = None
     bucket.filled = [False] * len(bucket.parameters)
     bucket.waiting = len(bucket.parameters)

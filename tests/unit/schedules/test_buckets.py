@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 import xbench
 from xbench.errors import SpecError
-from xbench.schedules.bucket import Bucket, Coalesced, Fused, Views, bucket_of
+from xbench.schedules.bucket import Bucket, Coalesced, Fused, Sent, Views, bucket_of
 from xbench.schedules.copies import BEST, chosen_copies
 
 WAYS = ("views", "coalesced", "fused")
@@ -149,7 +149,7 @@ def test_after_the_collective_gradients_are_slices_but_for_coalesced() -> None:
 def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:
     bucket = bucket_of(parameters(), 1.0, "fused", travels=False)
     assert type(bucket) is Bucket
-    assert not bucket.travels
+    assert not isinstance(bucket, Sent)
     bucket.fill(2)
     assert bucket.waiting == 3
     bucket.empty()
