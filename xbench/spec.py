@@ -88,16 +88,17 @@ class FabricSpec(Spec):
 
 
 class ModeSpec(Spec):
-    """One column of a comparison: `optimal`, `crossover`, `crossover:mgwfbp`.
+    """One column of a comparison: `optimal`, `crossover`, `crossover:mgwfbp`, `horovod:fusion=32`.
 
     `text` is what the user wrote and the key in the record; `carrier` is the single-job schedule that carries the
-    gradients (for a single-job mode: itself).
+    gradients (for a single-job mode: itself). `options` are the schedule's own, checked, as pairs of key and value.
     """
 
     text: str
     name: str
     carrier: str
     paired: bool = False
+    options: tuple[tuple[str, str], ...] = ()
 
 
 class Effort(Spec):

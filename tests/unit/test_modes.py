@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import SpecError
+from xbench.registry import Entry
 from xbench.schedules import MODES, parse_mode, parse_modes
 from xbench.spec import ModeSpec
 
@@ -82,3 +83,21 @@ def test_any_text_is_modes_or_a_spec_error(text: str) -> None:
     assert len({mode.text for mode in modes}) == len(modes)
     assert all(mode.name in NAMES and mode.carrier in NAMES for mode in modes)
     assert parse_modes(",".join(mode.text for mode in modes)) == modes
+
+
+def test_a_mode_without_options_refuses_them() -> None:
+    with pytest.raises(SpecError, match="mode 'wfbp' takes no options") as caught:
+        parse_mode("wfbp:fusion=3")
+    assert caught.value.hint == "write wfbp"
+
+
+def test_options_stay_with_the_mode_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("given", "", "", {"options": f"{__name__}:as_given"})
+    monkeypatch.setitem(MODES._all(), "given", entry)
+    modes = parse_modes("ddp,given:b=2, a=1,given@c,wfbp")
+    assert [mode.text for mode in modes] == ["ddp", "given:b=2,a=1", "given@c", "wfbp"]
+    assert modes[1].options == (("b", "2"), ("a", "1"))
+
+
+def as_given(text: str, options: dict[str, str]) -> dict[str, str]:
+    return options

@@ -126,7 +126,15 @@ def gate(rank: Rank, mode: ModeSpec) -> None:
             ),
         )
     else:
-        steps_of(mode, lambda handle: rank.train(handle, steps, what, beside.step))
+
+        def alone(handle: Handle) -> None:
+            def judge() -> None:
+                handle.finish()
+                beside.step()
+
+            rank.train(handle, steps, what, judge)
+
+        steps_of(mode, alone)
     rank.journal.write("parity", mode=mode.text, **beside.verdict().model_dump())
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from xbench.planning.turns import JobTimes
 from xbench.records import EmulatedLink
+from xbench.schedules import MODES
 from xbench.spec import ModeSpec, RunSpec, Spec
 from xbench.stats.order import balanced_orders
 
@@ -76,7 +77,7 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
     if launch == 0:
         steps.append(Phase(kind="profile"))
         if run.kind == "comparison":
-            gated = [mode for mode in run.modes if mode.name != "compute"]
+            gated = [mode for mode in run.modes if MODES.entry(mode.carrier).facts.get("synchronous", True)]
             steps += [Phase(kind="parity", mode=mode.text) for mode in gated]
     if run.kind == "comparison":
         orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed + launch)

@@ -227,6 +227,7 @@ class Rank:
             unused_parameters=plan.unused_parameters,
             copies=self.run.copies,
             compress=None if exact else self.run.compress,
+            options=dict(mode.options),
         )
         handle = schedule().attach(setup)
         if handle.engine is not None:

@@ -2,13 +2,19 @@
 
 A single-job mode is a `Schedule` (see `schedules.engine`) in a file of its own. A paired mode says how two jobs share
 the devices; the gradients of each job are carried by a single-job mode, its carrier.
+
+Facts of an entry: `planned` (its buckets come from a planner), `synchronous` False (it does not train the network that
+DDP trains, so the correctness gate leaves it out), `options` ('module:function' that is given (text, options) and
+returns the checked options by name; it must not import torch), `paired` and `carrier`.
 """
 
 from __future__ import annotations
 
+import importlib
+
 from xbench.errors import SpecError, unknown
 from xbench.registry import Registry
-from xbench.spec import ModeSpec
+from xbench.spec import ModeSpec, parse_options
 
 MODES: Registry[object] = Registry("mode", listing="xbench modes", group="xbench.modes")
 MODES.add("compute", "xbench.schedules.compute:Compute", "no communication at all: the control", synchronous=False)
@@ -36,13 +42,22 @@ MODES.add(
 
 
 def parse_mode(text: str) -> ModeSpec:
-    """A ModeSpec from 'optimal' or 'crossover:mgwfbp'. Raises SpecError with the nearest right one."""
+    """A ModeSpec from 'optimal', 'crossover:mgwfbp' or 'horovod:fusion=32,cycle=5'.
+
+    Raises SpecError with the nearest right one.
+    """
     name, colon, carrier = text.strip().partition(":")
     entry = MODES.entry(name)
     if not entry.facts.get("paired"):
-        if colon:
+        if colon and "=" in carrier and "options" not in entry.facts:
+            raise SpecError(f"mode {name!r} takes no options, and {text!r} gives some", hint=f"write {name}")
+        if colon and "=" not in carrier:
             raise SpecError(f"mode {name!r} takes no carrier, and {text!r} gives one", hint=f"write {name}")
-        return ModeSpec(text=name, name=name, carrier=name)
+        options: dict[str, str] = {}
+        if "options" in entry.facts:
+            module, _, function = entry.facts["options"].partition(":")
+            options = getattr(importlib.import_module(module), function)(text, parse_options(text)[1])
+        return ModeSpec(text=_canonical(name, options), name=name, carrier=name, options=tuple(options.items()))
     singles = [e.name for e in MODES if not e.facts.get("paired") and e.facts.get("synchronous", True)]
     if colon and carrier not in singles:
         raise unknown(f"carrier for {name}", carrier, singles, listing="xbench modes")
@@ -50,13 +65,25 @@ def parse_mode(text: str) -> ModeSpec:
     return ModeSpec(text=f"{name}:{chosen}" if colon else name, name=name, carrier=chosen, paired=True)
 
 
+def _canonical(name: str, options: dict[str, str]) -> str:
+    return f"{name}:" + ",".join(f"{key}={value}" for key, value in options.items()) if options else name
+
+
 def parse_modes(text: str) -> tuple[ModeSpec, ...]:
     """Modes from a comma-separated list. `ddp@a` names a second copy of `ddp` (for A/A comparisons).
+
+    A piece 'key=value' belongs to the mode before it: 'horovod:fusion=32,cycle=5,ddp' are two modes.
 
     Raises SpecError for an unknown mode, an empty list, or a mode that stands twice.
     """
     modes: list[ModeSpec] = []
+    pieces: list[str] = []
     for piece in text.split(","):
+        if pieces and "=" in piece and ":" not in piece and ":" in pieces[-1]:
+            pieces[-1] += f",{piece}"
+        else:
+            pieces.append(piece)
+    for piece in pieces:
         plain, at, alias = piece.strip().partition("@")
         if not plain:
             raise SpecError(f"the list of modes {text!r} has an empty place", hint="write --modes ddp,optimal")

@@ -13,9 +13,9 @@ A schedule attaches to an ordinary module and optimizer and detaches without tra
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -49,6 +49,8 @@ class Setup:
     """How our own schedules get gradients into a collective and back; None is the way of the backend."""
     compress: Compress | None = None
     """What fp32 gradients travel as; None: as they are. DDP compresses with torch's own hook."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The schedule's own options, checked when they were parsed (`ModeSpec.options`)."""
 
 
 class Handle:
@@ -76,6 +78,12 @@ class Handle:
         if self.engine is not None:
             self.engine.synchronize()
 
+    def finish(self) -> None:
+        """Complete the last step: return when every parameter has its update, as before anything else reads them.
+
+        Only schedules that put off updates into the next forward pass have anything to do here.
+        """
+
     def watch(self, watch: Watch) -> bool:
         """Start every bucket's collective through `watch` from now on: call it once, before the first step.
 
@@ -96,6 +104,7 @@ class Handle:
 
     def detach(self) -> None:
         """Remove every hook; the model is as it was before `attach`, gradients kept. Safe to call twice."""
+        self.finish()
         if self.engine is not None:
             self.engine.detach()
         if self._on_detach is not None:
