@@ -159,6 +159,19 @@ class Timeline(Part):
     communication: list[Slice]
 
 
+class Parts(Part):
+    """How `priority` cuts a plan's buckets into parts, and the order in which all ranks launch them.
+
+    Bucket after bucket of the plan is cut into parts of `nbytes`, the last of a bucket with what is left; parts are
+    numbered through in that order, from 0. A part is launched when its bucket is full, every part before it in `order`
+    has been launched, and no more than `credit_bytes` are then under way, or none.
+    """
+
+    nbytes: int = Field(ge=1, description="a part's bytes, a multiple of 16")
+    order: list[int] = Field(description="part numbers as they are launched, each once")
+    credit_bytes: int | None = Field(default=None, ge=0, description="under way at once; null: without limit")
+
+
 class Plan(Part):
     """The buckets of a schedule in launch order, and the step that the model predicts for them."""
 
@@ -169,6 +182,7 @@ class Plan(Part):
     predicted_exposed_s: float
     timeline: Timeline | None = None
     note: str | None = None
+    parts: Parts | None = Field(default=None, description="of `priority`; null: whole buckets, in launch order")
 
 
 class Bounds(Part):

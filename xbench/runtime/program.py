@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
+from xbench.measured_parts import Parts
 from xbench.planning.turns import JobTimes
 from xbench.records import EmulatedLink
 from xbench.schedules import MODES
@@ -30,6 +33,7 @@ class JobPlan(Spec):
     link_s: dict[str, float]
     compute_s: float
     unused_parameters: bool = False
+    parts: dict[str, Parts] = Field(default_factory=dict)
 
 
 def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:

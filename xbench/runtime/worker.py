@@ -227,6 +227,7 @@ class Rank:
             unused_parameters=plan.unused_parameters,
             copies=self.run.copies,
             compress=None if exact else self.run.compress,
+            parts=plan.parts.get(mode.carrier),
             options=dict(mode.options),
         )
         handle = schedule().attach(setup)

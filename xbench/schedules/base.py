@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from xbench.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress, Copies
 
@@ -49,6 +50,8 @@ class Setup:
     """How our own schedules get gradients into a collective and back; None is the way of the backend."""
     compress: Compress | None = None
     """What fp32 gradients travel as; None: as they are. DDP compresses with torch's own hook."""
+    parts: Parts | None = None
+    """How `priority` cuts the buckets, and in which order their parts are launched."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The schedule's own options, checked when they were parsed (`ModeSpec.options`)."""
 
