@@ -5,8 +5,9 @@
 
 Two ranks over the loopback interface, each pinned to a core of its own (both to the only one where there is one), or
 the GPUs that torchrun hands out. Within one process the ways take turns, in an order that is turned each round, so that
-drift meets all alike; a round's value is the median step of the slowest rank, and ratios are to `views` in the same
-round. Real times of real training steps. Buckets have 4 MiB, in reverse order of registration.
+drift meets all alike; a round's value is the median step of the slowest rank, and ratios, with their 95 % intervals,
+are to `views` in the same rounds. Real times of real training steps. Buckets have 4 MiB, in reverse order of
+registration.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench import environment
+from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
 
 WORKLOADS = {
     "resnet18 batch 4 at 64x64": {"name": "resnet18", "batch_size": 4, "image_size": 64},
@@ -98,16 +100,23 @@ def rank(options: argparse.Namespace) -> None:
 def _tell(found: dict[str, dict[str, list[float]]], options: argparse.Namespace, backend: str, world: int) -> None:
     table = {}
     for title, times in found.items():
-        ratios = {way: [a / b for a, b in zip(row, times["views"], strict=True)] for way, row in times.items()}
+        blocks = {
+            way: [BlockValue(0, number, took_s) for number, took_s in enumerate(row)] for way, row in times.items()
+        }
+        ratios = {
+            way: REFERENCE_RATIO if way == "views" else paired_ratio(row, blocks["views"])
+            for way, row in blocks.items()
+        }
         table[title] = {
-            way: {"step_s": statistics.median(row), "over_views": statistics.median(ratios[way]),
-                  "over_views_p10_p90": [statistics.quantiles(ratios[way], n=10)[i] for i in (0, 8)]}
+            way: {"step_s": statistics.median(row), "over_views": ratios[way].model_dump(), "rounds_s": row}
             for way, row in times.items()
-        }  # fmt: skip
-    print(json.dumps(table, indent=1))
+        }
+        for way, ratio in ratios.items():
+            print(f"{title}: {way} {ratio.value:.3f} [{ratio.ci95[0]:.3f}, {ratio.ci95[1]:.3f}] of views")
     if options.output is not None:
         result = {
-            "command": "python benchmarks/copies.py", "label": "real", "backend": backend, "ranks": world,
+            "command": " ".join(["python benchmarks/copies.py", *sys.argv[1:]]),
+            "label": "real", "backend": backend, "ranks": world,
             "rounds": options.rounds, "steps": options.steps, "bucket_bytes": BUCKET_BYTES, "ways": table,
             "environment": environment.capture().model_dump(),
         }  # fmt: skip
