@@ -32,6 +32,7 @@ from xbench.planning.step import StepModel
 from xbench.planning.straight import optimal_line
 from xbench.planning.topology import Topology, carried_contention, carried_over, message, terms
 from xbench.planning.what_if import Measured, Scenario
+from xbench.planning.what_if_checks import check_ring
 from xbench.records import (
     Comparison,
     CostModel,
@@ -178,6 +179,10 @@ def check(measured: Measured) -> None:
         message(measured.cost)
     except ValueError as error:
         raise RecordError(f"{measured.name!r}: its cost model is not one: {error}") from None
+    try:
+        check_ring(measured.fabric)
+    except ValueError as error:
+        raise RecordError(f"{measured.name!r} says nothing of other sizes: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from xbench.planning.what_if_checks import (
     check_contention,
     check_curve,
     check_origin,
+    check_ring,
     check_sizes,
     check_step,
     check_times,
@@ -266,6 +267,14 @@ def what_if(measured: Measured, change: Change) -> Scenario:
             cautions += _told_of_the_host(rewrite, both)
         both = rewrite.contention(both) if both is not None else None
     workers = change.workers if change.workers is not None else was.world_size
+    if cost is not was or workers != was.world_size:
+        try:
+            check_ring(measured.fabric)
+        except ValueError as error:
+            raise SpecError(
+                f"no what-if from {measured.name!r}: {error}",
+                hint="emulate what you ask about: --fabric emulated:workers=…,topology=…",
+            ) from None
     if workers != was.world_size:
         cost = carried_over(cost, Topology("ring"), workers)
         both = carried_to(both, was.world_size, workers) if both is not None else None

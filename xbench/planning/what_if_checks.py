@@ -56,6 +56,13 @@ def check_origin(cost: CostModel, fabric: FabricRecord) -> None:
         )
 
 
+def check_ring(fabric: FabricRecord) -> None:
+    """Raise ValueError for collectives of another topology than a ring: nothing carries those over to another link."""
+    topology = fabric.spec.partition("topology=")[2].partition(",")[0]
+    if fabric.label == "emulated" and topology not in ("", "ring"):
+        raise ValueError(f"it was emulated with the topology {topology}, and only a ring is carried over")
+
+
 def check_contention(both: Contention | None) -> None:
     """Raise ValueError for times and slow-downs that no measurement gives."""
     if both is None:

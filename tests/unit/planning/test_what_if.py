@@ -13,6 +13,7 @@ from xbench.fabrics import parse_fabric
 from xbench.planning import contention as planning
 from xbench.planning.cost import Curve, fit, ring
 from xbench.planning.replan import replan, to_profile
+from xbench.planning.scale import check
 from xbench.planning.topology import Topology, carried_contention
 from xbench.planning.what_if import Change, Measured, change_to, measured, what_if
 from xbench.planning.what_if_link import Rewrite, carried_to
@@ -118,6 +119,19 @@ def test_workers_follow_the_ring_formula() -> None:
         "16 workers in place of 2, in a ring: messages × 15, bytes on each link × 1.875",
     )  # fmt: skip
     assert (found.fabric.hosts, found.fabric.ranks_per_host, found.fabric.world_size) == (16, 1, 16)
+
+
+def test_an_emulated_tree_is_not_carried_over_as_a_ring() -> None:
+    fabric = record().fabric.model_copy(
+        update={"label": "emulated", "spec": "emulated:workers=2,rate=1gbit,latency=20us,topology=tree,ranks=2"}
+    )
+    tree = measured(record().model_copy(update={"fabric": fabric}), "tree.json")
+    assert what_if(tree, Change(compute_scale=0.5)).cost == tree.cost
+    for change in (Change(workers=16), Change(rate_bps=1e10), Change(latency_s=1e-3)):
+        with pytest.raises(SpecError, match="emulated with the topology tree"):
+            what_if(tree, change)
+    with pytest.raises(RecordError, match=r"tree\.json.* says nothing of other sizes"):
+        check(tree)
 
 
 def test_everything_at_once_is_the_ring_formula_of_the_new_link() -> None:
