@@ -91,9 +91,12 @@ class StreamLink(ABC):
     def _hold(self, seconds: float) -> None:
         """Have the link's stream, which is current, stand still for so long from when it gets there."""
 
-    def send(self, tensors: Sequence[Tensor], inner: dist.Work | None) -> dist.Work:
+    def send(
+        self, tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
+    ) -> dist.Work:
         """Let tensors travel once they have been computed. See `group.Send`."""
-        done = self._held(self._curve(float(bytes_of(tensors))), tensors if self.spoil and inner is None else [])
+        took_s = self._curve(float(bytes_of(tensors) if nbytes is None else nbytes)) * share
+        done = self._held(took_s, tensors if self.spoil and inner is None else [])
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(self.stream)  # its memory is not used again before the link has done with it

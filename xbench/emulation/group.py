@@ -1,18 +1,19 @@
 """The process group of an emulated link: what schedules, and DistributedDataParallel, see as any other.
 
 It has the ranks that really run, often one, and stands for `workers`. An all-reduce of M bytes, or a broadcast, arrives
-after T(M) of the link's model and behind those before it. Where several ranks really run, their data are really reduced
-too, by the group underneath, and a collective has arrived when both have; where one runs, every other worker is taken
-to have its gradients, so that their mean is its own. Everything else (gathers, barriers) goes to the group underneath
-and takes what it takes: no schedule needs it in a step.
+after T(M) of the link's model and behind those before it; a reduce-scatter, an all-gather and an exchange (which stands
+for a reduce-scatter) of M bytes in all after half of that, as in a ring. Where several ranks really run, their data are
+really reduced too, by the group underneath, and a collective has arrived when both have; where one runs, every other
+worker is taken to have its gradients, so that their mean is its own. Everything else (gathers of lists, barriers) goes
+to the group underneath and takes what it takes: no schedule needs it in a step.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,8 +24,21 @@ from xbench.emulation.pacer import Pacer
 BACKEND = "emulated"
 
 
-Send = Callable[[Sequence[Tensor], dist.Work | None], dist.Work]
-"""Lets tensors travel over the link, beside the real collective among the ranks that run, if there are several."""
+HALF = 0.5
+"""Of an all-reduce's time: what a reduce-scatter or an all-gather takes."""
+
+
+class Send(Protocol):
+    """Lets tensors travel over the link, beside the real collective among the ranks that run, if there are several.
+
+    `share`: of the time that an all-reduce of `nbytes` takes; without `nbytes` those of the tensors.
+    """
+
+    def __call__(
+        self, tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
+    ) -> dist.Work:
+        """Start them."""
+        ...
 
 
 class Spoiled:
@@ -73,12 +87,19 @@ class HostWork(EmulatedWork):
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor], pacer: Pacer, inner: dist.Work | None, *, spoil: bool = False
+        self,
+        tensors: Sequence[Tensor],
+        pacer: Pacer,
+        inner: dist.Work | None,
+        *,
+        spoil: bool = False,
+        share: float = 1.0,
+        nbytes: int | None = None,
     ) -> None:
         super().__init__(tensors, inner)
         self._pacer = pacer
         self._spoiled = Spoiled(tensors if spoil and inner is None else [])
-        self._flight = pacer.launch(bytes_of(tensors))
+        self._flight = pacer.launch(bytes_of(tensors) if nbytes is None else nbytes, share)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when it has arrived."""
@@ -143,6 +164,41 @@ class EmulatedGroup(dist.ProcessGroup):
         inner = self._under.broadcast(tensors, opts or dist.BroadcastOptions()) if self._size > 1 else None
         return self._send(tensors, inner)
 
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Arrives after half of T of all that is gathered."""
+        inner = None
+        if self._size > 1:
+            inner = self._under._allgather_base(output, tensor, *([opts] if opts is not None else []))
+        else:
+            _copy(tensor, output)
+        return self._send([output], inner, HALF)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Arrives after half of T of all that is reduced."""
+        inner = None
+        if self._size > 1:
+            inner = self._under._reduce_scatter_base(output, tensor, opts or dist.ReduceScatterOptions())
+        else:
+            _copy(tensor, output)
+        return self._send([output], inner, HALF, bytes_of([tensor]))
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> dist.Work:
+        """Arrives after half of T of all that is sent: what a reduce-scatter of it would take."""
+        inner = None
+        if self._size > 1:
+            opts = opts or dist.AllToAllOptions()
+            inner = self._under.alltoall_base(output, tensor, output_sizes, input_sizes, opts)
+        else:
+            _copy(tensor, output)
+        return self._send([output], inner, HALF, bytes_of([tensor]))
+
+    # What older torch calls them.
+    _allgather_base = all_gather_single  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
+
     def allgather(self, output: Any, tensors: Any, opts: Any = None) -> dist.Work:
         """Of the group underneath, as it is."""
         return self._under.allgather(output, tensors, *([opts] if opts is not None else []))
@@ -157,9 +213,21 @@ def bytes_of(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+def _copy(source: Tensor, target: Tensor) -> None:
+    """What a collective of one rank does."""
+    if source.data_ptr() != target.data_ptr():
+        target.copy_(source)
+
+
 def host_send(pacer: Pacer, *, spoil: bool = False) -> Send:
     """Over a link on the host's clock; with `spoil`, see `HostWork`."""
-    return lambda tensors, inner: HostWork(tensors, pacer, inner, spoil=spoil)
+
+    def send(
+        tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
+    ) -> dist.Work:
+        return HostWork(tensors, pacer, inner, spoil=spoil, share=share, nbytes=nbytes)
+
+    return send
 
 
 def new_group(send: Send, workers: int) -> dist.ProcessGroup:

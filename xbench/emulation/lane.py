@@ -65,9 +65,9 @@ class Lane:
         """Whether anything was under way when `advance` was last called."""
         return bool(self._queue)
 
-    def launch(self, now_s: float, nbytes: int, computing: float = 1.0) -> Travel:
-        """A collective of so many bytes, behind all that are under way."""
-        return self._behind(now_s, self._travel(nbytes), computing)
+    def launch(self, now_s: float, nbytes: int, computing: float = 1.0, *, share: float = 1.0) -> Travel:
+        """A collective of so many bytes, behind all that are under way; `share` of an all-reduce's time."""
+        return self._behind(now_s, self._travel(nbytes, share), computing)
 
     def launch_for(self, now_s: float, alone_s: float) -> Travel:
         """A collective that takes so long [s] by itself, whatever it carries: for calibration."""
@@ -78,9 +78,9 @@ class Lane:
         self._queue.append(travel)
         return travel
 
-    def _travel(self, nbytes: int) -> Travel:
+    def _travel(self, nbytes: int, share: float) -> Travel:
         size = np.array([float(nbytes)])
-        alone_s = float(self._transfer(size)[0])
+        alone_s = float(self._transfer(size)[0]) * share
         if self._contention is None:
             return Travel(nbytes, alone_s)
         tables = (

@@ -65,9 +65,9 @@ class Pacer:
         """The kernel's number of the thread, for its priority."""
         return self._thread.native_id
 
-    def launch(self, nbytes: int) -> Flight:
-        """Send so many bytes, behind what is under way."""
-        return self._launched(lambda now_s: self.lane.launch(now_s, nbytes))
+    def launch(self, nbytes: int, share: float = 1.0) -> Flight:
+        """Send so many bytes, behind what is under way; `share` of an all-reduce's time."""
+        return self._launched(lambda now_s: self.lane.launch(now_s, nbytes, share=share))
 
     def launch_for(self, alone_s: float) -> Flight:
         """Send something that takes so long [s] by itself."""

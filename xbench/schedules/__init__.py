@@ -5,7 +5,8 @@ the devices; the gradients of each job are carried by a single-job mode, its car
 
 Facts of an entry: `planned` (its buckets come from a planner), `synchronous` False (it does not train the network that
 DDP trains, so the correctness gate leaves it out), `options` ('module:function' that is given (text, options) and
-returns the checked options by name; it must not import torch), `paired` and `carrier`.
+returns the checked options by name; it must not import torch), `next_forward` (its updates are put off into the next
+forward pass), `paired` and `carrier`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,20 @@ MODES.add(
     "xbench.schedules.auto:Auto",
     "the best plan of a search that knows what traffic costs compute",
     planned=True,
+)
+MODES.add(
+    "dear",
+    "xbench.schedules.dear:Dear",
+    "reduce-scatters during backward, all-gathers during the next forward pass",
+    planned=True,
+    next_forward=True,
+)
+MODES.add(
+    "priority",
+    "xbench.schedules.priority:Priority",
+    "parts of tensors, in the order in which the next forward pass needs them",
+    planned=True,
+    next_forward=True,
 )
 MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
 MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
@@ -62,6 +77,11 @@ def parse_mode(text: str) -> ModeSpec:
     if colon and carrier not in singles:
         raise unknown(f"carrier for {name}", carrier, singles, listing="xbench modes")
     chosen = carrier or entry.facts["carrier"]
+    if name == "crossover" and MODES.entry(chosen).facts.get("next_forward"):
+        raise SpecError(
+            f"crossover waits for a job's gradients before its next turn, and {chosen!r} waits for them in it",
+            hint="write crossover:optimal",
+        )
     return ModeSpec(text=f"{name}:{chosen}" if colon else name, name=name, carrier=chosen, paired=True)
 
 

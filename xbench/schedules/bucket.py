@@ -57,8 +57,15 @@ def bucket_of(
         return Bucket(parameters, scale)
     if copies == "coalesced":
         return Coalesced(parameters, scale)
+    return flat_bucket(parameters, scale, copies, compress)
+
+
+def flat_bucket(
+    parameters: Sequence[Parameter], scale: float, copies: Copies, compress: Compress | None = None, pieces: int = 1
+) -> Views:
+    """A bucket whose gradients lie in one buffer, which can be cut into so many equal pieces."""
     wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
-    return (Fused if copies == "fused" else Views)(parameters, scale, wire)
+    return (Fused if copies == "fused" else Views)(parameters, scale, wire, pieces)
 
 
 class Bucket:
@@ -133,16 +140,21 @@ class Sent(Bucket, ABC):
 
 
 class Views(Sent):
-    """One flat buffer, a slice for each parameter and at the end a flag for each."""
+    """One flat buffer, a slice for each parameter and at the end a flag for each.
+
+    `whole` is the same memory, filled up so that it can be cut into `pieces` equal ones of a multiple of 16 bytes each.
+    """
 
     align_bytes = 1
 
-    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype) -> None:
+    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype, pieces: int = 1) -> None:
         super().__init__(parameters, scale)
         self.narrowed = wire != parameters[0].dtype
         sizes = [*(p.numel() for p in parameters), len(parameters)]
         self.layout = Layout.of(sizes, max(1, self.align_bytes // wire.itemsize))
-        self.flat = torch.zeros(self.layout.length, dtype=wire, device=parameters[0].device)
+        unit = pieces * (WIDE_BYTES // wire.itemsize) if pieces > 1 else 1
+        self.whole = torch.zeros(-(-self.layout.length // unit) * unit, dtype=wire, device=parameters[0].device)
+        self.flat = self.whole[: self.layout.length]
         self.flags = self.flat[self.layout.offsets[-1] :]
         self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
 
@@ -192,8 +204,8 @@ class Fused(Views):
 
     align_bytes = WIDE_BYTES
 
-    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype) -> None:
-        super().__init__(parameters, scale, wire)
+    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype, pieces: int = 1) -> None:
+        super().__init__(parameters, scale, wire, pieces)
         self.all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
         count = len(parameters)
         self.back = Layout(self.layout.elements[:count], self.layout.offsets[:count], self.layout.length)

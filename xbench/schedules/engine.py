@@ -108,22 +108,17 @@ class Engine:
             self._handles.append(optimizer.register_step_post_hook(self._after_step))
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
-        scale = 1.0 / self.world_size
-        self.buckets = [
-            bucket_of(
-                [self.parameters[n] for n in names],
-                scale,
-                self.copies,
-                compress=self.compress,
-                travels=self.communicate,
-            )
-            for names in plan
-        ]
+        self.buckets = [self._bucket([self.parameters[n] for n in names]) for names in plan]
         self.place = {
             name: (bucket, index)
             for bucket, names in zip(self.buckets, plan, strict=True)
             for index, name in enumerate(names)
         }
+
+    def _bucket(self, parameters: Sequence[Parameter]) -> Bucket:
+        return bucket_of(
+            parameters, 1.0 / self.world_size, self.copies, compress=self.compress, travels=self.communicate
+        )
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         place = self.place  # rebuilt in place when the order is learnt

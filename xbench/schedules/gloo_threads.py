@@ -52,6 +52,18 @@ def favour_gloo_threads() -> int:
     return raised
 
 
+def are_favoured() -> bool:
+    """Whether this process's Gloo threads, or some of them, have been put first."""
+    try:
+        for thread in Path("/proc/self/task").iterdir():
+            named = (thread / "comm").read_text().strip() == THREADS
+            if named and os.getpriority(os.PRIO_PROCESS, int(thread.name)) == NICE:
+                return True
+    except OSError:
+        pass  # elsewhere, or it ended
+    return False
+
+
 def favour_thread(thread: int) -> None:
     """A higher weight and a short slice for a thread, by the kernel's number; where slices cannot be set, the weight.
 

@@ -78,7 +78,8 @@ def check(
               after_backward=nothing_more if early else handle.synchronize,
               accumulate=handle.no_sync if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
     for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
-        tolerance = 1e-6 if a.dtype == torch.float32 and "compress" not in carried else 2e-2
+        exact = 1e-6 if dist.get_world_size() == 2 else 1e-4  # a sum of two is the same in either order
+        tolerance = exact if a.dtype == torch.float32 and "compress" not in carried else 2e-2
         assert torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance), (
             schedule,
             name,

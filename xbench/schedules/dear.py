@@ -1,0 +1,156 @@
+"""dear: an all-reduce in two halves, the second of which overlaps the next forward pass.
+
+Zhang, Shi, Chu, Li: DeAR, "Accelerating distributed deep learning with fine-grained all-reduce pipelining" (ICDCS 2023,
+arXiv 2302.12445). A ring's all-reduce is a reduce-scatter, after which each rank has the sum of one N-th, and an
+all-gather. Splitting it costs nothing, and only the first half has to wait for backward to produce gradients while only
+the second has to be over before a layer runs again. So each bucket's reduce-scatter is launched in backward, in launch
+order; when all are done, the all-gathers follow in the order in which the next forward pass needs the buckets; a layer
+waits for the buckets of its own parameters (see `next_forward`). Predicted by `planning.next_forward.dear`; a step
+takes at least max(C, ΣT).
+
+**What Gloo does instead.** Its reduce-scatter is a whole all-reduce and a copy, so `dear` would send one half too much.
+Here each rank sends every other its N-th of the bucket (`all_to_all_single`: (N−1)/N of the bytes, as it would be),
+and adds up what it gets, in the order of ranks, on the thread that learns of the arrival. A part is summed on one rank
+alone, and the others get that sum: all have the same bits. With two ranks both halves are exchanges of the half that
+the other needs, without a copy.
+
+Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers go in place on one stream, which keeps them in
+order: a gather follows its scatter without anybody waiting, and a layer's wait is the stream's.
+
+Assumes that buckets are about as large as a plan would make them (`planning.next_forward.best_next_forward`). The
+paper searches for one size of all; without a plan buckets have at most `BUCKET_BYTES`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module
+
+from xbench.schedules.base import Setup
+from xbench.schedules.bucket import Travelling, Views
+from xbench.schedules.departures import Departures, Parcel
+from xbench.schedules.first_use import FirstUse
+from xbench.schedules.next_forward import NextForward, Piece, PutOff
+
+
+class _Halves:
+    """The two collectives of one bucket on this rank."""
+
+    def __init__(self, bucket: Views, group: dist.ProcessGroup | None, *, in_place: bool) -> None:
+        self.bucket = bucket
+        self._group = group
+        self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
+        self._in_place = in_place
+        self._pair = self._world == 2 and not in_place and dist.get_backend(group) != "emulated"
+        parts = bucket.whole.chunk(self._world)
+        self._own = parts[self._rank]
+        self._other = parts[1 - self._rank] if self._pair else self._own
+        size = self._own.numel()
+        self._to_other = [size if rank != self._rank else 0 for rank in range(self._world)]
+        received = self._own if self._pair else bucket.whole
+        alone = in_place or self._world == 1
+        self._received: Tensor = bucket.whole if alone else torch.empty_like(received)
+
+    def scatter(self) -> Travelling:
+        """Start the first half."""
+        whole, group = self.bucket.whole, self._group
+        if self._in_place:
+            return _started(dist.reduce_scatter_tensor(self._own, whole, group=group, async_op=True))
+        if self._pair:
+            return self._exchange(self._received, self._other)
+        return _started(dist.all_to_all_single(self._received, whole, group=group, async_op=True))
+
+    def add(self) -> None:
+        """The first half has arrived: sum what the others sent, in the order of ranks."""
+        if self._pair:
+            self._own.add_(self._received)
+        elif not self._in_place and self._world > 1:
+            first, second, *others = self._received.chunk(self._world)
+            torch.add(first, second, out=self._own)
+            for other in others:
+                self._own.add_(other)
+
+    def gather(self) -> Travelling:
+        """Start the second half."""
+        group = self._group
+        if self._pair:
+            return self._exchange(self._other, self._own)
+        return _started(dist.all_gather_into_tensor(self.bucket.whole, self._own, group=group, async_op=True))
+
+    def _exchange(self, received: Tensor, sent: Tensor) -> Travelling:
+        """With the one other rank."""
+        sizes = self._to_other
+        return _started(dist.all_to_all_single(received, sent, sizes, sizes, group=self._group, async_op=True))
+
+
+def _started(work: dist.Work | None) -> Travelling:
+    assert work is not None  # what torch returns to a rank outside the group
+    return work
+
+
+class DearEngine(NextForward):
+    """Reduce-scatters in backward, all-gathers for the next forward pass."""
+
+    name = "dear"
+
+    def _plan_departures(self, setup: Setup) -> Departures:
+        self._scatters: dict[int, Parcel] = {}
+        self._gathers: dict[int, Parcel] = {}
+        self._scattered = 0
+        self._lock = threading.Lock()
+        self._order: list[Parcel] | None = None
+        streams = self.carrier == "streams"
+        for bucket in self._flat_buckets():
+            halves = _Halves(bucket, self.lane, in_place=streams)
+            arrived = self._arrived(halves)
+            self._scatters[id(bucket)] = Parcel(bucket.grad_bytes, halves.scatter, arrived)
+            self._gathers[id(bucket)] = Parcel(bucket.grad_bytes, halves.gather)
+        gathers = reversed(self._gathers.values())  # until the first forward pass has told
+        return Departures([*self._scatters.values(), *gathers], streams=streams)
+
+    def _arrived(self, halves: _Halves) -> Callable[[], Sequence[Parcel]]:
+        def arrived() -> Sequence[Parcel]:
+            with torch.no_grad():
+                halves.add()
+            with self._lock:
+                self._scattered += 1
+                if self._scattered < len(self.buckets):
+                    return ()
+                self._scattered = 0
+                return list(self._gathers.values())
+
+        return arrived
+
+    def _pieces_of(self, bucket: Views, homes: dict[int, list[Module]]) -> list[Piece]:
+        """See `NextForward._pieces_of`: a bucket is one piece."""
+        unique = {id(module): module for modules in homes.values() for module in modules}
+        anywhere = [] if not all(homes.values()) else list(unique.values())
+        return [Piece(bucket, list(range(len(bucket.parameters))), [self._gathers[id(bucket)]], homes=anywhere)]
+
+    def _filled(self, bucket: Views) -> Sequence[Parcel]:
+        return [self._scatters[id(bucket)]]
+
+    def _learnt(self, first_use: FirstUse) -> None:
+        """Gathers go in the order in which rank 0's forward pass needed them; the others' may have been another."""
+        needed = [min((first_use.place(home) for home in piece.homes), default=-1) for piece in self.pieces]
+        order: list[list[int]] = [sorted(range(len(needed)), key=needed.__getitem__)]
+        source = dist.get_process_group_ranks(self.group)[0] if self.group is not None else 0
+        dist.broadcast_object_list(order, src=source, group=self.group)
+        gathers = [self._gathers[id(self.pieces[number].bucket)] for number in order[0]]
+        self._order = [*self._scatters.values(), *gathers]
+
+    def _over(self) -> None:
+        super()._over()
+        if self._order is not None:
+            self.departures.order, self._order = self._order, None
+
+
+class Dear(PutOff):
+    """Two halves of an all-reduce around the optimizer's step."""
+
+    engine = DearEngine

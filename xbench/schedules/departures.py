@@ -1,0 +1,142 @@
+"""Collectives that are launched in one order on every rank, by whichever thread makes the next one possible.
+
+A **parcel** is one collective of a step. It may be launched when it is ready (what it sends is complete), every parcel
+before it in the order has been launched, and no more than the credit would be under way with it, or nothing is. The
+order is fixed before the step and equal on all ranks, so ranks never wait for each other's different collectives,
+whatever becomes ready first and wherever.
+
+Who launches when a parcel arrives and its credit is free again, while the main thread computes: the thread that learns
+of the arrival first, which is the backend's own (its future calls back: Gloo's worker thread, the emulated link's
+pacer). That thread also does what is due on arrival, such as the local sum of a reduce-scatter, which makes others
+ready. One lock orders launches. Nobody sleeps and polls.
+
+Where a device's stream keeps collectives in order by itself (`streams`: NCCL, the emulated link of a GPU) arrivals need
+no thread: all is launched as soon as it is ready, without credit, and to wait is to have the current stream wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from xbench.schedules.bucket import Travelling
+from xbench.schedules.engine import Watch
+
+
+class Parcel:
+    """One collective: `start` launches it, with `nbytes` of gradients; `arrived` returns what is ready by its arrival.
+
+    Where streams keep the order, `arrived` is called at the launch: what it does is queued behind the collective.
+    """
+
+    __slots__ = ("arrived", "is_here", "is_ready", "nbytes", "start", "work")
+
+    def __init__(
+        self, nbytes: int, start: Callable[[], Travelling], arrived: Callable[[], Sequence[Parcel]] | None = None
+    ) -> None:
+        self.nbytes = nbytes
+        self.start = start
+        self.arrived = arrived
+        self.work: Any = None
+        self.is_ready = False
+        self.is_here = False
+
+
+class Departures:
+    """The parcels of a step in launch order. `credit_bytes` may be under way at once; None: without limit."""
+
+    def __init__(self, order: Sequence[Parcel], *, streams: bool, credit_bytes: int | None = None) -> None:
+        self.order = list(order)
+        self.watch: Watch | None = None
+        self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Around each wait that is not over at once."""
+        self._streams = streams
+        self._credit_bytes = None if streams else credit_bytes
+        self._changed = threading.Condition()
+        self._next = 0
+        self._under_way = 0
+        self._under_way_bytes = 0
+        self._departing = False
+        self._failure: BaseException | None = None
+
+    def ready(self, parcels: Sequence[Parcel]) -> None:
+        """These can be sent now; launch what may be."""
+        with self._changed:
+            for parcel in parcels:
+                parcel.is_ready = True
+            self._depart()
+
+    def _depart(self) -> None:
+        """Launch while the next one may be. Holds the lock; a launch that arrives at once comes back in here."""
+        if self._departing:
+            return
+        self._departing = True
+        try:
+            while self._next < len(self.order) and self._may_go(self.order[self._next]):
+                parcel = self.order[self._next]
+                self._next += 1
+                self._under_way += 1
+                self._under_way_bytes += parcel.nbytes
+                parcel.work = parcel.start() if self.watch is None else self.watch(parcel.nbytes, parcel.start)
+                if not self._streams:
+                    parcel.work.get_future().add_done_callback(lambda future, parcel=parcel: self._here(parcel, future))
+                else:
+                    self._under_way = 0
+                    for other in parcel.arrived() if parcel.arrived is not None else ():
+                        other.is_ready = True
+        finally:
+            self._departing = False
+
+    def _may_go(self, parcel: Parcel) -> bool:
+        if not parcel.is_ready or self._failure is not None:
+            return False
+        if self._credit_bytes is None or not self._under_way:
+            return True
+        return self._under_way_bytes + parcel.nbytes <= self._credit_bytes
+
+    def _here(self, parcel: Parcel, future: Any) -> None:
+        """A parcel has arrived, or will never: called from the backend's thread."""
+        failure: BaseException | None = None
+        others: Sequence[Parcel] = ()
+        try:
+            future.value()
+            if parcel.arrived is not None:
+                others = parcel.arrived()
+        except BaseException as error:  # for whoever waits: this thread is not ours
+            failure = error
+        with self._changed:
+            self._under_way -= 1
+            self._under_way_bytes -= parcel.nbytes
+            parcel.is_here = failure is None
+            try:
+                if failure is None:
+                    for other in others:
+                        other.is_ready = True
+                    self._depart()
+            except BaseException as error:
+                failure = error
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+
+    def wait(self, parcel: Parcel) -> None:
+        """Return when it has arrived. Raises what a collective of this step failed with."""
+        if self._streams:
+            parcel.work.wait()
+            return
+        if not parcel.is_here:
+            with self.waiting(), self._changed:
+                self._changed.wait_for(lambda: parcel.is_here or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+        parcel.work.wait()
+
+    def begin_again(self) -> None:
+        """Wait for all, and expect the next step's."""
+        for parcel in self.order:
+            self.wait(parcel)
+        for parcel in self.order:
+            parcel.work = None
+            parcel.is_ready = parcel.is_here = False
+        self._next = self._under_way = self._under_way_bytes = 0

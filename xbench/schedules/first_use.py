@@ -1,0 +1,154 @@
+"""Which layer of a forward pass reads which parameter first, seen in one forward pass.
+
+An update that is put off into the next forward pass must be there before anything reads the parameter. Whoever reads it
+is mostly the module that owns it, when it is called, but not always: `nn.MultiheadAttention` reads its `out_proj`'s
+weight without calling it, and a model may pass another layer's weight to a function. So one forward pass is watched:
+every call of a module, and every torch function that is given a parameter, which is then said to be used by the
+innermost module that is being called.
+
+A parameter's **homes** are the modules that wait for it before they run:
+
+- the modules that own it, if they are called;
+- for an owner that is not called, the innermost of the modules around it that is;
+- the module in which the parameter was first used.
+
+In the order of a forward pass the first of them waits, and the others find nothing to wait for. A parameter without any
+home is waited for by whichever module is called first. What a later forward pass reads outside a parameter's homes
+cannot be known: layers that are used by function are those of the first forward pass.
+
+A module with parameters of its own that is called twice in one forward pass is refused: the schedules that wait in
+forward passes promise one wait a layer, and their plans have one place for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+
+from xbench.errors import UsageError
+
+
+class FirstUse:
+    """Watches forward passes of `model` from now on until `close`. `schedule`: whose name a refusal has."""
+
+    def __init__(self, model: Module, parameters: Mapping[str, Parameter], schedule: str) -> None:
+        self._schedule = schedule
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._modules: dict[str, Module] = dict(model.named_modules())
+        self._parameters = parameters
+        self._called: dict[int, int] = {}  # module → its place in the order of calls
+        self._inside: list[Module] = []
+        self._counts: dict[int, int] = {}
+        self._watching = _Watching(self._used)
+        self._wanted = {id(parameter) for parameter in parameters.values()}
+        self._first: dict[int, Module] = {}
+        self._handles: list[RemovableHandle] = []
+        self._owning = {id(module) for module in model.modules() if any(True for _ in _own(module, self._wanted))}
+        for module in model.modules():
+            self._handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+            self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+
+    @property
+    def seen(self) -> bool:
+        """Whether any module has been called."""
+        return bool(self._called)
+
+    def _enter(self, module: Module, _: Any) -> None:
+        if not self._inside:
+            self._counts.clear()
+            self._watching.__enter__()  # type: ignore[no-untyped-call]
+        self._inside.append(module)
+        self._called.setdefault(id(module), len(self._called))
+        count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
+        if count > 1 and id(module) in self._owning:
+            name = self._names[id(module)]
+            raise UsageError(
+                f"{self._schedule} waits once for the parameters of a layer, and the forward pass calls {name!r} twice",
+                hint="the other schedules take such a model",
+            )
+
+    def _leave(self, module: Module, *_: Any) -> None:
+        if self._inside and self._inside[-1] is module:
+            self._inside.pop()
+            if not self._inside:
+                self._watching.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _used(self, tensor: Tensor) -> None:
+        if id(tensor) in self._wanted and id(tensor) not in self._first and self._inside:
+            self._first[id(tensor)] = self._inside[-1]
+
+    def homes(self) -> dict[str, list[Module]]:
+        """Parameter name → its homes, in the order in which they were called."""
+        owners: dict[int, list[str]] = {}
+        for path, module in self._modules.items():
+            for parameter in _own(module, self._wanted):
+                owners.setdefault(id(parameter), []).append(path)
+        found: dict[str, list[Module]] = {}
+        for name, parameter in self._parameters.items():
+            homes = [self._around(path) for path in owners.get(id(parameter), [])]
+            homes.append(self._first.get(id(parameter)))
+            unique = {id(module): module for module in homes if module is not None}
+            found[name] = sorted(unique.values(), key=lambda module: self._called[id(module)])
+        return found
+
+    def place(self, module: Module) -> int:
+        """When a module was first called: 0 for the first of all."""
+        return self._called[id(module)]
+
+    def _around(self, path: str) -> Module | None:
+        """The module of that path if it is called, else the innermost around it that is."""
+        while True:
+            module = self._modules.get(path)
+            if module is not None and id(module) in self._called:
+                return module
+            if not path:
+                return None
+            path = path.rpartition(".")[0]
+
+    def close(self) -> None:
+        """Watch no more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._inside:
+            self._inside.clear()
+            self._watching.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+class _Watching(TorchFunctionMode):
+    """Tells of every tensor that a torch function is given."""
+
+    def __init__(self, used: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self._used = used
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            self._used(tensor)
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, Mapping):
+        for value in given.values():
+            yield from _tensors(value)
+    elif isinstance(given, (list, tuple)):
+        for value in given:
+            yield from _tensors(value)
+
+
+def _own(module: Module, wanted: Iterable[int]) -> Iterator[Parameter]:
+    """The wanted parameters that the module itself holds."""
+    for parameter in module.parameters(recurse=False):
+        if id(parameter) in wanted:
+            yield parameter

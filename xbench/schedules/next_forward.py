@@ -1,0 +1,481 @@
+"""Next-forward overlap: gradients may travel on while the next forward pass runs, and each layer waits for its own.
+
+What `dear` and `priority` have in common; what is launched, and when, is theirs. A step goes like this:
+
+- backward fills buckets, whose collectives are launched on the way; when it ends, gradients are taken off the
+  parameters: they belong to what travels, and nobody can read, clip or zero them by mistake;
+- `optimizer.step()` updates nothing. It notes that an update is due, with the learning rate and all other settings of
+  this moment, which a scheduler may change before the update happens;
+- in the next forward pass each layer waits, before it runs, for what carries its own parameters' gradients (its
+  **pieces**: parameters that are updated together), and the optimizer's update is applied to those parameters alone, by
+  the optimizer's own code. A piece is updated once, by the first layer that needs it; see `first_use` for which layers
+  those are.
+
+Promised: parameters, as every layer reads them, are bit for bit those of a step that waits for all gradients first, for
+optimizers whose update of a parameter depends on its own gradient and state alone (`PER_PARAMETER`). A forward pass
+without gradients (validation) completes everything before its first layer; so do `Handle.finish`, the state dicts of
+the model and the optimizer, and detaching. What else reads parameters between a step and the next forward pass (an
+average of weights, a regulariser computed outside the model) must call `Handle.finish` first.
+
+`Handle.synchronize` before the step gives up the overlap for this step: gradients are averaged and on the parameters,
+for clipping or a GradScaler, and the step is an ordinary one. `wait` means nothing here. A step uses gradients up: what
+`zero_grad(set_to_none=True)` would do has been done.
+
+Launches come from several threads (see `departures`), so over Gloo the collectives have a group of their own: nobody
+else's collectives get between them. Refused by name: other optimizers, no optimizer, optimizers with hooks or closures
+(they would find no gradients), parameters that the optimizer does not have, modules called twice in a forward pass,
+models with compiled regions (which have no layers to wait in), `copies="coalesced"`, a GradScaler without
+`synchronize`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from xbench.compiled import regions
+from xbench.errors import SpecError, UsageError
+from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.bucket import Bucket, Views, flat_bucket
+from xbench.schedules.departures import Departures, Parcel
+from xbench.schedules.engine import PER_PARAMETER, Engine, Watch, trainable
+from xbench.schedules.first_use import FirstUse
+from xbench.schedules.own_group import own_group
+
+BUCKET_BYTES = 4 * 1024 * 1024
+"""Of a bucket where no plan says how large."""
+
+Carrier = Literal["exchange", "streams"]
+"""How collectives go: over a backend whose futures call back (Gloo), or on a stream that keeps them in order (NCCL)."""
+
+
+@dataclass(eq=False)
+class Piece:
+    """Parameters of one bucket that are waited for and updated together.
+
+    `parcels` carry their gradients; `flags`, further ones, say whether other ranks had a gradient where this one has
+    not. `indices`: places in the bucket. `groups`: the optimizer's parameter group → those of them that it holds.
+    """
+
+    bucket: Views
+    indices: list[int]
+    parcels: list[Parcel]
+    flags: list[Parcel] = field(default_factory=list)
+    groups: dict[int, list[Parameter]] = field(default_factory=dict)
+    homes: list[Module] = field(default_factory=list)
+    due: bool = False
+
+
+class NextForward(Engine):
+    """The engine whose updates are put off. See `Engine` for the arguments and for what is raised."""
+
+    name = "next-forward overlap"
+
+    def __init__(self, setup: Setup) -> None:
+        optimizer = self._checked(setup)
+        buckets = setup.buckets if setup.buckets is not None else default_buckets(setup.model)
+        super().__init__(
+            setup.model,
+            optimizer,
+            buckets,
+            group=setup.group,
+            wait="backward",
+            copies=setup.copies,
+            compress=setup.compress,
+        )
+        self.optimizer = optimizer
+        self.pieces: list[Piece] = []
+        self._model = setup.model
+        self._held: dict[int, Tensor | None] = {}  # parameter → its gradient, while it travels
+        self._travels = False
+        self._settings: list[dict[str, Any]] = []
+        """The optimizer's settings by parameter group, while an update is due."""
+        self._due = 0
+        self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
+        self._first_use: FirstUse | None = None
+        self._waiters: list[RemovableHandle] = []
+        if self.communicate:
+            try:
+                self._prepare(setup)
+            except BaseException:
+                self.detach()
+                raise
+
+    def _prepare(self, setup: Setup) -> None:
+        """Everything beyond the plain engine."""
+        self._group_of = {
+            id(parameter): number
+            for number, group in enumerate(self.optimizer.param_groups)
+            for parameter in group["params"]
+        }
+        for name, parameter in self.parameters.items():
+            if id(parameter) not in self._group_of:
+                raise UsageError(f"{self.name} updates all parameters itself, and the optimizer does not have {name!r}")
+        self.carrier: Carrier = carrier_of(self.group, next(iter(self.parameters.values())).device)
+        self.lane = own_group(self.group) if self.carrier == "exchange" else self.group
+        self.departures = self._plan_departures(setup)
+        for bucket in self._flat_buckets():
+            self.pieces += self._pieces_of(bucket, {index: [] for index in range(len(bucket.parameters))})
+        self._by_group()
+        self._handles.append(self.optimizer.register_step_pre_hook(self._before_step))
+        self._handles += _readers(self._model, self.optimizer, self.finish)
+        self._first_use = FirstUse(self._model, self.parameters, self.name)
+
+    def _flat_buckets(self) -> list[Views]:
+        return [bucket for bucket in self.buckets if isinstance(bucket, Views)]
+
+    def _checked(self, setup: Setup) -> Optimizer:
+        """The optimizer, when it and the model are such that its updates can be put off. Raises UsageError."""
+        optimizer = setup.optimizer
+        if optimizer is None:
+            raise UsageError(f"{self.name} applies the optimizer layer by layer, and none was given")
+        kind = type(optimizer)
+        if kind not in PER_PARAMETER:
+            known = ", ".join(sorted(one.__name__ for one in PER_PARAMETER))
+            raise UsageError(
+                f"{self.name} updates some parameters before others, and does not know that {kind.__name__} may be",
+                hint=f"it knows {known}, as torch has them",
+            )
+        if any(group.get("differentiable") for group in optimizer.param_groups):
+            raise UsageError(f"{self.name} cannot put off the step of a differentiable optimizer")
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            raise UsageError(
+                f"{self.name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
+                "would find neither gradients nor new parameters"
+            )
+        if regions(setup.model):
+            raise UsageError(
+                f"{self.name} waits before each layer of the forward pass, and torch.compile has left no layers to "
+                "wait before",
+                hint="the other schedules take compiled models",
+            )
+        if setup.copies == "coalesced":
+            raise UsageError(
+                f"{self.name} sends pieces of buckets, and copies 'coalesced' leaves gradients where they are",
+                hint="copies 'views' or 'fused'",
+            )
+        return optimizer
+
+    # --- what a schedule says ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _plan_departures(self, setup: Setup) -> Departures:
+        """The parcels of a step, in launch order."""
+
+    @abstractmethod
+    def _pieces_of(self, bucket: Views, homes: dict[int, list[Module]]) -> list[Piece]:
+        """A bucket's pieces. `homes`: by index; empty lists as long as they are not known."""
+
+    @abstractmethod
+    def _filled(self, bucket: Views) -> Sequence[Parcel]:
+        """What can be sent when a bucket is full."""
+
+    def _learnt(self, first_use: FirstUse) -> None:
+        """The first forward pass is over: all ranks get here together, before anything else of this step."""
+
+    # --- backward ----------------------------------------------------------------------------------------------------
+
+    def _bucket(self, parameters: Sequence[Parameter]) -> Bucket:
+        if not self.communicate:
+            return super()._bucket(parameters)
+        return flat_bucket(parameters, 1.0 / self.world_size, self.copies, self.compress, self.world_size)
+
+    def _start(self, parameter: Parameter | Tensor) -> None:
+        """See `Engine._start`. Layers that the forward pass left out have not been waited for."""
+        if self._travels and not self._due:
+            raise UsageError(
+                "a gradient was accumulated twice before its bucket was waited for",
+                hint="run all backward passes of a step but the last under handle.no_sync()",
+            )
+        self.finish()
+        super()._start(parameter)
+
+    def mark_ready(self, bucket: Bucket, index: int) -> None:
+        """See `Engine.mark_ready`; in which order full buckets are launched is known to the departures."""
+        super().mark_ready(bucket, index)
+        if self.communicate and not bucket.waiting:
+            self._depart(bucket)
+
+    def launch_in_order(self) -> None:
+        """Buckets are launched by the departures."""
+
+    def _depart(self, bucket: Bucket) -> None:
+        assert isinstance(bucket, Views)
+        bucket.complete()
+        self.departures.ready(self._filled(bucket))
+
+    def _backward_ended(self) -> None:
+        self._armed = False
+        if not self.communicate:
+            for bucket in self.buckets:
+                bucket.empty()
+            return
+        for bucket in self.buckets:
+            if bucket.waiting:
+                self._depart(bucket)
+        self._travels = True
+        for parameter in self.parameters.values():
+            self._held[id(parameter)] = parameter.grad
+            parameter.grad = None
+        if self._first_use is not None:
+            if not self._first_use.seen:
+                raise UsageError(
+                    f"{self.name} waits when modules are called, and this forward pass called none",
+                    hint="call the model, not its forward method",
+                )
+            self._adopt(self._first_use)
+            self._first_use = None
+
+    def _adopt(self, first_use: FirstUse) -> None:
+        """From now on each layer waits for itself."""
+        first_use.close()
+        homes = first_use.homes()
+        by_parameter = {id(self.parameters[name]): found for name, found in homes.items()}
+        self.pieces = [
+            piece
+            for bucket in self._flat_buckets()
+            for piece in self._pieces_of(
+                bucket, {index: by_parameter[id(parameter)] for index, parameter in enumerate(bucket.parameters)}
+            )
+        ]
+        self._learnt(first_use)
+        self.pieces.sort(key=lambda piece: min((first_use.place(home) for home in piece.homes), default=-1))
+        self._by_group()
+        waits: dict[int, tuple[Module, list[Piece]]] = {}
+        for piece in self.pieces:
+            for home in piece.homes:
+                waits.setdefault(id(home), (home, []))[1].append(piece)
+        homeless = [piece for piece in self.pieces if not piece.homes]
+        for module, pieces in waits.values():
+            hook = self._before_layer([*homeless, *pieces])
+            self._waiters.append(module.register_forward_pre_hook(hook, prepend=True))
+        others = self._model.modules() if homeless else ()
+        for module in others:
+            if id(module) not in waits:
+                self._waiters.append(module.register_forward_pre_hook(self._before_layer(homeless), prepend=True))
+
+    def _by_group(self) -> None:
+        for piece in self.pieces:
+            piece.groups = {}
+            for index in piece.indices:
+                parameter = piece.bucket.parameters[index]
+                piece.groups.setdefault(self._group_of[id(parameter)], []).append(parameter)
+
+    # --- the step, and what is left of it ----------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the optimizer steps: it finds no gradients, and what it would have done with them is due."""
+        if len(args) > 1 or kwargs:
+            raise UsageError(f"{self.name} puts the optimizer's step off, which a closure cannot be")
+        self._finish_due()
+        if not self._travels:
+            return
+        if getattr(optimizer, "found_inf", None) is not None or getattr(optimizer, "grad_scale", None) is not None:
+            raise UsageError(
+                f"a GradScaler looks at gradients that {self.name} still has on their way",
+                hint="call handle.synchronize() before scaler.unscale_() and scaler.step()",
+            )
+        self._settings = [
+            {
+                key: value.clone() if isinstance(value, Tensor) else value
+                for key, value in group.items()
+                if key != "params"
+            }
+            for group in optimizer.param_groups
+        ]
+        for piece in self.pieces:
+            piece.due = True
+        self._due = len(self.pieces)
+
+    def _before_layer(self, pieces: Sequence[Piece]) -> Callable[[Module, Any], None]:
+        def wait(module: Module, inputs: Any) -> None:
+            if not self._due:
+                return
+            if not torch.is_grad_enabled():
+                self._finish_due()
+                return
+            for piece in pieces:
+                if piece.due:
+                    self._apply(piece)
+
+        return wait
+
+    def _apply(self, piece: Piece) -> None:
+        """Wait for a piece, and update its parameters as the step that is due would have."""
+        self._land(piece)
+        piece.due = False
+        before = [parameter.grad for parameters in piece.groups.values() for parameter in parameters]
+        whole = self.optimizer.param_groups
+        self.optimizer.param_groups = [
+            {**self._settings[number], "params": parameters} for number, parameters in piece.groups.items()
+        ]
+        device = piece.bucket.whole.device.type
+        try:
+            with torch.inference_mode(False), torch.autocast(device, enabled=False):
+                self._give(piece)
+                self._plain_step(self.optimizer)
+        finally:
+            self.optimizer.param_groups = whole
+            parameters = [parameter for found in piece.groups.values() for parameter in found]
+            for parameter, gradient in zip(parameters, before, strict=True):
+                parameter.grad = gradient
+        self._due -= 1
+        if not self._due:
+            self._over()
+
+    def _land(self, piece: Piece) -> None:
+        """Wait until a piece's averaged gradients are there."""
+        if self.note is not None:
+            self.note("waiting for gradients")
+        for parcel in piece.parcels:
+            self.departures.wait(parcel)
+        if piece.bucket.waiting:
+            for parcel in piece.flags:
+                self.departures.wait(parcel)
+
+    def _give(self, piece: Piece) -> None:
+        """Put a piece's averaged gradients on its parameters."""
+        bucket = piece.bucket
+        used = bucket.flags.tolist() if bucket.waiting else []
+        for index in piece.indices:
+            parameter = bucket.parameters[index]
+            gradient = self._held.pop(id(parameter), None)
+            if bucket.filled[index]:
+                assert gradient is not None
+                if bucket.narrowed:
+                    gradient.copy_(bucket.views[index])
+            elif used[index] > 0:
+                gradient = bucket.sent(index)
+            parameter.grad = gradient
+
+    def _over(self) -> None:
+        """The step is complete: its buckets wait for the next one."""
+        self.departures.begin_again()
+        for bucket in self.buckets:
+            bucket.empty()
+        self._held.clear()
+        self._settings = []
+        self._travels = False
+
+    def _finish_due(self) -> None:
+        if self._due:
+            for piece in self.pieces:
+                if piece.due:
+                    self._apply(piece)
+
+    def finish(self) -> None:
+        """Apply what is left of the last step, if one was taken. Safe to call at any time, and twice."""
+        self._finish_due()
+
+    def synchronize(self) -> None:
+        """Return when the gradients of this step are averaged and on their parameters; its update is an ordinary one.
+
+        Does nothing when no backward pass has run since the last step.
+        """
+        if not self.communicate or not self._travels or self._due:
+            return
+        for piece in self.pieces:
+            self._land(piece)
+        for piece in self.pieces:
+            self._give(piece)
+        self._over()
+
+    def detach(self) -> None:
+        """See `Engine.detach`: the last step is completed, and gradients without a step are averaged."""
+        self.finish()
+        self.synchronize()
+        for waiter in self._waiters:
+            waiter.remove()
+        self._waiters.clear()
+        if self._first_use is not None:
+            self._first_use.close()
+            self._first_use = None
+        super().detach()
+
+
+class NextForwardHandle(Handle):
+    """An attached schedule with next-forward overlap."""
+
+    engine: NextForward
+
+    def finish(self) -> None:
+        """See `Handle.finish`."""
+        self.engine.finish()
+
+    def watch(self, watch: Watch, waiting: Callable[[], AbstractContextManager[None]] | None = None) -> bool:
+        """See `Handle.watch`; `waiting()` is entered around every wait in a forward pass."""
+        if self.engine.communicate:
+            self.engine.departures.watch = watch
+            if waiting is not None:
+                self.engine.departures.waiting = waiting
+        return True
+
+
+class PutOff(Schedule):
+    """A schedule whose updates are put off into the next forward pass."""
+
+    engine: type[NextForward]
+
+    def attach(self, setup: Setup) -> Handle:
+        """See `Schedule.attach`; `wait` is ignored."""
+        return NextForwardHandle(setup.model, self.engine(setup))
+
+
+def default_buckets(model: Module, most_bytes: int = BUCKET_BYTES) -> list[list[str]]:
+    """Parameters in reverse order of registration, in buckets of one dtype and at most so many bytes, or one tensor."""
+    found: list[list[str]] = []
+    dtype, filled = None, 0
+    for name, parameter in reversed(trainable(model).items()):
+        nbytes = parameter.numel() * parameter.element_size()
+        if parameter.dtype != dtype or filled + nbytes > most_bytes:
+            found.append([])
+            dtype, filled = parameter.dtype, 0
+        found[-1].append(name)
+        filled += nbytes
+    return found
+
+
+def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier:
+    """How collectives of this group go. Raises UsageError for a backend that is not known."""
+    backend = dist.get_backend(group)
+    if device.type == "cuda" and ("nccl" in backend or (backend == "emulated" and dist.get_world_size(group) == 1)):
+        return "streams"
+    if "gloo" in backend or (backend == "emulated" and device.type == "cpu"):
+        return "exchange"
+    if backend == "emulated":
+        raise UsageError("next-forward overlap over an emulated link of GPUs is for one rank")
+    raise UsageError(f"next-forward overlap knows Gloo and NCCL, and the process group's backend is {backend!r}")
+
+
+def check_parts(order: Sequence[int], count: int) -> None:
+    """Each of the parts once; SpecError otherwise."""
+    if sorted(order) != list(range(count)):
+        raise SpecError(
+            f"the plan's order of parts does not name each of the {count} parts of its buckets once",
+            hint="was the plan made for another model?",
+        )
+
+
+def _readers(model: Module, optimizer: Optimizer, finish: Callable[[], None]) -> list[RemovableHandle]:
+    """Hooks that complete the step before state dicts are taken or loaded."""
+
+    def first(*_: Any) -> None:
+        finish()
+
+    found: list[RemovableHandle] = []
+    for module in model.modules():
+        found.append(module.register_state_dict_pre_hook(first))  # type: ignore[no-untyped-call]
+        found.append(module.register_load_state_dict_pre_hook(first))  # type: ignore[no-untyped-call]
+    found.append(optimizer.register_state_dict_pre_hook(first))
+    found.append(optimizer.register_load_state_dict_pre_hook(first))
+    return found

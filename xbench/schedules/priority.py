@@ -1,0 +1,117 @@
+"""priority: what the next forward pass needs first travels first, in parts, a few at a time.
+
+Jayarajan et al.: "Priority-based parameter propagation for distributed DNN training" (P3, MLSys 2019); Peng et al.: "A
+generic communication scheduler for distributed DNN training acceleration" (ByteScheduler, SOSP 2019). Gradients become
+ready in the order in which the next forward pass needs them last. So tensors are cut into parts, each an all-reduce of
+its own, and of those that are ready the one that is needed first goes next. A part under way is not called back, so how
+soon an urgent one goes depends on how much is under way: `credit_bytes`, ByteScheduler's credit. A layer of the next
+forward pass waits for the parts that hold its own tensors (see `next_forward`), and for nothing else.
+
+**One order for all ranks.** An all-reduce needs every rank, so ranks that each chose what is most urgent just now would
+wait for each other's different parts. ByteScheduler asks a coordinator. Here the order is planned: simulated from the
+profile, written into the plan (`Parts`), and kept by every rank whatever is ready first on it. That costs a round trip
+less for each part, and is as good as the profile. Predicted by `planning.next_forward.priority`; a step takes at least
+max(C, ΣT).
+
+Without a plan nobody knows how much of the gradients backward leaves time to send. Half of the bytes is taken for it:
+those go in the order in which they become ready, and the other half in the order in which the next forward pass needs
+them, in parts of `BUCKET_BYTES`, two at a time.
+
+Parts are summed by the backend's own all-reduce, which gives all ranks the same bits. On NCCL a stream keeps the parts
+in order, and the credit would only be a wait of the host: all are launched as they become ready.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module
+
+from xbench.measured_parts import Parts
+from xbench.schedules.base import Setup
+from xbench.schedules.bucket import Travelling, Views
+from xbench.schedules.departures import Departures, Parcel
+from xbench.schedules.next_forward import BUCKET_BYTES, NextForward, Piece, PutOff, check_parts
+
+
+class PriorityEngine(NextForward):
+    """All-reduces of parts, in a planned order, within a credit."""
+
+    name = "priority"
+
+    def _plan_departures(self, setup: Setup) -> Departures:
+        buckets = self._flat_buckets()
+        nbytes = setup.parts.nbytes if setup.parts is not None else BUCKET_BYTES
+        self._parts: dict[int, list[Parcel]] = {}
+        self._bounds: dict[int, list[int]] = {}
+        for bucket in buckets:
+            bounds = cuts(bucket, nbytes)
+            self._bounds[id(bucket)] = bounds
+            self._parts[id(bucket)] = [
+                Parcel(size, self._all_reduce_of(bucket.flat[begin:end]))
+                for (begin, end), size in zip(
+                    itertools.pairwise(bounds), _sizes(bucket.grad_bytes, nbytes), strict=True
+                )
+            ]
+        numbered = [part for bucket in buckets for part in self._parts[id(bucket)]]
+        parts = setup.parts or default_parts([part.nbytes for part in numbered])
+        check_parts(parts.order, len(numbered))
+        order = [numbered[number] for number in parts.order]
+        return Departures(order, streams=self.carrier == "streams", credit_bytes=parts.credit_bytes)
+
+    def _all_reduce_of(self, part: Tensor) -> Callable[[], Travelling]:
+        def start() -> Travelling:
+            work: Travelling = dist.all_reduce(part, group=self.lane, async_op=True)
+            return work
+
+        return start
+
+    def _pieces_of(self, bucket: Views, homes: dict[int, list[Module]]) -> list[Piece]:
+        """See `NextForward._pieces_of`: parameters of one bucket with the same homes are a piece."""
+        parts, bounds = self._parts[id(bucket)], self._bounds[id(bucket)]
+        together: dict[tuple[int, ...], Piece] = {}
+        for index in range(len(bucket.parameters)):
+            key = tuple(id(module) for module in homes[index])
+            piece = together.setdefault(key, Piece(bucket, [], [], flags=parts[-1:], homes=homes[index]))
+            piece.indices.append(index)
+            begin = bucket.layout.offsets[index]
+            end = begin + bucket.layout.elements[index]
+            for part, (since, until) in zip(parts, itertools.pairwise(bounds), strict=True):
+                if since < end and begin < until and part not in piece.parcels:
+                    piece.parcels.append(part)
+        return list(together.values())
+
+    def _filled(self, bucket: Views) -> Sequence[Parcel]:
+        return self._parts[id(bucket)]
+
+
+class Priority(PutOff):
+    """Parts of tensors, the most urgent first."""
+
+    engine = PriorityEngine
+
+
+def cuts(bucket: Views, nbytes: int) -> list[int]:
+    """Where a bucket's buffer is cut [elements]: every `nbytes` of gradients, before compression; flags go last."""
+    element = bucket.parameters[0].element_size()
+    each = max(1, nbytes // element)
+    count = max(1, -(-bucket.grad_bytes // (each * element)))
+    return [*(number * each for number in range(count)), bucket.flat.numel()]
+
+
+def _sizes(grad_bytes: int, nbytes: int) -> list[int]:
+    full = max(0, -(-grad_bytes // nbytes) - 1)
+    return [nbytes] * full + [grad_bytes - full * nbytes]
+
+
+def default_parts(sizes: Sequence[int]) -> Parts:
+    """An order without a plan: see the module. `sizes`: bytes of the parts, numbered in ready order."""
+    total, passed, first = sum(sizes), 0, 0
+    while first < len(sizes) and passed + sizes[first] <= total / 2:
+        passed += sizes[first]
+        first += 1
+    order = [*range(first), *reversed(range(first, len(sizes)))]
+    return Parts(nbytes=BUCKET_BYTES, order=order, credit_bytes=2 * BUCKET_BYTES)
