@@ -36,9 +36,14 @@ def only_record(folder: Path) -> Profile | Comparison:
 
 def said_by_two_ranks(script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
     """What two ranks print that run a script which meets over a file store."""
+    return said_by_ranks(2, script, *arguments, store=store, timeout_s=timeout_s)
+
+
+def said_by_ranks(count: int, script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
+    """The same of `count` ranks."""
     ranks = []
-    for rank in range(2):
-        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "STORE": str(store), "OMP_NUM_THREADS": "1"}
+    for rank in range(count):
+        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(count), "STORE": str(store), "OMP_NUM_THREADS": "1"}
         words = [sys.executable, str(script), *arguments]
         ranks.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:
