@@ -64,6 +64,7 @@ from xbench.validation_record import (
 )
 
 __all__ = [
+    "RANKS",
     "SCHEMA_VERSION",
     "AnyRecord",
     "AutoAgainst",
@@ -122,6 +123,9 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 WHICH = "give a record.json, or the folder of a run under results/runs"
+RANKS = "ranks"
+"""`Parity.reference` of a mode that is held to nothing but that all ranks train one network."""
+
 GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
 
 
@@ -143,7 +147,7 @@ class Sample(Part):
 
 
 class Parity(Part):
-    """Whether a schedule trained the same network as DDP."""
+    """Whether a schedule trained the same network as DDP; by `reference` "ranks": one network on all ranks."""
 
     ok: bool
     max_relative_difference: float | None

@@ -30,6 +30,15 @@ def controls(record: Comparison) -> set[str]:
     return {mode.text for mode in record.spec.modes if is_control(mode.name)}
 
 
+def partial(record: Comparison) -> set[str]:
+    """The modes that train one network on all ranks, by gradients that are not DDP's: shown beside, never advised."""
+    return {
+        mode.text
+        for mode in record.spec.modes
+        if mode.name in MODES and MODES.entry(mode.name).facts.get("gradients") == "partial"
+    }
+
+
 def ranking(record: Comparison) -> list[ModeResult]:
     """Modes that may win, fastest first."""
     out = controls(record)
@@ -50,7 +59,7 @@ def answer(record: Comparison) -> list[str]:
     order = ranking(record)
     if not order:
         return ["No mode was measured, so there is no answer."]
-    return [*_verdict(record, order), _kind(order)]
+    return [*_verdict(record, order), *_partial(record), _kind(order)]
 
 
 def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
@@ -86,6 +95,21 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         f"({interval}).",
         MORE,
     ]
+
+
+def _partial(record: Comparison) -> list[str]:
+    """What modes with gradients of their own took, and why none of them is the answer."""
+    said = []
+    for mode in sorted(partial(record)):
+        result = record.modes.get(mode)
+        if result is not None and trusted(result) and result.ratio is not None and result.ratio.verdict != "reference":
+            low, high = result.ratio.ci95
+            said.append(
+                f"{mode} takes {result.ratio.value:.3f} of {record.reference}'s time per sample (95 % CI {low:.3f} to "
+                f"{high:.3f}) and is no answer: it leaves gradients out, which changes their noise. xbench converge "
+                "shows what that does to training."
+            )
+    return said
 
 
 def _close(order: list[ModeResult]) -> list[str]:

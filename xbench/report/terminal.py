@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.records import (
+    RANKS,
     AnyRecord,
     Comparison,
     Contention,
@@ -30,7 +31,7 @@ from xbench.records import (
     Validation,
 )
 from xbench.report import lines
-from xbench.report.answer import answer, controls, is_control, trusted
+from xbench.report.answer import answer, controls, is_control, partial, trusted
 from xbench.report.drawing import (
     NARROW_COLUMNS,
     OFF_TTY_COLUMNS,
@@ -189,6 +190,8 @@ def _verdict(record: Comparison, result: ModeResult) -> str:
         return "FAILED"
     if result.mode == record.reference:
         return "reference"
+    if result.mode in partial(record):
+        return "partial"
     if result.mode in controls(record):
         return "control"
     return result.ratio.verdict if result.ratio is not None else "not measured" if not trusted(result) else "no ratio"
@@ -284,6 +287,8 @@ def _parity(result: ModeResult) -> str:
         return "–"
     if not parity.ok:
         return "NO"
+    if parity.reference == RANKS:
+        return "no (ranks agree)"
     return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"
 
 

@@ -14,10 +14,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from xbench.planning import removed_share
+from xbench.planning import StepModel, removed_share
+from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
+from xbench.planning.partial import Split, predicted_step_s
+from xbench.planning.plans import Planner
 from xbench.planning.turns import JobTimes, round_s
 from xbench.records import (
+    RANKS,
     Bounds,
     Comparison,
     EmulatedLink,
@@ -33,7 +37,7 @@ from xbench.records import (
     Timeline,
     WorkloadRecord,
 )
-from xbench.runtime.collect import TOGETHER, Collector
+from xbench.runtime.collect import TOGETHER, Collector, JobFindings
 from xbench.runtime.program import twins
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
@@ -205,7 +209,8 @@ def _mode_result(
     pattern = found.patterns.get(mode.text)
     error = found.failed.get(mode.text)
     if error is None and gate is not None and not gate.ok:
-        error = f"does not train the network that DDP trains: {gate.message}"
+        other = "one network on all ranks" if gate.reference == RANKS else "the network that DDP trains"
+        error = f"does not train {other}: {gate.message}"
     blocks = values[mode.text]
     if error is None and not blocks:
         error = "nothing was measured"
@@ -250,6 +255,9 @@ def _timeline(mode: ModeSpec, found: Collector, label: Label) -> Timeline | None
 def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:
     """The model's step for one job or the sum over distinct jobs; for crossover of twins half a round."""
     jobs = found.jobs[:1] if twins(run) else found.jobs
+    if mode.carrier == "spb":
+        partial = [_predicted_partial_s(run, mode, job) for job in jobs]
+        return None if None in partial else sum(one for one in partial if one is not None)
     plans = [job.plans.get(mode.carrier) for job in jobs]
     if any(plan is None for plan in plans):
         return None
@@ -259,6 +267,16 @@ def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: s
     if mode.name == "crossover" and pattern is not None:
         return _predicted_crossover_s(run, mode, found, pattern)
     return None
+
+
+def _predicted_partial_s(run: RunSpec, mode: ModeSpec, job: JobFindings) -> float | None:
+    """The step that `spb` was to take with the exact plan's buckets; None where it was not planned."""
+    if job.step is None or job.cost_model is None or "optimal" not in job.plans:
+        return None
+    contention = Contention.of(job.contention, Curve.of(job.cost_model)) if job.contention is not None else None
+    planner = Planner(StepModel.of(job.layers, job.step), job.cost_model, contention)
+    split = Split.of(dict(mode.options), run.fabric.world_size)
+    return predicted_step_s(planner, job.plans["optimal"].buckets, job.layers, split)
 
 
 def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str) -> float | None:

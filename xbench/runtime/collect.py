@@ -26,6 +26,7 @@ from xbench.records import (
     WorkloadRecord,
 )
 from xbench.runtime.gpu_use import GpuFindings
+from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
 from xbench.stats.windows import overlap_rates
 
@@ -129,7 +130,8 @@ class Collector:
         world = fabric.processes
         jobs = sorted({job for job, _ in blocks})
         whole = [job for job in jobs if all((job, rank) in blocks for rank in range(world))]
-        name = next(m.name for m in self.run.modes if m.text == mode)
+        ran = next(m for m in self.run.modes if m.text == mode)
+        name, cycle = ran.name, cycle_of(ran)
         together = name in TOGETHER
         if together and len(whole) < len(self.run.workloads):
             return []
@@ -154,7 +156,7 @@ class Collector:
                     mode=mode,
                     job=job,
                     steps_s=timed,
-                    step_s=1.0 / rates[job] if together else block_step_s(name, timed),
+                    step_s=1.0 / rates[job] if together else block_step_s(name, timed, cycle),
                     warmup_s=steps[:warmup],
                     samples_per_step=self.batch_sizes[job] * fabric.world_size,
                     started_s=max(0.0, min(block["stamps"][0] for block in ranks) - origin_s),
@@ -186,9 +188,15 @@ def step_times(stamps: Sequence[Sequence[float]]) -> list[float]:
     return [max(times) for times in zip(*per_rank, strict=True)]
 
 
-def block_step_s(mode: str, steps_s: Sequence[float]) -> float:
+def block_step_s(mode: str, steps_s: Sequence[float], cycle: int = 1) -> float:
     """One block's time a step [s]: the median, or for `sequential` the mean.
 
     Two jobs at once are timed by what they finish in a window, which is a mean; their rival is timed the same way.
+    Where steps differ and repeat after `cycle` of them, it is the median over whole cycles of a cycle's mean step.
     """
-    return statistics.fmean(steps_s) if mode == "sequential" else statistics.median(steps_s)
+    if mode == "sequential":
+        return statistics.fmean(steps_s)
+    whole = len(steps_s) // cycle * cycle
+    if not whole:  # cut short
+        return statistics.fmean(steps_s)
+    return statistics.median(statistics.fmean(steps_s[i : i + cycle]) for i in range(0, whole, cycle))

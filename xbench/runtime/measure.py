@@ -27,6 +27,7 @@ from xbench.errors import UsageError
 from xbench.planning import StepModel, bounds
 from xbench.planning.contention import Contention, queue_s_per_byte
 from xbench.planning.cost import Curve, fit
+from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
@@ -138,6 +139,11 @@ def profile_job(rank: Rank) -> JobPlan:
         with contextlib.suppress(UsageError):  # as above
             plans["auto"] = try_candidates(rank, planner, plans, unused)
     plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
+    exact = plans.get("optimal", plans["wfbp"])
+    # spb cuts the exact plan where its levels meet.
+    plan = plan.model_copy(
+        update={"backward_s": backward_s_of(layers), "buckets": plan.buckets | {"spb": exact.buckets}}
+    )
     if rank.rank == 0:
         rank.journal.write("plans", **event)
     return complete(plan, unused)

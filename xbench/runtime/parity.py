@@ -33,8 +33,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.records import Parity
-from xbench.runtime.program import block_id
+from xbench.records import RANKS, Parity
+from xbench.runtime.program import block_id, whole_cycles
+from xbench.schedules import MODES, cycle_of
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload
@@ -93,6 +94,9 @@ def gate(rank: Rank, mode: ModeSpec) -> None:
     """
     steps = rank.run.effort.parity_steps
     what = f"gate {mode.text}"
+    if MODES.entry(mode.carrier).facts.get("gradients") == "partial":
+        rank.journal.write("parity", mode=mode.text, **agreement(rank, mode, whole_cycles(steps, cycle_of(mode))))
+        return
 
     def steps_of(which: ModeSpec, train: Callable[[Handle], None], *, exact: bool = False) -> None:
         def attached() -> None:
@@ -136,6 +140,39 @@ def gate(rank: Rank, mode: ModeSpec) -> None:
 
         steps_of(mode, alone)
     rank.journal.write("parity", mode=mode.text, **beside.verdict().model_dump())
+
+
+def agreement(rank: Rank, mode: ModeSpec, steps: int) -> dict[str, Any]:
+    """What a mode can be held to whose gradients are not DDP's: after each step all ranks have the same bits."""
+    digests: dict[str, str] = {}
+
+    def digest() -> None:
+        for name, value in rank.workload.model.named_parameters():
+            digests[name] = _digest(value, digests.get(name, ""))
+
+    def attached() -> None:
+        with rank.attach(mode) as handle:
+
+            def judge() -> None:
+                handle.finish()
+                digest()
+
+            rank.train(handle, steps, f"gate {mode.text}", judge)
+
+    trained(rank.workload, rank.snapshot, attached)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, digests)
+    unequal = [name for name in digests if any(other[name] != digests[name] for other in everyone)]
+    return Parity(
+        ok=not unequal,
+        max_relative_difference=None,
+        tolerance=0.0,
+        bitwise_across_ranks=not unequal,
+        steps=steps,
+        worst_parameter=unequal[0] if unequal else None,
+        reference=RANKS,
+        message=f"ranks disagree on {unequal[0]!r}" if unequal else None,
+    ).model_dump()
 
 
 class Beside:

@@ -7,8 +7,9 @@ are handed on, so that all launches time the same buckets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -34,6 +35,7 @@ class JobPlan(Spec):
     compute_s: float
     unused_parameters: bool = False
     parts: dict[str, Parts] = Field(default_factory=dict)
+    backward_s: dict[str, float] = Field(default_factory=dict)
 
 
 def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:
@@ -81,7 +83,7 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
     if launch == 0:
         steps.append(Phase(kind="profile"))
         if run.kind == "comparison":
-            gated = [mode for mode in run.modes if MODES.entry(mode.carrier).facts.get("synchronous", True)]
+            gated = [mode for mode in run.modes if _promises(MODES.entry(mode.carrier).facts)]
             steps += [Phase(kind="parity", mode=mode.text) for mode in gated]
     if run.kind == "comparison":
         orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed + launch)
@@ -90,6 +92,16 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
         if launch == 0:
             steps += [Phase(kind="timeline", mode=mode.text) for mode in run.modes if not mode.paired]
     return tuple(steps)
+
+
+def _promises(facts: Mapping[str, Any]) -> bool:
+    """Whether the gate has something to hold the mode to: DDP's network, or at least one network on all ranks."""
+    return bool(facts.get("synchronous", True)) or facts.get("gradients") == "partial"
+
+
+def whole_cycles(steps: int, cycle: int) -> int:
+    """At least so many steps, and whole cycles of them."""
+    return math.ceil(steps / cycle) * cycle
 
 
 def steps_in_block(run: RunSpec, slowest_step_s: float) -> int:

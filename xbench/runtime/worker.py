@@ -40,9 +40,19 @@ from xbench.runtime.gpu_watch import GpuWatch
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
 from xbench.runtime.nvtx import Ranges
-from xbench.runtime.program import JobPlan, Phase, Program, block_id, job_times, steps_in_block, turns_in_block, twins
+from xbench.runtime.program import (
+    JobPlan,
+    Phase,
+    Program,
+    block_id,
+    job_times,
+    steps_in_block,
+    turns_in_block,
+    twins,
+    whole_cycles,
+)
 from xbench.runtime.timeline import record_timeline
-from xbench.schedules import MODES
+from xbench.schedules import MODES, cycle_of
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
 from xbench.spec import ModeSpec, RunSpec
@@ -229,6 +239,7 @@ class Rank:
             compress=None if exact else self.run.compress,
             parts=plan.parts.get(mode.carrier),
             options=dict(mode.options),
+            backward_s=plan.backward_s or None,
         )
         handle = schedule().attach(setup)
         if handle.engine is not None:
@@ -343,6 +354,8 @@ class Rank:
         """Why this rank cannot attach a mode, or None."""
         try:
             self.attach(mode).detach()
+            if self.run.backend == "gloo" and self.run.gloo_threads != "plain":
+                favour_gloo_threads()  # of groups that the schedule made for itself
         except UsageError as error:
             return str(error)
         except (RuntimeError, MemoryError) as error:
@@ -373,7 +386,8 @@ class Rank:
         plan = self.plans[self.job]
         carriers = {m.carrier for m in self.run.modes}
         steps = steps_in_block(self.run, max(p.step_s.get(c, p.compute_s) for p in self.plans for c in carriers))
-        warmup = self.run.effort.warmup_steps
+        # Warm-up too: the block then begins where a cycle does.
+        steps, warmup = (whole_cycles(count, cycle_of(mode)) for count in (steps, self.run.effort.warmup_steps))
         what = f"round {phase.round + 1} {mode.text}"
         stamps: list[Any] = []
 

@@ -6,7 +6,8 @@ the devices; the gradients of each job are carried by a single-job mode, its car
 Facts of an entry: `planned` (its buckets come from a planner), `synchronous` False (it does not train the network that
 DDP trains, so the correctness gate leaves it out), `options` ('module:function' that is given (text, options) and
 returns the checked options by name; it must not import torch), `next_forward` (its updates are put off into the next
-forward pass), `paired` and `carrier`.
+forward pass), `gradients` "partial" (all ranks train one network, by gradients that are not DDP's), `cycle`
+('module:function' from checked options to the number of steps after which steps repeat), `paired` and `carrier`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,15 @@ MODES.add(
     planned=True,
     next_forward=True,
 )
+MODES.add(
+    "spb",
+    "xbench.schedules.spb:Spb",
+    "partial backpropagation: fewer gradients, so another training; :variant=,k=",
+    synchronous=False,
+    gradients="partial",
+    options="xbench.planning.partial:options",
+    cycle="xbench.planning.partial:cycle",
+)
 MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
 MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
 MODES.add(
@@ -83,6 +93,16 @@ def parse_mode(text: str) -> ModeSpec:
             hint="write crossover:optimal",
         )
     return ModeSpec(text=f"{name}:{chosen}" if colon else name, name=name, carrier=chosen, paired=True)
+
+
+def cycle_of(mode: ModeSpec) -> int:
+    """After how many steps the mode's steps repeat: 1 for most."""
+    named = MODES.entry(mode.carrier).facts.get("cycle")
+    if named is None:
+        return 1
+    module, _, function = named.partition(":")
+    steps: int = getattr(importlib.import_module(module), function)(dict(mode.options))
+    return steps
 
 
 def _canonical(name: str, options: dict[str, str]) -> str:

@@ -21,8 +21,9 @@ from torch.optim import Optimizer
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, nearest, unknown
+from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Plan, Profile, Tuned, load, load_measured
-from xbench.schedules import MODES
+from xbench.schedules import MODES, parse_mode
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.gloo_threads import favour_gloo_threads
@@ -45,16 +46,16 @@ def attach(
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
-    `schedule` is a single-job mode of `xbench modes`; None is the one that a tuned file or a plan names, else `wfbp`.
-    `plan` holds the buckets: the tuned file of `xbench tune`, a record of `xbench profile` or `xbench compare` (or the
-    path of one), one of its plans, or lists of parameter names in launch order; `auto`, `mgwfbp`, `optimal` and
-    `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"` gradients are averaged when
-    `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and `handle.synchronize()`
-    must come before anything else that reads them (clipping, GradScaler). `unused_parameters=True` tells the DDP
-    schedules to look for parameters without a gradient; ours always cope with them. A plan that was made of a model
-    fits it after `torch.compile` too, and the other way round. `copies` says how our schedules get gradients into a
-    collective and back: "views", "coalesced" or "fused" (see `bucket`); None is "views".
-    `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
+    `schedule` is a single-job mode of `xbench modes`, options and all ("spb:variant=temporal"); None is the one that a
+    tuned file or a plan names, else `wfbp`. `plan` holds the buckets: the tuned file of `xbench tune`, a record of
+    `xbench profile` or `xbench compare` (or the path of one), one of its plans, or lists of parameter names in launch
+    order; `auto`, `mgwfbp`, `optimal` and `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"`
+    gradients are averaged when `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`,
+    and `handle.synchronize()` must come before anything else that reads them (clipping, GradScaler).
+    `unused_parameters=True` tells the DDP schedules to look for parameters without a gradient; ours always cope with
+    them. A plan that was made of a model fits it after `torch.compile` too, and the other way round. `copies` says how
+    our schedules get gradients into a collective and back: "views", "coalesced" or "fused" (see `bucket`); None is
+    "views". `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
 
     The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact
     means over ranks, but for compressed gradients. Over Gloo its sending threads are put first, where that is allowed,
@@ -67,8 +68,10 @@ def attach(
     if schedule is None:
         schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else "wfbp"
     singles = [entry.name for entry in MODES if not entry.facts.get("paired")]
-    if schedule not in singles:
+    if schedule.partition(":")[0] not in singles:
         raise unknown("schedule", schedule, singles, listing="xbench modes")
+    options = dict(parse_mode(schedule).options)
+    schedule = schedule.partition(":")[0]
     kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
     buckets = buckets_of(plan, schedule)
     if kind.needs_plan and buckets is None:
@@ -83,7 +86,20 @@ def attach(
         warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=2)
     if isinstance(plan, Tuned):
         unused_parameters = unused_parameters or plan.unused_parameters
-    handle = kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters, copies, compress))
+    handle = kind().attach(
+        Setup(
+            model,
+            optimizer,
+            buckets,
+            process_group,
+            wait,
+            unused_parameters,
+            copies,
+            compress,
+            options=options,
+            backward_s=_backward_s(plan),
+        )
+    )
     if dist.is_initialized() and "gloo" in dist.get_backend(process_group):
         favour_gloo_threads()
     return handle
@@ -102,6 +118,8 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
         return plan.buckets
     if isinstance(plan, (Profile, Comparison)):
         plans = plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans
+        if schedule == "spb":  # its levels cut the exact plan
+            schedule = "optimal" if "optimal" in plans else "wfbp"
         if schedule not in plans:
             raise SpecError(
                 f"the record has no plan for {schedule!r}",
@@ -109,6 +127,13 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
             )
         plan = plans[schedule]
     return plan.buckets if isinstance(plan, Plan) else plan
+
+
+def _backward_s(plan: PlanSource | None) -> dict[str, float] | None:
+    """What a profile, or a comparison's, says of each layer's backward pass."""
+    if isinstance(plan, Profile):
+        return backward_s_of(plan.layers)
+    return backward_s_of(plan.jobs[0].layers) if isinstance(plan, Comparison) else None
 
 
 def _read(path: Path) -> Profile | Comparison | Tuned:

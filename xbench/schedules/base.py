@@ -54,6 +54,8 @@ class Setup:
     """How `priority` cuts the buckets, and in which order their parts are launched."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The schedule's own options, checked when they were parsed (`ModeSpec.options`)."""
+    backward_s: Mapping[str, float] | None = None
+    """Backward seconds by parameter, in ready order, where they were measured: `spb` splits the model by them."""
 
 
 class Handle:

@@ -193,8 +193,12 @@ class Engine:
             else:
                 bucket.empty()
         self._next = 0
+        self._collected()
         if self._learn_order:
             self._adopt_order()
+
+    def _collected(self) -> None:
+        """Every gradient of this step is there: for engines whose steps differ."""
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the optimizer steps: wait for the gradients, updating what has arrived instead of idling.
@@ -212,12 +216,16 @@ class Engine:
         arrived: list[Bucket] = []
         for bucket in self.buckets:
             assert isinstance(bucket, Sent)  # as `communicate` says
+            if bucket.work is None:  # it does not travel at this step
+                bucket.empty()
+                continue
             if arrived and not bucket.has_arrived():
                 self._update(arrived, optimizer, update)
                 arrived = []
             bucket.finish()
             arrived.append(bucket)
         self._next = 0
+        self._collected()
 
     def _update(self, arrived: Sequence[Bucket], optimizer: Optimizer, update: Callable[[Optimizer], Any]) -> None:
         """Step the optimizer for the parameters of some buckets alone: one without a gradient is left as it is."""

@@ -1,0 +1,194 @@
+"""Partial backpropagation in numbers: who computes how much, what travels, how long a step takes. See `schedules.spb`.
+
+Layers in gradient-ready order (1 = nearest the loss) are cut into k bands of equal backward time, as nearly as whole
+layers allow: a layer belongs to band b when the middle of its time lies within ((b−1)/k, b/k] of the backward pass. A
+worker of level i computes the gradients of bands 1 to i. M_b: bytes of band b's gradients. N: workers.
+
+- *temporal*: at step t all workers have level (t mod k) + 1. A band travels when it is computed: band b in k−b+1 of k
+  steps, by ring all-reduce, 2(N−1)/N·M_b sent a worker.
+- *spatial*: worker r has level (r mod k) + 1, always. Band b is computed by the n_b workers of level ≥ b. Each of them
+  sends 2(n_b−1)/n_b·M_b in an all-reduce of their own. Then the first worker of level b broadcasts the average to the
+  N−n_b that have none, in a binomial tree: N−n_b times M_b in all, ⌈log2(N−n_b+1)⌉ times M_b from its root.
+
+With two workers and k = 2 band 1 is all-reduced as ever (M_1 sent by each) and band 2 goes one way (M_2 sent by one).
+
+Backward work is i/k of the pass at level i: (k+1)/2k on average over a cycle of the temporal variant, or over the
+workers of the spatial one when k divides N. A spatial *step* lasts as long as that of its full-depth workers, which
+save no computation; what falls there is the others' work, their memory, and bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from xbench.errors import SpecError
+from xbench.planning.plans import Planner
+from xbench.planning.simulate import Buckets
+from xbench.planning.step import StepModel
+from xbench.records import Layer
+from xbench.spec import known_options, parse_int
+
+Variant = Literal["spatial", "temporal"]
+LEVELS_OF_A_CYCLE = 4
+"""k of the temporal variant, where none is given."""
+
+MOST_LEVELS = 64
+
+
+def options(text: str, given: dict[str, str]) -> dict[str, str]:
+    """The checked options of mode `spb`: variant=spatial|temporal and k=2..64, in that order. Raises SpecError."""
+    known_options(text, given, ("variant", "k"))
+    checked: dict[str, str] = {}
+    if "variant" in given:
+        if given["variant"] not in ("spatial", "temporal"):
+            raise SpecError(
+                f"{text!r}: variant={given['variant']} does not exist", hint="variant=spatial or variant=temporal"
+            )
+        checked["variant"] = given["variant"]
+    if "k" in given:
+        checked["k"] = str(parse_int(text, "k", given["k"], 2, MOST_LEVELS))
+    return checked
+
+
+def cycle(options: Mapping[str, str]) -> int:
+    """Steps after which the depths repeat: only whole cycles have a mean step."""
+    return int(options.get("k", LEVELS_OF_A_CYCLE)) if options.get("variant") == "temporal" else 1
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which worker has which level at which step. Raises SpecError where no worker would have full depth."""
+
+    variant: Variant
+    levels: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.variant == "spatial" and self.levels > self.workers:
+            raise SpecError(
+                f"spb with k={self.levels} needs a worker for each level, and there are {self.workers}",
+                hint=f"write k={self.workers} or fewer, or variant=temporal",
+            )
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], workers: int) -> Split:
+        """From checked options: spatial with a level a worker, or temporal with cycles of four, unless they say."""
+        if options.get("variant") == "temporal":
+            return cls("temporal", cycle(options), workers)
+        return cls("spatial", int(options.get("k", workers)), workers)
+
+    def level(self, worker: int, step: int) -> int:
+        """How many bands this worker (0-based) computes at this step (0-based)."""
+        return (step if self.variant == "temporal" else worker) % self.levels + 1
+
+    def members(self, band: int) -> list[int]:
+        """The workers that average this band with each other, where it travels."""
+        if self.variant == "temporal":
+            return list(range(self.workers))
+        return [worker for worker in range(self.workers) if self.level(worker, 0) >= band]
+
+    def receivers(self, band: int) -> list[int]:
+        """The workers that are sent the average; the first entry is who sends it. Empty where all computed it."""
+        members = self.members(band)
+        rest = [worker for worker in range(self.workers) if worker not in members]
+        # The first of level b: the least busy of the members, and another one for every band.
+        return [band - 1, *rest] if rest else []
+
+    def sent_bytes(self, band_bytes: Sequence[float]) -> list[float]:
+        """What each worker sends a step [B], on average over a cycle. `band_bytes[b-1]`: M_b."""
+        sent = [0.0] * self.workers
+        for band, nbytes in enumerate(band_bytes, start=1):
+            members, tree = self.members(band), self.receivers(band)
+            steps = (self.levels - band + 1) / self.levels if self.variant == "temporal" else 1.0
+            for worker in members:
+                sent[worker] += steps * 2 * (len(members) - 1) / len(members) * nbytes
+            for place, worker in enumerate(tree):
+                sent[worker] += broadcasts(place, len(tree)) * nbytes
+        return sent
+
+    def equivalent(self, band: int) -> float:
+        """Bytes of an all-reduce of all workers that load the link as one byte of this band does, at its busiest."""
+        whole = 2 * (self.workers - 1) / self.workers
+        if whole == 0:
+            return 1.0
+        members, tree = self.members(band), self.receivers(band)
+        return (2 * (len(members) - 1) / len(members) + broadcasts(0, len(tree))) / whole
+
+
+def broadcasts(place: int, size: int) -> int:
+    """How often the member at this place of a binomial tree (0: the root) sends the whole message on."""
+    rounds = range((size - 1).bit_length()) if size > 1 else range(0)
+    return sum(place < 2**i and place + 2**i < size for i in rounds)
+
+
+def backward_s_of(layers: Sequence[Layer]) -> dict[str, float]:
+    """Backward seconds by parameter, in ready order: each layer's shared out equally among its tensors."""
+    return {
+        tensor.name: layer.backward_s / len(layer.tensors)
+        for layer in layers
+        for tensor in sorted(layer.tensors, key=lambda tensor: tensor.ready_s)
+    }
+
+
+def bands(backward_s: Mapping[str, float], levels: int) -> dict[str, int]:
+    """The band (1 to `levels`) of every parameter. `backward_s`: seconds by parameter, in ready order.
+
+    Parameters of one module stay together where they follow each other. The first layer is always of band 1: a level
+    without a gradient would have nothing to train.
+    """
+    layers: list[tuple[str, list[str], float]] = []
+    for name, seconds in backward_s.items():
+        module = name.rpartition(".")[0]
+        if layers and layers[-1][0] == module:
+            layers[-1][1].append(name)
+            layers[-1] = (module, layers[-1][1], layers[-1][2] + seconds)
+        else:
+            layers.append((module, [name], seconds))
+    whole = sum(seconds for _, _, seconds in layers)
+    found: dict[str, int] = {}
+    until = 0.0
+    for place, (_, names, seconds) in enumerate(layers):
+        middle = (until + seconds / 2) / whole if whole > 0 else (place + 0.5) / len(layers)
+        until += seconds
+        band = 1 if place == 0 else max(1, min(levels, math.ceil(middle * levels)))
+        found.update(dict.fromkeys(names, band))
+    return found
+
+
+def split_buckets(buckets: Sequence[Sequence[str]], band_of: Mapping[str, int]) -> list[list[str]]:
+    """The buckets cut where bands meet, band by band: gradients of two bands never travel together."""
+    cut: dict[tuple[int, int], list[str]] = {}
+    for place, bucket in enumerate(buckets):
+        for name in bucket:
+            cut.setdefault((band_of[name], place), []).append(name)
+    return [cut[key] for key in sorted(cut)]
+
+
+def predicted_step_s(
+    planner: Planner, buckets: Sequence[Sequence[str]], layers: Sequence[Layer], split: Split
+) -> float:
+    """The step to expect [s]: of the full-depth worker (spatial), or the mean over a cycle (temporal).
+
+    T of fewer workers, and of a broadcast, is not measured: bytes are scaled to those of an all-reduce of all workers
+    that load the busiest link as much.
+    """
+    step = planner.step
+    band_of = bands(backward_s_of(layers), split.levels)
+    cut = split_buckets(buckets, band_of)
+    took: list[float] = []
+    for level in range(1, split.levels + 1) if split.variant == "temporal" else [split.levels]:
+        kept = [gradient for gradient in step.gradients if band_of[gradient.name] <= level]
+        share = sum(gradient.nbytes for gradient in kept) / step.grad_bytes
+        backward_s = step.backward_s if level == split.levels else max(gradient.ready_s for gradient in kept)
+        loads = tuple(
+            replace(gradient, nbytes=round(gradient.nbytes * split.equivalent(band_of[gradient.name])))
+            for gradient in kept
+        )
+        partial = StepModel(loads, step.forward_s, backward_s, step.optimizer_s * share)
+        place = {gradient.name: index for index, gradient in enumerate(loads)}
+        chosen: Buckets = [[place[name] for name in bucket] for bucket in cut if bucket[0] in place]
+        took.append(replace(planner, step=partial).simulate("optimal", chosen).step_s)
+    return sum(took) / len(took)

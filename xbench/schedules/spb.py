@@ -1,0 +1,274 @@
+"""spb: structured partial backpropagation (arXiv 2111.10672), in space and in time.
+
+Not every worker need compute every gradient. With k levels, a worker of level i backpropagates only through the last
+i/k of the layers, by measured backward time and not by count, and a gradient is averaged over the workers that computed
+it. In the *spatial* variant worker r has level (r mod k) + 1, so that a full-depth worker always exists; in the
+*temporal* one all workers share a level that cycles from 1 to k over the steps. The promise: backward work falls to
+(k+1)/2k on average, the activations of the prefix are not kept, and fewer bytes travel. `planning.partial` has the cost
+model: who computes what, and what each worker sends. The price: early layers are trained on fewer samples (spatial) or
+at fewer steps (temporal), which changes the gradients' noise. It is no schedule of the same training; `xbench converge`
+shows what it does to loss and accuracy.
+
+How the prefix is left out: its parameters' `requires_grad` is False for the step. Then nothing in the prefix requires a
+gradient and autograd builds no graph for it, however parameters are used: modules, functional calls, attention, RNNs.
+What follows from that:
+
+- Where the model's *input* requires a gradient, the graph goes through the prefix all the same; only the parameters'
+  gradients are saved.
+- Batch-norm statistics are still updated by every forward pass, on every worker.
+- A tied parameter is ready when its last use is done, so it belongs to its earliest layer's band.
+- A step that used no parameter of its level has nothing to differentiate, and torch says so; the layer that is ready
+  first is always of level 1, so a model whose last layer is always used is safe.
+- A compiled model is compiled anew for every level that its worker takes.
+
+A parameter without a gradient has `grad` None when the optimizer steps, which then leaves it as it is: no momentum, no
+weight decay at that step. Under the temporal variant only; under the spatial one every worker gets every average.
+
+Gradients of two bands never travel together. A band that all workers computed is all-reduced. Otherwise those that
+computed it all-reduce it in a group of their own, and one of them broadcasts the average to the rest: launched as soon
+as the all-reduce is seen to be complete, at the latest when it is waited for, always in plan order. Averages are exact
+means over the workers that computed a gradient, and the same bits on every rank.
+
+Without a profile (`attach` without a plan) bytes stand in for backward seconds, in reverse order of registration.
+Refused by name: more levels than workers (spatial), emulated workers and process groups other than the default one
+(spatial: they have no groups of their own), and coalesced copies where a broadcast is needed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.errors import SpecError, UsageError
+from xbench.planning.partial import Split, bands, split_buckets
+from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.bucket import Bucket, Coalesced, Sent, Travelling, bucket_of
+from xbench.schedules.engine import Engine, trainable, workers_of
+
+_GROUPS: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+"""By ranks: the default group that they were made under, and their group. Groups cannot be unmade one by one."""
+
+
+class Relay:
+    """An average on its way to workers that did not compute it: an all-reduce, and a broadcast after it."""
+
+    def __init__(self, relays: deque[Relay], first: Travelling, buffer: torch.Tensor, group: dist.ProcessGroup) -> None:
+        self._relays = relays
+        self._first = first
+        self._buffer = buffer
+        self._group = group
+        self._second: Travelling | None = None
+        self._future: torch.futures.Future[None] = torch.futures.Future()
+        relays.append(self)
+
+    def wait(self) -> bool:
+        """Return when the others have been sent it: until then the buffer must not be written."""
+        while self._second is None:
+            self._relays[0].start()
+        return self._second.wait()
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        advance(self._relays)
+        return self._second is not None and self._second.is_completed()
+
+    def get_future(self) -> torch.futures.Future[None]:
+        """Done when the broadcast is."""
+        return self._future
+
+    def is_averaged(self) -> bool:
+        """Whether the all-reduce is complete."""
+        return self._first.is_completed()
+
+    def start(self) -> None:
+        """Wait for the all-reduce and start the broadcast: the next one in order."""
+        assert self._relays[0] is self
+        self._relays.popleft()
+        self._first.wait()
+        work: Any = dist.broadcast(self._buffer, src=dist.get_rank(), group=self._group, async_op=True)
+        work.get_future().add_done_callback(lambda _: self._future.set_result(None))
+        self._second = work
+
+
+def advance(relays: deque[Relay]) -> None:
+    """Start the broadcasts of what has been averaged, in order."""
+    while relays and relays[0].is_averaged():
+        relays[0].start()
+
+
+class Partial(Engine):
+    """The engine with a level: buckets in order of their bands, of which those beyond the level are not computed.
+
+    `band_of`: the band of every trainable parameter. Raises as `Engine` does, and SpecError for coalesced copies where
+    a broadcast is needed.
+    """
+
+    def __init__(
+        self, setup: Setup, buckets: Sequence[Sequence[str]], band_of: Mapping[str, int], split: Split
+    ) -> None:
+        self.split = split
+        self.band_of = band_of
+        self.worker = dist.get_rank(setup.group) if dist.is_initialized() else 0
+        self.steps = 0
+        self.level = split.levels
+        self._relays: deque[Relay] = deque()
+        super().__init__(
+            setup.model,
+            setup.optimizer,
+            split_buckets(buckets, band_of),
+            group=setup.group,
+            wait=setup.wait,
+            copies=setup.copies,
+            compress=setup.compress,
+        )
+        self._take_level()
+
+    def _build(self, plan: Sequence[Sequence[str]]) -> None:
+        super()._build(plan)
+        self.band: dict[int, int] = {}
+        for place, (bucket, names) in enumerate(zip(list(self.buckets), plan, strict=True)):
+            band = self.band_of[names[0]]
+            members = self.split.members(band)
+            if len(members) < self.split.workers and self.communicate:
+                bucket = bucket_of(
+                    [self.parameters[name] for name in names], 1.0 / len(members), self.copies, compress=self.compress
+                )
+                if isinstance(bucket, Coalesced):
+                    raise SpecError(
+                        "spb:variant=spatial broadcasts whole buckets, which coalesced copies do not have",
+                        hint="copies='views' or 'fused'",
+                    )
+                self.buckets[place] = bucket
+                self.place.update({name: (bucket, index) for index, name in enumerate(names)})
+            self.band[id(bucket)] = band
+        if self.communicate:
+            # By all ranks alike, whatever their level: groups are made by everybody, in one order.
+            for band in sorted(set(self.band.values())):
+                if self.split.receivers(band):
+                    _group_of(self.split.members(band))
+                    _group_of(self.split.receivers(band))
+
+    def _take_level(self) -> None:
+        """The level of the coming step: autograd leaves out what does not require a gradient."""
+        self.level = self.split.level(self.worker, self.steps)
+        for name, parameter in self.parameters.items():
+            parameter.requires_grad_(self.band_of[name] <= self.level)
+
+    def launch_in_order(self) -> None:
+        """See `Engine.launch_in_order`; broadcasts of what has been averaged meanwhile go first."""
+        advance(self._relays)
+        super().launch_in_order()
+
+    def _launch(self, bucket: Bucket) -> None:
+        band = self.band[id(bucket)]
+        if band <= self.level:
+            super()._launch(bucket)
+            return
+        for parameter in bucket.parameters:
+            parameter.grad = None  # of an earlier step, where gradients are zeroed and not dropped
+        if self.split.variant == "spatial" and isinstance(bucket, Sent):
+            if self.watch is None:
+                bucket.work = self._receive(bucket)
+            else:
+                bucket.work = self.watch(bucket.grad_bytes, lambda: self._receive(bucket))
+
+    def _all_reduce(self, bucket: Sent) -> Travelling:
+        band = self.band[id(bucket)]
+        members, tree = self.split.members(band), self.split.receivers(band)
+        if not tree:
+            return bucket.send(self.group)
+        # In a group of one an all-reduce is complete at once, and the broadcast follows.
+        first = bucket.send(_group_of(members))
+        if tree[0] != self.worker:
+            return first
+        relay = Relay(self._relays, first, _flat(bucket), _group_of(tree))
+        advance(self._relays)
+        return relay
+
+    def _receive(self, bucket: Sent) -> Travelling:
+        tree = self.split.receivers(self.band[id(bucket)])
+        work: Any = dist.broadcast(_flat(bucket), src=tree[0], group=_group_of(tree), async_op=True)
+        started: Travelling = work
+        return started
+
+    def _collected(self) -> None:
+        """The step is over: the next one has another level, where levels cycle."""
+        self.steps += 1
+        if self.split.variant == "temporal":
+            self._take_level()
+
+    def detach(self) -> None:
+        """See `Engine.detach`; every parameter requires a gradient again."""
+        attached = bool(self._handles)
+        super().detach()
+        if attached:
+            for parameter in self.parameters.values():
+                parameter.requires_grad_(True)
+
+
+class Spb(Schedule):
+    """Partial backpropagation with the options `variant` and `k`."""
+
+    def attach(self, setup: Setup) -> Handle:
+        """See `Schedule.attach`. Bands come from `setup.backward_s`, or from bytes where there is none."""
+        workers = workers_of(setup.group) if dist.is_initialized() else 1
+        split = Split.of(setup.options, workers)
+        if split.variant == "spatial" and dist.is_initialized():
+            if workers != dist.get_world_size(setup.group):
+                raise UsageError(
+                    "spb:variant=spatial gives every worker its own depth, and emulated workers all do the same",
+                    hint="spb:variant=temporal, or a fabric with real ranks",
+                )
+            if setup.group not in (None, dist.group.WORLD):
+                raise UsageError(
+                    "spb:variant=spatial makes groups of its own among all ranks, and takes no process_group",
+                    hint="leave process_group out, or take variant=temporal",
+                )
+        parameters = trainable(setup.model)
+        if setup.backward_s:
+            seconds = {name: setup.backward_s[name] for name in setup.backward_s if name in parameters}
+        else:
+            seconds = {name: float(p.numel() * p.element_size()) for name, p in reversed(parameters.items())}
+        band_of = bands(seconds, split.levels)
+        # What got no gradient while profiling, or is new, is left to full depth.
+        band_of |= {name: split.levels for name in parameters if name not in band_of}
+        buckets = setup.buckets if setup.buckets is not None else [[name] for name in seconds]
+        return Handle(setup.model, Partial(setup, _whole(buckets, parameters, band_of), band_of, split))
+
+
+def _whole(
+    buckets: Sequence[Sequence[str]], parameters: Mapping[str, object], band_of: Mapping[str, int]
+) -> list[list[str]]:
+    """The buckets, and one each for trainable parameters in none. Raises SpecError for a name that is not trained."""
+    there = {name for bucket in buckets for name in bucket}
+    strange = next((name for name in there if name not in band_of), None)
+    if strange is not None:
+        raise SpecError(
+            f"the plan names {strange!r}, which is no trainable parameter of this model",
+            hint="was the plan made for another model?",
+        )
+    return [*(list(bucket) for bucket in buckets), *([name] for name in parameters if name not in there)]
+
+
+def _flat(bucket: Sent) -> torch.Tensor:
+    flat: torch.Tensor = bucket.flat  # type: ignore[attr-defined]  # coalesced ones were refused
+    return flat
+
+
+def _group_of(ranks: Sequence[int]) -> dist.ProcessGroup:
+    """The group of these ranks, made once. Collective over all ranks when it is made.
+
+    Also where these are all ranks: on the default group broadcasts would have to keep their place among all-reduces,
+    and when a broadcast starts depends on the rank.
+    """
+    world = dist.group.WORLD
+    assert world is not None
+    key = tuple(ranks)
+    if key not in _GROUPS or _GROUPS[key][0] is not world:
+        made: Any = dist.new_group(list(ranks))
+        _GROUPS[key] = (world, made)
+    return _GROUPS[key][1]
