@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),
+    "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
     "schema": ("xbench.commands.schema", "Print the JSON Schema of the result files."),
     "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
 }

@@ -109,6 +109,8 @@ def run_and_render(request: RunRequest, json_to: str | None, *, all_layers: bool
         show(result.record, console, all_layers=all_layers)
         console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
         write_json(result.record, json_to)
+    else:  # rank 0 shows it, and has the samples
+        return result.error.exit_code if result.error is not None else 0
     if result.error is not None:
         raise result.error
     failed = getattr(result.record, "modes", {})

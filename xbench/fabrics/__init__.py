@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from xbench.errors import SpecError, nearest
 from xbench.fabrics import rootless
 from xbench.fabrics.cluster import ClusterFabric
+from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot
 from xbench.fabrics.interrupts import stop_signals_interrupt
 from xbench.fabrics.user_namespace import MARKER
@@ -30,7 +31,7 @@ from xbench.spec import DeviceType, FabricSpec, known_options, parse_options
 __all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric", "parse_fabric", "rootless"]
 
 FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
-FABRICS.add("auto", "", "the best there is: torchrun's ranks, else several GPUs, else shaped, else local")
+FABRICS.add("auto", "", "the best there is: ranks around us, else several GPUs, else shaped, else local")
 FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2")
 FABRICS.add("shaped", "xbench.fabrics.shaped:ShapedFabric", "links held to a rate: shaped:hosts=2,rate=1gbit,ranks=1")
 FABRICS.add(
@@ -38,7 +39,9 @@ FABRICS.add(
     "xbench.fabrics.emulated:EmulatedFabric",
     "real computation, collectives of a cost model: emulated:workers=64,rate=25gbit,latency=20us or from=RECORD",
 )
-FABRICS.add("cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun started around us")
+FABRICS.add(
+    "cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun, srun, mpirun or horovodrun started"
+)
 
 
 def parse_fabric(text: str) -> FabricSpec:
@@ -60,8 +63,9 @@ def parse_fabric(text: str) -> FabricSpec:
 def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ) -> tuple[FabricSpec, str]:
     """The fabric to use and why, as one sentence. Only `auto` changes; the others are checked against this machine.
 
-    `auto` is, in this order: the ranks of a torchrun around us; all GPUs of this machine, where it has several; two
-    hosts at 1 Gbit/s; two local ranks. Raises SpecError for a fabric that cannot work here.
+    `auto` is, in this order: the ranks that an engine started around us (save a Slurm step of one task, which an
+    interactive shell is as well); all GPUs of this machine, where it has several; two hosts at 1 Gbit/s; two local
+    ranks. Raises SpecError for a fabric that cannot work here.
     """
     if spec.name == "cluster":
         return ClusterFabric.resolve(environ), "as asked for"
@@ -72,9 +76,9 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
         return spec, "as asked for"
     if spec.name in ("local", "emulated"):
         return spec, "as asked for"
-    if "RANK" in environ and "WORLD_SIZE" in environ:
-        spec = ClusterFabric.resolve(environ)
-        return spec, f"auto: torchrun started {spec.world_size} ranks around us"
+    ours = ranks_around(environ)
+    if ours is not None and (ours.world_size > 1 or ours.engine != "srun"):
+        return ClusterFabric.resolve(environ), f"auto: {ours.engine} started {ours.world_size} ranks around us"
     if gpus >= 2:
         return FabricSpec(name="local", ranks=min(gpus, MAX_RANKS)), f"auto: {gpus} GPUs on this machine"
     why = shaped_obstacle()

@@ -1,68 +1,61 @@
-"""Ranks that a launcher (torchrun, srun with torchrun's variables) started around us: nothing is started here.
+"""Ranks that an engine (torchrun, srun, mpirun, horovodrun) started around us: nothing is started here.
 
-The environment says who we are, in torch.distributed's own variables: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-MASTER_PORT, all five; LOCAL_WORLD_SIZE, where the launcher sets it, tells hosts and ranks a host apart.
+The environment says who we are: see `xbench.fabrics.engines`; where rank 0 is met: see `xbench.fabrics.meeting`. Two
+jobs that share the devices divide the ranks between them, half of each host's for each: neighbours on a host, ranks 2i
+and 2i + 1 of it, share device i.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from xbench.errors import SpecError
+from xbench.fabrics.engines import HINT, ClusterRank, ranks_around
 from xbench.fabrics.fabric import Fabric
 from xbench.spec import FabricSpec, known_options
 
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-@dataclass(frozen=True)
-class ClusterRank:
-    """This process's place among ranks that were started around us."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    master_address: str
-    master_port: int
-
-    @property
-    def hosts(self) -> int:
-        """Hosts when every host has as many ranks as ours, else one a rank."""
-        even = self.world_size % self.local_world_size == 0
-        return self.world_size // self.local_world_size if even else self.world_size
-
 
 def cluster_rank(environ: Mapping[str, str]) -> ClusterRank:
-    """Our rank from the environment. Raises SpecError naming the variable that is missing or wrong."""
-    missing = [name for name in VARIABLES if not environ.get(name)]
-    if missing:
-        what = "variables" if len(missing) > 1 else "variable"
-        raise SpecError(
-            f"the cluster fabric lacks the environment {what} {', '.join(missing)}",
-            hint="start it with torchrun: torchrun --nproc-per-node 8 -m xbench compare --fabric cluster",
-        )
-    rank = _whole(environ, "RANK", 0, None)
-    world_size = _whole(environ, "WORLD_SIZE", 1, None)
-    if rank >= world_size:
-        raise SpecError(f"RANK={rank} is not below WORLD_SIZE={world_size}")
-    return ClusterRank(
-        rank=rank,
-        world_size=world_size,
-        local_rank=_whole(environ, "LOCAL_RANK", 0, None),
-        local_world_size=_whole(environ, "LOCAL_WORLD_SIZE", 1, world_size) if environ.get("LOCAL_WORLD_SIZE") else 1,
-        master_address=environ["MASTER_ADDR"],
-        master_port=_whole(environ, "MASTER_PORT", 1, 65535),
+    """Our rank from the environment. Raises SpecError where there is none, or half of one."""
+    ours = ranks_around(environ)
+    if ours is None:
+        raise SpecError("the cluster fabric needs ranks, and nobody started any around xbench", hint=HINT)
+    return ours
+
+
+def divided(spec: FabricSpec, jobs: int, environ: Mapping[str, str] = os.environ) -> FabricSpec:
+    """The cluster as each of `jobs` jobs sees it: its share of every host's ranks.
+
+    Raises SpecError when a host's ranks cannot be divided. Hosts other than ours are looked at when the ranks meet.
+    """
+    if jobs == 1:
+        return spec
+    ours = cluster_rank(environ)
+    if ours.world_size % jobs or (ours.counted and ours.local_world_size % jobs):
+        here = f"{ours.local_world_size} on this host" if ours.counted else f"{ours.world_size} in all"
+        raise SpecError(undivided(here, jobs, ours.engine), hint=_more_ranks(ours.engine))
+    if spec.ranks % jobs == 0:
+        return spec.model_copy(update={"ranks": spec.ranks // jobs})
+    return spec.model_copy(update={"hosts": ours.world_size // jobs, "ranks": 1})
+
+
+def undivided(here: str, jobs: int, engine: str) -> str:
+    """The sentence for ranks that two jobs cannot share."""
+    return (
+        f"{jobs} jobs share the devices, so each host needs a number of ranks that {jobs} divides, one a job and "
+        f"device, and {engine} started {here}"
     )
 
 
-def _whole(environ: Mapping[str, str], name: str, low: int, high: int | None) -> int:
-    text = environ[name]
-    span = f"{low} to {high}" if high is not None else f"{low} or more"
-    if not text.isascii() or not text.isdigit() or int(text) < low or (high is not None and int(text) > high):
-        raise SpecError(f"the environment variable {name}={text!r} is not a whole number of {span}")
-    return int(text)
+def _more_ranks(engine: str) -> str:
+    how = {
+        "torchrun": "--nproc-per-node 4",
+        "srun": "--ntasks-per-node 4",
+        "mpirun": "-np 4 on one host",
+        "mpiexec": "-n 4 on one host",
+    }
+    return f"{how.get(engine, '4 ranks')} for two devices on a host, or name single-job modes and one workload"
 
 
 class ClusterFabric(Fabric):

@@ -16,20 +16,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from rich.console import Console
 
 from xbench import environment, gpu_errors
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import choose, open_fabric, rootless
+from xbench.fabrics.cluster import divided
+from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.fabric import Fabric
 from xbench.planning.plans import NEED_COST
 from xbench.records import Comparison, Profile, save
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.course import Course, Fixed
-from xbench.runtime.inside import our_rank, run_inside
+from xbench.runtime.inside import excused, our_rank, run_inside
 from xbench.runtime.launch import AuxiliaryCommand, Outcome, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
@@ -74,9 +76,9 @@ class Result:
     path: Path
     error: XbenchError | None
     speaks: bool = True
-    """False on all ranks but the first when torchrun started xbench itself: they show and keep nothing."""
+    """False on all ranks but the first when an engine started xbench itself: they show and keep nothing."""
     plans: tuple[JobPlan, ...] = ()
-    """The buckets that the launches ran, by job, each with every trainable parameter; none inside torchrun."""
+    """The buckets that the launches ran, by job, each with every trainable parameter; none inside given ranks."""
 
 
 def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
@@ -112,11 +114,11 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     notes: list[str] = []
     if request.fabric.name != "auto":
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
-        asked, _ = choose(request.fabric, 0)
+        asked, _ = _chosen(request.fabric, 0, len(workloads))
         _check_fabric(asked, workloads, modes)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
-    found = probe(list(workloads), request.device, _ranks_here(request.fabric))
+    found = probe(list(workloads), request.device, _ranks_here(request.fabric, len(workloads)))
     if found.gpu_trouble is not None and request.device == "auto":
         notes.append(f"no GPU is used: {found.gpu_trouble}")
     if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
@@ -124,12 +126,17 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
             "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
             "with collectives that take as long as a link's figures say"
         )
-        found = probe(list(workloads), "cpu", _ranks_here(request.fabric))
+        found = probe(list(workloads), "cpu", _ranks_here(request.fabric, len(workloads)))
     device: DeviceType = found.device
     _check_nvtx(request.nvtx, device)
-    fabric, reason = choose(request.fabric, found.gpus if device == "cuda" else 0)
+    fabric, reason = _chosen(request.fabric, found.gpus if device == "cuda" else 0, len(workloads))
     if request.fabric.name == "auto":
         notes.append(reason)
+    if fabric.name == "cluster" and len(workloads) > 1:
+        notes.append(
+            f"two jobs: the ranks are divided, half of each host's for each, so every mode runs on {fabric.world_size} "
+            f"of the {2 * fabric.world_size} as workers of its job"
+        )
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
     _check_fabric(fabric, workloads, modes)
@@ -141,8 +148,10 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
                 f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
             )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
-    if device == "cuda" and fabric.name != "emulated":  # whose ranks may share a GPU
-        gpu_errors.check_ranks(str(fabric), _ranks_here(fabric), found.gpus, found.gpu, found.nccl, os.environ)
+    apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device == "cuda" and fabric.name != "emulated" and not apart:  # whose ranks may share a GPU, or see only theirs
+        ranks = _ranks_here(fabric, len(workloads))
+        gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
     reference = request.reference
     if reference is not None and reference not in [mode.text for mode in modes]:
@@ -173,20 +182,22 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     return run, found, notes
 
 
+def _chosen(asked: FabricSpec, gpus: int, jobs: int) -> tuple[FabricSpec, str]:
+    """The fabric as each job sees it, and why it is this one. Raises SpecError."""
+    fabric, reason = choose(asked, gpus)
+    return (divided(fabric, jobs) if fabric.name == "cluster" else fabric), reason
+
+
 def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
     """Raise SpecError for jobs or modes that a resolved fabric cannot serve."""
-    if fabric.name == "cluster" and len(workloads) > 1:
-        raise SpecError(
-            "two jobs need ranks of their own, and torchrun started the ranks of one around xbench",
-            hint="run xbench once, outside torchrun, or name single-job modes and one workload",
-        )
     if fabric.world_size >= 2 or not modes:
         return
     paired = [mode.text for mode in modes if mode.paired]
     if paired:
         raise SpecError(
-            f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank",
-            hint="try --fabric local:ranks=2",
+            f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank"
+            + (" for each job" if fabric.name == "cluster" else ""),
+            hint="start more ranks" if fabric.name == "cluster" else "try --fabric local:ranks=2",
         )
     if all(mode.name in NEED_COST for mode in modes):
         raise SpecError(
@@ -218,8 +229,14 @@ def execute(request: RunRequest, console: Console) -> Result:
     speaks = our_rank() == 0
     if not speaks:
         console = Console(quiet=True)
-    _check_output(request.output)
-    run, found, notes = prepare(request, console)
+    if speaks:
+        _check_output(request.output)
+    try:
+        run, found, notes = prepare(request, console)
+    except XbenchError as refused:
+        if not speaks:
+            excused(refused)
+        raise
     course: Course = request.course or Fixed(run)
     notes += course.check(run)
     progress = Progress(console, launches=course.launches)
@@ -245,6 +262,21 @@ def execute(request: RunRequest, console: Console) -> Result:
     warnings = environment.noise_warnings()
     frame: Frame | None = None
     plans: list[JobPlan] = []
+    path = folder / "record.json"
+
+    def abandon(error: XbenchError) -> NoReturn:
+        """Keep what was measured when this process itself is stuck in a collective, and end it."""
+        try:
+            assert frame is not None
+            frame.warnings += warnings
+            record = make(run, frame, collector, complete=False, error=str(error))
+            progress.say(f"\nrecord: {keep(record, path)}")
+            progress.say(f"error: {error}" + (f"\n  hint: {error.hint}" if error.hint else ""))
+        finally:
+            sys.stderr.flush()
+            os._exit(error.exit_code)
+
+    make = profile_record if run.kind == "profile" else comparison_record
     with ExitStack() as stack:
         stack.enter_context(progress)
         fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
@@ -252,7 +284,9 @@ def execute(request: RunRequest, console: Console) -> Result:
             progress.say(f"fabric {run.fabric}")
             fabric.measure_bandwidth()
             if run.fabric.name == "cluster":
-                run_inside(run, collector, progress)
+                facts = environment.capture(found.environment_facts())
+                frame = Frame(command, facts, fabric.describe(run.backend), records)
+                run_inside(run, collector, progress, abandon)
             else:
                 _launches(course, run, fabric, folder, collector, progress, warnings, plans)
         except XbenchError as caught:
@@ -265,9 +299,7 @@ def execute(request: RunRequest, console: Console) -> Result:
         frame.warnings += [*warnings, *fabric.warnings, *course.warnings]
     assert frame is not None
     run = course.ran(run)
-    make = profile_record if run.kind == "profile" else comparison_record
     record = make(run, frame, collector, complete=error is None, error=str(error) if error is not None else None)
-    path = folder / "record.json"
     return Result(record, keep(record, path) if speaks else path, error, speaks, tuple(plans))
 
 
@@ -388,10 +420,11 @@ def _plans(directory: Path, jobs: int) -> tuple[JobPlan, ...]:
     return tuple(read) if len(read) == jobs else tuple(read[:1] * jobs)
 
 
-def _ranks_here(fabric: FabricSpec) -> int:
+def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
     """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
-    if fabric.name == "cluster":
-        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
+    if ours is not None:
+        return max(1, ours.local_world_size // jobs)
     return 2 if fabric.name == "auto" else fabric.processes
 
 

@@ -36,6 +36,7 @@ from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
+from xbench.runtime.board import Board, FolderBoard, StoreBoard
 from xbench.runtime.gpu_watch import GpuWatch
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
@@ -68,11 +69,14 @@ class Rank:
         job: int,
         directory: Path,
         listener: Callable[[int, dict[str, Any]], None] | None = None,
+        store: Any = None,
     ) -> None:
         self.program = program
         self.run = program.run
         self.job = job
-        self.directory = directory
+        self.store = store
+        """At which ranks that an engine started have met; None under our own launcher."""
+        self.board: Board = FolderBoard(directory) if store is None else StoreBoard(store)
         self.rank = int(os.environ["RANK"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.host = int(os.environ.get("GROUP_RANK", "0"))
@@ -105,7 +109,12 @@ class Rank:
         # Longer than the parent's patience, so that the parent can say which rank was silent before others give up.
         limit = timedelta(seconds=2 * self.run.timeout_s + 10)
         backend = self.run.backend
-        dist.init_process_group(backend, timeout=limit)
+        if self.store is None:
+            dist.init_process_group(backend, timeout=limit)
+        else:
+            jobs_own = dist.PrefixStore(f"job{self.job}", self.store)  # type: ignore[attr-defined]
+            world_size = int(os.environ["WORLD_SIZE"])
+            dist.init_process_group(backend, timeout=limit, store=jobs_own, rank=self.rank, world_size=world_size)
         self.group = dist.group.WORLD
         if self.program.emulated is not None:
             self.note("calibrating the emulated link")
@@ -198,22 +207,13 @@ class Rank:
             plan = profile_job(self)
             self.gpu.report(begin_s, time.monotonic(), mode=None)
             if self.rank == 0:
-                part = self.directory / f".plan{job}.part"
-                part.write_text(plan.model_dump_json())
-                part.replace(self._plan_file(job))
+                self.board.put(f"plan{job}.json", plan.model_dump_json())
             dist.all_reduce(torch.zeros(1, device=self.device))
         self.barrier("profiles read")
-        if self.run.fabric.name == "cluster":
-            self.plans = [plan]  # the ranks need not share a disk, and there is one job
-            self.snapshot.restore(self.workload)
-            return
         known = 1 if twins(self.run) else self.program.jobs
-        read = [JobPlan.model_validate_json(self._plan_file(job).read_text()) for job in range(known)]
+        read = [JobPlan.model_validate_json(self.board.get(f"plan{job}.json")) for job in range(known)]
         self.plans = read * self.program.jobs if twins(self.run) else read
         self.snapshot.restore(self.workload)
-
-    def _plan_file(self, job: int) -> Path:
-        return self.directory / f"plan{job}.json"
 
     # --- modes -----------------------------------------------------------------------------------------------------
 
@@ -338,16 +338,16 @@ class Rank:
         `runtime.shortage`.
         """
         if mode.text not in self.refused:
-            marker = self.directory / f"refused-{block_id('', mode)}"
+            marker = f"refused-{block_id('', mode)}"
             refused = self._refusal(mode)
             if refused is not None:
                 self.journal.write("failed", mode=mode.text, message=refused)
             anyone = torch.tensor([float(refused is not None)], device=self.device)
             dist.all_reduce(anyone, op=dist.ReduceOp.MAX)
             if anyone.item():
-                marker.touch()
+                self.board.put(marker, "")
             self.barrier(f"everybody has tried {mode.text}")
-            self.refused[mode.text] = bool(anyone.item()) or marker.exists()
+            self.refused[mode.text] = bool(anyone.item()) or self.board.has(marker)
         return self.refused[mode.text]
 
     def _refusal(self, mode: ModeSpec) -> str | None:

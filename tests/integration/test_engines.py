@@ -1,0 +1,290 @@
+"""Ranks that other engines started: torchrun by hand in network namespaces, mpirun, and srun's and horovodrun's variables.
+
+Nothing of our launcher is involved: namespaces are made with plain `ip`, processes with plain `subprocess`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typed_commands import NETNS, TINY, command, only_record
+
+from xbench.records import Comparison
+
+pytestmark = pytest.mark.integration
+SHORT = ("--launches", "1", "--rounds", "1", "--steps", "2", "--seq-len", "8", "--batch-size", "2")
+MPIRUN = shutil.which("mpirun")
+AROUND = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "TORCHELASTIC_")
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Ours, without what another engine around the tests may have set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(AROUND)}
+    return kept | {"OMP_NUM_THREADS": "1"} | more
+
+
+@contextmanager
+def running(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> Iterator[list]:
+    """Processes, each in a session of its own, of which none outlives the body."""
+    started = [
+        subprocess.Popen(
+            list(words), env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        for words, env in zip(commands, environments, strict=True)
+    ]
+    try:
+        yield started
+    finally:
+        for one in started:
+            try:
+                os.killpg(one.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            one.communicate()
+
+
+def ended(processes: Sequence[subprocess.Popen], timeout_s: float = 240) -> list[tuple[int, str]]:
+    """(exit code, stderr) of each."""
+    deadline = time.monotonic() + timeout_s
+    found = []
+    for one in processes:
+        _, stderr = one.communicate(timeout=max(1.0, deadline - time.monotonic()))
+        found.append((one.returncode, stderr))
+    return found
+
+
+def comparison(folder: Path) -> Comparison:
+    record = only_record(folder)
+    assert isinstance(record, Comparison)
+    return record
+
+
+# --- torchrun by hand in network namespaces --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def namespaces() -> Iterator[list[str]]:
+    """Four namespaces at 10.77.0.1 to 10.77.0.4, on a bridge in a fifth; removed whatever happens."""
+    run_id = f"eng{secrets.token_hex(3)}"
+    bridge, hosts = f"{run_id}-b", [f"{run_id}-{number}" for number in range(4)]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        ip("netns", "add", bridge)
+        ip("-n", bridge, "link", "add", "br0", "type", "bridge")
+        ip("-n", bridge, "link", "set", "br0", "up")
+        for number, host in enumerate(hosts):
+            ip("netns", "add", host)
+            ip("-n", host, "link", "set", "lo", "up")
+            ip("-n", host, "link", "add", "eth7", "type", "veth", "peer", "name", f"p{number}", "netns", bridge)
+            ip("-n", bridge, "link", "set", f"p{number}", "master", "br0", "up")
+            ip("-n", host, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "eth7")
+            ip("-n", host, "link", "set", "eth7", "up")
+        yield hosts
+    finally:
+        for name in [*hosts, bridge]:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+def torchruns(hosts: Sequence[str], ranks: int, *arguments: str) -> list[list[str]]:
+    """One torchrun in each namespace, as a user would start them."""
+    meeting = ["--master-addr", "10.77.0.1", "--master-port", "29512"]
+    return [
+        ["ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(hosts)),
+         "--node-rank", str(number), "--nproc-per-node", str(ranks), "--local-addr", f"10.77.0.{number + 1}",
+         *meeting, "-m", "xbench", *arguments]
+        for number, host in enumerate(hosts)
+    ]  # fmt: skip
+
+
+@NETNS
+@pytest.mark.netns
+def test_torchrun_by_hand_in_four_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
+    words = ["compare", TINY, *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path)]
+    with running(torchruns(namespaces, 1, *words), [clean_environment()] * 4) as hosts:
+        results = ended(hosts)
+    assert [code for code, _ in results] == [0] * 4, results
+    record = comparison(tmp_path)
+    assert (record.fabric.name, record.fabric.hosts, record.fabric.world_size) == ("cluster", 4, 4)
+    assert record.complete
+    assert {mode.status for mode in record.modes.values()} == {"ok"}
+    assert "Gloo uses eth7, which leads to the other ranks" in record.fabric.notes
+    assert ["record: " in said for _, said in results] == [True, False, False, False]  # one rank speaks
+
+
+@NETNS
+@pytest.mark.netns
+def test_two_jobs_inside_torchrun_in_two_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
+    words = ["compare", TINY, *SHORT, "--modes", "sequential,crossover:wfbp", "--output", str(tmp_path)]
+    with running(torchruns(namespaces[:2], 2, *words), [clean_environment()] * 2) as hosts:
+        results = ended(hosts)
+    assert [code for code, _ in results] == [0, 0], results
+    record = comparison(tmp_path)
+    assert (record.fabric.hosts, record.fabric.ranks_per_host, record.fabric.world_size) == (2, 1, 2)
+    assert record.complete
+    crossed = record.modes["crossover:wfbp"]
+    assert crossed.status == "ok"
+    assert crossed.pattern == "AB"
+    assert crossed.parity is not None
+    assert crossed.parity.ok
+    assert {(sample.mode, sample.job) for sample in record.samples} == {
+        (mode, job) for mode in ("sequential", "crossover:wfbp") for job in (0, 1)
+    }
+    assert "the ranks are divided, half of each host's for each" in results[0][1]
+
+
+# --- mpirun ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed (apt-get install openmpi-bin)")
+def test_mpirun_on_one_machine(tmp_path: Path) -> None:
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    words = command("compare", TINY, *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path))
+    with running([[str(MPIRUN), *root, "--oversubscribe", "-np", "2", *words]], [clean_environment()]) as ranks:
+        ((code, said),) = ended(ranks)
+    assert code == 0, said
+    record = comparison(tmp_path)
+    assert (record.fabric.name, record.fabric.hosts, record.fabric.ranks_per_host) == ("cluster", 1, 2)
+    assert record.complete
+    assert "auto: mpirun started 2 ranks around us" in said
+    assert said.count("record: ") == 1
+
+
+# --- variables set by hand -------------------------------------------------------------------------------------------
+
+
+def free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def srun(rank: int, world: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(world),
+        "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": str(world),
+    }  # fmt: skip
+
+
+def horovodrun(rank: int, world: int) -> dict[str, str]:
+    return {
+        "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(world), "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(world), "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", [srun, horovodrun], ids=["srun", "horovodrun"])
+def test_ranks_by_an_engine_s_variables(tmp_path: Path, engine) -> None:
+    words = command("profile", TINY, "--steps", "3", "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path))
+    environments = [clean_environment(**engine(rank, 2)) for rank in range(2)]
+    with running([words] * 2, environments) as ranks:
+        results = ended(ranks)
+    assert [code for code, _ in results] == [0, 0], results
+    record = only_record(tmp_path)
+    assert (record.fabric.name, record.fabric.world_size) == ("cluster", 2)
+    assert record.complete
+    assert f"auto: {engine.__name__} started 2 ranks around us" in results[0][1]
+    assert results[1][1] == ""
+
+
+def test_a_killed_rank_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
+    words = command(
+        "compare", TINY, "--launches", "1", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp",
+        "--seq-len", "8", "--batch-size", "2", "--timeout", "30s", "--output", str(tmp_path),
+    )  # fmt: skip
+    environments = [clean_environment(**horovodrun(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
+    port = free_port()
+    with running([words] * 2, [one | {"MASTER_PORT": port} for one in environments]) as ranks:
+        lines: list[str] = []
+        for line in ranks[0].stderr:  # rounds are told as they begin
+            lines.append(line)
+            if "round 3" in line:
+                break
+        time.sleep(1.5)  # a beat, by which rank 0 has what rank 1 had measured
+        ranks[1].kill()
+        ((code, said),) = ended(ranks[:1], 60)
+    assert code == 1, said
+    assert "error: rank 1 on " in said, said
+    assert "disappeared" in said
+    record = comparison(tmp_path)
+    assert not record.complete
+    assert record.error is not None
+    assert record.error.startswith("rank 1 on ")
+    assert len(record.samples) >= 2
+
+
+def test_rank_0_that_is_killed_takes_the_others_along(tmp_path: Path) -> None:
+    words = command(
+        "compare", TINY, "--launches", "1", "--rounds", "400", "--steps", "3", "--modes", "ddp",
+        "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path),
+    )  # fmt: skip
+    with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
+        for line in ranks[0].stderr:
+            if "gate ddp" in line:
+                break
+        ranks[0].kill()
+        ((code, said),) = ended(ranks[1:], 60)
+    assert code == 1
+    assert "xbench rank 1: " in said
+
+
+# --- wrong environments ----------------------------------------------------------------------------------------------
+
+WRONG = [
+    ({"RANK": "0", "WORLD_SIZE": "2"}, [], "the ranks of torchrun lack the environment variables LOCAL_RANK,"),
+    (
+        {**srun(0, 2), "OMPI_COMM_WORLD_RANK": "0"},
+        [],
+        "the ranks of mpirun lack the environment variables OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    (
+        {**horovodrun(1, 2), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+        [],
+        "the variables of two engines contradict each other",
+    ),
+    (horovodrun(0, 3), ["--modes", "crossover"], "2 jobs share the devices, so each host needs a number of ranks"),
+    (horovodrun(0, 2), ["--modes", "crossover"], "cluster has 1 rank for each job"),
+    ({}, ["--fabric", "cluster"], "the cluster fabric needs ranks, and nobody started any around xbench"),
+]
+
+
+@pytest.mark.parametrize(("environ", "arguments", "sentence"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_environment_is_one_sentence(
+    environ: dict[str, str], arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    words = command("compare", TINY, *arguments)
+    with running([words], [clean_environment(**environ)]) as ranks:
+        ((code, said),) = ended(ranks, 60)
+    assert code == 2, said
+    assert sentence in said
+    assert len(said.strip().splitlines()) <= 2
+
+
+def test_a_rank_whose_workload_does_not_build_is_named_by_rank_0(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import os\nimport torch\nfrom torch import nn\n\n\ndef make():\n"
+        "    assert os.environ['SLURM_PROCID'] == '0', 'no data here'\n"
+        "    return nn.Linear(4, 4), (torch.randn(2, 4), torch.randn(2, 4)), nn.functional.mse_loss\n"
+    )
+    words = command("compare", f"{script}:make", *SHORT[:6], "--modes", "ddp", "--output", str(tmp_path / "o"))
+    with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
+        results = ended(ranks, 90)
+    assert [code for code, _ in results] == [1, 2], results
+    assert "cannot take part: " in results[0][1]
+    assert "no data here" in results[0][1]
+    assert json.loads(next((tmp_path / "o").glob("*/record.json")).read_text())["complete"] is False

@@ -1,0 +1,191 @@
+"""Whose ranks we are, from every engine's variables: whole, half, nested and contradicting."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.errors import SpecError
+from xbench.fabrics import choose
+from xbench.fabrics.cluster import cluster_rank, divided
+from xbench.fabrics.engines import ENGINES, ClusterRank, ranks_around, tasks_here
+from xbench.spec import FabricSpec
+
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "MASTER_ADDR": "node0", "MASTER_PORT": "29500",
+}  # fmt: skip
+SRUN = {
+    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2", "SLURM_NNODES": "3", "SLURM_STEP_TASKS_PER_NODE": "2(x3)", "SLURM_STEP_NODELIST": "n[1-3]",
+}  # fmt: skip
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}  # fmt: skip
+MPIEXEC = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+HOROVODRUN = {
+    "HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("environ", "ours"),
+    [
+        ({}, None),
+        (TORCHRUN, ClusterRank("torchrun", 3, 4, 1, 2, 1)),
+        (SRUN, ClusterRank("srun", 5, 6, 1, 2, 2)),
+        (MPIRUN, ClusterRank("mpirun", 1, 2, 1, 2)),
+        (MPIEXEC, ClusterRank("mpiexec", 1, 2, 1, 2)),
+        (HOROVODRUN, ClusterRank("horovodrun", 3, 4, 1, 2, 1)),
+        ({"MASTER_ADDR": "node0", "MASTER_PORT": "1"}, None),  # which some clusters export for everybody
+    ],
+    ids=["none", "torchrun", "srun", "mpirun", "mpiexec", "horovodrun", "an address alone"],
+)
+def test_a_whole_set_is_a_place(environ: dict[str, str], ours: ClusterRank | None) -> None:
+    assert ranks_around(environ) == ours
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {name: value for name, value in SRUN.items() if name != "SLURM_STEP_ID"},  # a batch script's own shell
+        SRUN | {"SLURM_STEP_ID": "4294967291"},
+        SRUN | {"SLURM_STEP_ID": "4294967290"},  # the interactive step of salloc
+        SRUN | {"SLURM_STEP_ID": "batch"},
+    ],
+)
+def test_a_shell_in_an_allocation_is_no_rank(environ: dict[str, str]) -> None:
+    assert ranks_around(environ) is None
+
+
+def test_a_step_of_one_task_is_a_shell_unless_ranks_are_asked_for() -> None:
+    shell = SRUN | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    assert choose(FabricSpec(name="auto"), 4, shell)[0] == FabricSpec(name="local", ranks=4)
+    assert choose(FabricSpec(name="cluster"), 4, shell)[0] == FabricSpec(name="cluster", hosts=1, ranks=1)
+
+
+@pytest.mark.parametrize(("environ", "engine"), [(SRUN, "srun"), (MPIRUN, "mpirun"), (HOROVODRUN, "horovodrun")])
+def test_auto_says_who_started_the_ranks(environ: dict[str, str], engine: str) -> None:
+    spec, reason = choose(FabricSpec(name="auto"), 0, environ)
+    assert spec.name == "cluster"
+    assert reason == f"auto: {engine} started {spec.world_size} ranks around us"
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_half_a_set_names_what_is_missing_and_whose_it_is(engine) -> None:
+    whole = TORCHRUN | SRUN | MPIRUN | MPIEXEC | HOROVODRUN
+    mine = {name: whole[name] for name in engine.needed} | ({"SLURM_STEP_ID": "0"} if engine.name == "srun" else {})
+    for lacking in engine.needed:
+        half = {name: value for name, value in mine.items() if name != lacking}
+        there = ", ".join(name for name in engine.needed if name != lacking)
+        with pytest.raises(SpecError) as caught:
+            ranks_around(half)
+        assert str(caught.value) == f"the ranks of {engine.name} lack the environment variable {lacking} beside {there}"
+
+
+def test_half_a_set_beside_a_whole_one_that_it_agrees_with_is_no_matter() -> None:
+    assert ranks_around(SRUN | {"PMI_RANK": "5", "PMI_SIZE": "6"}) == ClusterRank("srun", 5, 6, 1, 2, 2)
+    with pytest.raises(SpecError, match=r"^the ranks of mpiexec lack the environment variable MPI_LOCALRANKID"):
+        ranks_around(MPIRUN | {"PMI_RANK": "0", "PMI_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "engine"),
+    [
+        (SRUN | TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, "torchrun"),  # srun starts one torchrun a node
+        (MPIRUN | TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, "torchrun"),
+        (SRUN | MPIRUN, "mpirun"),  # in an allocation mpirun starts its daemons by srun
+        (SRUN | HOROVODRUN, "horovodrun"),
+        (SRUN | MPIEXEC, "mpiexec"),
+        (SRUN | TORCHRUN | {"RANK": "5", "WORLD_SIZE": "6"}, "torchrun"),  # a wrapper that copies srun's
+    ],
+)
+def test_engines_within_each_other_are_the_inner_one_s(environ: dict[str, str], engine: str) -> None:
+    ours = ranks_around(environ)
+    assert ours is not None
+    assert ours.engine == engine
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        (
+            TORCHRUN | MPIRUN,
+            "the variables of two engines contradict each other: torchrun's say rank 3 of 4 (RANK, WORLD_SIZE), and "
+            "mpirun's say rank 1 of 2 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)",
+        ),
+        (
+            TORCHRUN | SRUN,
+            "the variables of two engines contradict each other: torchrun's say rank 3 of 4 (RANK, WORLD_SIZE), and "
+            "srun's say rank 5 of 6 (SLURM_PROCID, SLURM_NTASKS)",
+        ),
+        (
+            HOROVODRUN | MPIRUN,
+            "the variables of two engines contradict each other: horovodrun's say rank 3 of 4 (HOROVOD_RANK, "
+            "HOROVOD_SIZE), and mpirun's say rank 1 of 2 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)",
+        ),
+    ],
+)
+def test_two_engines_that_contradict_each_other_are_one_sentence(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        ranks_around(environ)
+    assert str(caught.value) == sentence
+    assert caught.value.hint is not None
+
+
+def test_no_ranks_at_all_is_a_sentence_for_the_cluster_alone() -> None:
+    with pytest.raises(SpecError, match="nobody started any around xbench"):
+        cluster_rank({})
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "tasks"), [("2(x3),1", 3, 1), ("2(x3),1", 1, 2), ("4", 0, 4), ("2", 7, None), ("x", 0, None)]
+)
+def test_slurm_s_tasks_a_node(text: str, host: int, tasks: int | None) -> None:
+    assert tasks_here({"SLURM_STEP_TASKS_PER_NODE": text}, host) == tasks
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*TORCHRUN, *SRUN, *MPIRUN, *MPIEXEC, *HOROVODRUN, "TORCHELASTIC_RUN_ID"]),
+        st.sampled_from(["", "0", "1", "2", "-1", "x", "²", "2(x3)"]),
+    )
+)
+def test_any_environment_is_a_place_or_none_or_one_sentence(environ: dict[str, str]) -> None:
+    try:
+        ours = ranks_around(environ)
+    except SpecError as error:
+        assert len(str(error).splitlines()) == 1
+        return
+    assert ours is None or 0 <= ours.rank < ours.world_size
+
+
+# --- two jobs ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_jobs_halve_the_ranks_of_every_host() -> None:
+    spec = FabricSpec(name="cluster", hosts=2, ranks=2)
+    assert divided(spec, 1, TORCHRUN) == spec
+    assert divided(spec, 2, TORCHRUN) == FabricSpec(name="cluster", hosts=2, ranks=1)
+    unknown = {name: value for name, value in TORCHRUN.items() if name != "LOCAL_WORLD_SIZE"}
+    halved = divided(FabricSpec(name="cluster", hosts=4, ranks=1), 2, unknown)
+    assert halved == FabricSpec(name="cluster", hosts=2, ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "here"),
+    [
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, "torchrun started 1 on this host"),
+        (MPIRUN | {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "mpirun started 3 on this host"),
+    ],
+)
+def test_ranks_that_the_pair_cannot_split_are_refused(environ: dict[str, str], here: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        divided(FabricSpec(name="cluster", hosts=4, ranks=1), 2, environ)
+    assert str(caught.value) == (
+        "2 jobs share the devices, so each host needs a number of ranks that 2 divides, one a job and device, and "
+        f"{here}"
+    )

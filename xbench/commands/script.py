@@ -1,0 +1,156 @@
+"""`xbench script`: write the launch script or manifest of a comparison for another machine's engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xbench.commands.options import check_json, effort_from
+from xbench.errors import SpecError, unknown
+
+COMMANDS = ("compare", "profile")
+
+
+@click.command(
+    "script",
+    short_help="Write the launch script of a comparison for torchrun, Slurm or Kubernetes.",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["torchrun", "slurm", "kubernetes"]),
+    required=True,
+    help="What starts the ranks there.",
+)
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=2, show_default=True, help="Machines.")
+@click.option(
+    "--ranks-per-node",
+    "ranks",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Ranks on each; twice its GPUs for a paired mode.",
+)
+@click.option(
+    "--gpus-per-node",
+    "gpus",
+    type=click.IntRange(0, 1024),
+    default=0,
+    show_default=True,
+    help="GPUs to ask Slurm or Kubernetes for.",
+)
+@click.option("--name", default="xbench", show_default=True, help="Of the job: letters, digits and hyphens.")
+@click.option("--time", metavar="LIMIT", help="Slurm's time limit, as it writes it: 30, 1:30:00, 2-12.")
+@click.option("--partition", help="Slurm's partition.")
+@click.option("--account", help="Slurm's account.")
+@click.option("--image", help="The container image for Kubernetes: one with xbench in it.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where to write it.  [default: stdout]",
+)
+@click.argument("command", metavar="COMMAND")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+def script(
+    engine: str,
+    nodes: int,
+    ranks: int,
+    gpus: int,
+    name: str,
+    time: str | None,
+    partition: str | None,
+    account: str | None,
+    image: str | None,
+    output: Path | None,
+    command: str,
+    arguments: tuple[str, ...],
+) -> int:
+    """Write the launch script of a comparison for torchrun, Slurm or Kubernetes.
+
+    COMMAND is compare or profile, with its own arguments after it, which are checked here:
+    xbench script --engine slurm --nodes 4 compare resnet50 --modes ddp,optimal
+    """
+    _check(engine, name, time, image, {"--time": time, "--partition": partition, "--account": account})
+    check_inner(command, arguments, nodes * ranks, ranks)
+    check_json(str(output) if output is not None else None, "--output")
+
+    from xbench import scripts
+
+    words = tuple(arguments)
+    if engine == "kubernetes" and "--json" not in words:
+        words = (*words, "--json", "-")
+    text = scripts.written(
+        scripts.Launch(
+            engine, command, words, nodes, ranks, name, time, gpus, partition, account, image,
+            environment=scripts.captured(), written_with=scripts.versions(),
+        )
+    )  # fmt: skip
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {output}", err=True)
+    return 0
+
+
+def check_inner(command: str, arguments: tuple[str, ...], ranks: int, ranks_a_node: int) -> None:
+    """Parse what the script will run as its own command does. Raises UsageError, or click's own."""
+    if command not in COMMANDS:
+        raise unknown("command for a script", command, COMMANDS)
+    from xbench.commands.compare import compare
+    from xbench.commands.profile import profile
+    from xbench.fabrics import parse_fabric
+    from xbench.schedules import parse_modes
+    from xbench.workloads import parse_workload
+
+    chosen = compare if command == "compare" else profile
+    given: dict[str, Any] = chosen.make_context(f"xbench {command}", list(arguments)).params
+    if parse_fabric(given["fabric"]).name not in ("auto", "cluster"):
+        raise SpecError(
+            f"--fabric {given['fabric']} is of one machine, and a script is for the ranks that its engine starts",
+            hint="leave --fabric out",
+        )
+    names = given["workloads"] or ("resnet50",) if command == "compare" else (given["workload"],)
+    sizes = {key: given[key] for key in ("batch_size", "image_size", "seq_len", "dtype", "optimizer", "seed")}
+    workloads = [parse_workload(name, **sizes) for name in names]
+    if command == "profile":
+        return
+    effort_from(**{key: given[key] for key in ("launches", "rounds", "steps", "quick", "rigorous")})
+    modes = parse_modes(given["modes"])
+
+    from xbench.runtime.run import RunRequest, check_request
+    from xbench.spec import Effort
+
+    request = RunRequest("comparison", workloads, parse_fabric("cluster"), Effort(), modes, given["reference"])
+    jobs = len(check_request(request)[0])
+    if jobs > 1 and (ranks_a_node % jobs or ranks < 2 * jobs):
+        raise SpecError(
+            f"{jobs} jobs share the devices, so each node needs {jobs} ranks a device and the jobs two ranks each, and "
+            f"this makes {ranks_a_node} a node, {ranks} in all",
+            hint="try --ranks-per-node 2",
+        )
+
+
+def _check(engine: str, name: str, time: str | None, image: str | None, of_slurm: dict[str, str | None]) -> None:
+    """Raise SpecError for a name, a limit or an option that the engine would refuse, or would not get."""
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", name):
+        raise SpecError(
+            f"--name: {name!r} is no name for a job", hint="lower-case letters, digits and hyphens, as in xbench-2"
+        )
+    if time is not None and not re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}", time):
+        raise SpecError(f"--time: {time!r} is not a time limit as Slurm writes it", hint="1:30:00")
+    for option, value in of_slurm.items():
+        if value is None:
+            continue
+        if engine != "slurm":
+            raise SpecError(f"{option} is Slurm's, and this is for {engine}", hint="leave it out")
+        if not re.fullmatch(r"[\w.,:@%+/-]+", value):
+            raise SpecError(f"{option}: {value!r} does not fit on a line of #SBATCH")
+    if engine == "kubernetes" and not image:
+        raise SpecError("Kubernetes needs an image with xbench in it", hint="--image registry/xbench:tag")
+    if engine != "kubernetes" and image:
+        raise SpecError(f"--image is for Kubernetes, and this is for {engine}", hint="leave it out")
