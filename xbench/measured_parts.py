@@ -5,6 +5,8 @@ Times are seconds, sizes bytes; see `records`, which exports all of these.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from xbench.record_parts import Interval, Label, Part
@@ -162,14 +164,21 @@ class Timeline(Part):
 class Parts(Part):
     """How `priority` cuts a plan's buckets into parts, and the order in which all ranks launch them.
 
-    Bucket after bucket of the plan is cut into parts of `nbytes`, the last of a bucket with what is left; parts are
-    numbered through in that order, from 0. A part is launched when its bucket is full, every part before it in `order`
-    has been launched, and no more than `credit_bytes` are then under way, or none.
+    Bucket after bucket of the plan is cut into parts of `nbytes`, the last of a bucket with what is left, and a bucket
+    without bytes is one part; parts are numbered through in that order, from 0. A part is launched when its bucket is
+    full, every part before it in `order` has been launched, and no more than `credit_bytes` are then under way, or
+    none.
     """
 
     nbytes: int = Field(ge=1, description="a part's bytes, a multiple of 16")
     order: list[int] = Field(description="part numbers as they are launched, each once")
     credit_bytes: int | None = Field(default=None, ge=0, description="under way at once; null: without limit")
+
+    def followed_by(self, bucket_bytes: Sequence[int]) -> Parts:
+        """The same with the parts of further buckets of these sizes [B], numbered and launched after all others."""
+        more = sum(max(1, -(-nbytes // self.nbytes)) for nbytes in bucket_bytes)
+        count = len(self.order)
+        return self.model_copy(update={"order": [*self.order, *range(count, count + more)]})
 
 
 class Plan(Part):
@@ -183,6 +192,9 @@ class Plan(Part):
     timeline: Timeline | None = None
     note: str | None = None
     parts: Parts | None = Field(default=None, description="of `priority`; null: whole buckets, in launch order")
+    carrier: str | None = Field(
+        default=None, description="the schedule that carries the plan of `auto`, where that is not `auto` itself"
+    )
 
 
 class Bounds(Part):

@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xbench.planning import merge
+from xbench.planning.climb import Hill
 from xbench.planning.contention import Contention, share
 from xbench.planning.cost import Curve, FloatArray, Transfer
 from xbench.planning.gradients import Gradient, require_ready_order
 from xbench.planning.simulate import Buckets, bucket_bytes
-from xbench.records import CostModel
+from xbench.records import CostModel, Parts
 
 PENALTIES_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
 UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -42,11 +43,13 @@ _PER_BUCKET = 3e-4
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan and what the simulator says of it."""
+    """A plan and what the simulator says of it; `carrier` and `parts` as in `records.Plan`."""
 
     name: str
     buckets: Buckets
     step_s: float
+    carrier: str | None = None
+    parts: Parts | None = None
 
 
 class Search:
@@ -75,9 +78,8 @@ class Search:
         self.optimizer_s = optimizer_s
         self._others = list(others)
         self._ready_s = [gradient.ready_s for gradient in self.contention.with_hooks(gradients)]
-        self._carried = [0, *itertools.accumulate(gradient.nbytes for gradient in gradients)]
-        count = len(self.gradients)
-        self._forced = {j for j in range(1, count) if gradients[j].dtype != gradients[j - 1].dtype}
+        self._hill = Hill(gradients)
+        self._carried = self._hill.carried
 
     def seconds(self, buckets: Buckets) -> float:
         """From the start of backward to the end of the step [s]."""
@@ -151,7 +153,7 @@ class Search:
         buckets: Buckets = [[]]
         filled = 0
         for index, gradient in enumerate(self.gradients):
-            if buckets[-1] and (filled >= limit_bytes or index in self._forced):
+            if buckets[-1] and (filled >= limit_bytes or index in self._hill.forced):
                 buckets.append([])
                 filled = 0
             buckets[-1].append(index)
@@ -163,45 +165,15 @@ class Search:
 
     def _improved(self, start: Candidate) -> Candidate:
         """Hill climbing on the cuts; a plan that is not contiguous is returned as it is."""
-        flat = [index for bucket in start.buckets for index in bucket]
-        if flat != list(range(len(flat))):
+        cuts = self._hill.cuts(start.buckets)
+        if cuts is None:
             return start
-        cuts = list(itertools.accumulate(len(bucket) for bucket in start.buckets))[:-1]
-        best_s = self._worth(start.step_s, len(cuts) + 1)
-        trials = 0
-        improved = True
-        while improved and trials < MOST_TRIALS:
-            improved = False
-            for other in self._neighbours(cuts):
-                trials += 1
-                seconds = self._worth(self._seconds_of_cuts(other), len(other) + 1)
-                if seconds < best_s:
-                    cuts, best_s, improved = other, seconds, True
-                    break
-                if trials >= MOST_TRIALS:
-                    break
-        edges = [0, *cuts, len(flat)]
-        buckets = [list(range(a, b)) for a, b in itertools.pairwise(edges)]
-        return Candidate(f"{start.name}, improved", buckets, self._seconds_of_cuts(cuts))
 
-    def _neighbours(self, cuts: list[int]) -> Iterable[list[int]]:
-        """Plans one change away: the last cuts first, because what is sent last is what a step waits for."""
-        edges = [0, *cuts, len(self.gradients)]
-        for place in range(len(cuts) - 1, -1, -1):
-            at = cuts[place]
-            if at in self._forced:
-                continue
-            yield cuts[:place] + cuts[place + 1 :]
-            for distance in (1, -1, 3, -3, 9, -9):
-                if edges[place] < at + distance < edges[place + 2]:
-                    yield [*cuts[:place], at + distance, *cuts[place + 1 :]]
-        for place in range(len(edges) - 2, -1, -1):
-            first, last = edges[place], edges[place + 1]
-            if last - first > 1:
-                half = (self._carried[first] + self._carried[last]) / 2
-                middle = int(np.searchsorted(self._carried, half))
-                for at in {min(max(middle, first + 1), last - 1), last - 1}:
-                    yield [*cuts[:place], at, *cuts[place:]]
+        def worth(other: list[int]) -> float:
+            return self._worth(self._seconds_of_cuts(other), len(other) + 1)
+
+        cuts, _ = self._hill.climb(cuts, self._worth(start.step_s, len(cuts) + 1), worth, MOST_TRIALS)
+        return Candidate(f"{start.name}, improved", self._hill.buckets(cuts), self._seconds_of_cuts(cuts))
 
 
 def auto(

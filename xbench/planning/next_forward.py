@@ -5,9 +5,15 @@ Every other schedule waits for all gradients before the next forward pass. Here 
 - `dear` (Zhang et al., DeAR, arXiv 2302.12445): an all-reduce is a reduce-scatter and an all-gather. The buckets'
   reduce-scatters overlap backward, in launch order; once all are done the all-gathers follow, in the order in which the
   next forward pass needs the buckets. Nothing is sent twice: the two halves together take T.
-- `priority` (Jayarajan et al., P3, MLSys 2019; Peng et al., ByteScheduler, SOSP 2019): tensors are cut into parts of at
-  most `partition_bytes`, each an all-reduce of its own. Of the parts whose gradient is ready, the one that the next
-  forward pass needs first goes next. `credit_bytes` may be under way at once: a part once launched is not called back.
+- `priority` (Jayarajan et al., P3, MLSys 2019; Peng et al., ByteScheduler, SOSP 2019): buckets are cut into parts of at
+  most `partition_bytes`, each an all-reduce of its own. Of the parts whose bucket is complete, the one that the next
+  forward pass needs first goes next, and a layer waits for the parts that hold its own. `credit_bytes` may be under way
+  at once: a part once launched is not called back.
+
+**One order for all ranks.** Collectives of the same group must be launched in the same order everywhere, and ranks that
+each chose by what is ready on them would differ. So an order is planned and kept: a part is launched when all before it
+in the order have been, even if it is ready and they are not. The order in which the free choice launches them makes
+the same step, as long as gradients are ready when it was planned for.
 
 **The step in the steady state** goes from one start of backward to the next: backward, then for each layer in forward
 order the update of its parameters (the optimizer's time, shared out by bytes) and its forward. A layer waits until all
@@ -34,27 +40,26 @@ Layers run forward in the reverse of the order in which their gradients become r
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve, Transfer
+from xbench.planning.cost import Transfer
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
+from xbench.planning.steady import Parcel, Period, Task, run
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Layer, Slice, Timeline
+from xbench.records import Layer, Slice, Timeline
 
 PARTITION_BYTES = 4 * 1024 * 1024
-"""What a priority plan cuts tensors into unless told otherwise."""
+"""What `priority` cuts buckets into unless told otherwise."""
 
-_PARTITIONS = (2**18, 2**20, PARTITION_BYTES, 2**24)
-_UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+SCATTER_SHARE = 0.5
+"""A reduce-scatter's share of an all-reduce: in a ring it has half of the messages and half of the bytes."""
 
 
 @dataclass(frozen=True)
@@ -64,37 +69,6 @@ class ForwardLayer:
     name: str
     forward_s: float
     gradients: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class NextForward:
-    """The best found of a mode: its step, and what makes it (`buckets` of `dear`, `partition_bytes` of `priority`)."""
-
-    mode: str
-    name: str
-    step: Step
-    buckets: Buckets | None = None
-    partition_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class _Parcel:
-    """Something to send: no earlier than `release_s` of backward's own progress; of those waiting the least rank."""
-
-    name: str
-    release_s: float
-    rank: int
-    nbytes: int
-    alone_s: float
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Computation that starts when the parcels `needs` have arrived and the task before it is done."""
-
-    name: str
-    took_s: float
-    needs: frozenset[int] = frozenset()
 
 
 def forward_layers(layers: Sequence[Layer], step: StepModel) -> list[ForwardLayer]:
@@ -117,46 +91,177 @@ def forward_layers(layers: Sequence[Layer], step: StepModel) -> list[ForwardLaye
     ]
 
 
+class Net:
+    """One network on one link, as both schedules see it; `curve` is T of a whole all-reduce [s] by size [B].
+
+    Raises ValueError when the layers do not hold each gradient of `step` exactly once, and for a part of the step that
+    is negative or not finite.
+    """
+
+    def __init__(
+        self, layers: Sequence[ForwardLayer], step: StepModel, curve: Transfer, contention: Contention | None = None
+    ) -> None:
+        for name, part_s in [("backward_s", step.backward_s), ("optimizer_s", step.optimizer_s)] + [
+            (f"forward_s of {layer.name!r}", layer.forward_s) for layer in layers
+        ]:
+            if not math.isfinite(part_s) or part_s < 0:
+                raise ValueError(f"{name} is {part_s}: a part of a step takes zero seconds or more")
+        self.step = step
+        self.first_use = _first_use(layers, len(step.gradients))
+        self._layers = layers
+        self._curve = curve
+        self._contention = contention or Contention.none()
+        delayed = step.gradients if contention is None else contention.with_hooks(step.gradients)
+        self._ready_s = [gradient.ready_s for gradient in delayed]
+        self.backward_s = step.backward_s + (0.0 if contention is None else contention.hooks_s(step.gradients))
+        self._own_bytes = [sum(step.gradients[index].nbytes for index in layer.gradients) for layer in layers]
+        self._whole = step.grad_bytes
+        self._update_s = [step.optimizer_s * (own / self._whole) if own else 0.0 for own in self._own_bytes]
+        work_s = (update_s + layer.forward_s for update_s, layer in zip(self._update_s, layers, strict=True))
+        self._until_s = [0.0, *itertools.accumulate(work_s)]  # updates and forwards before each layer
+
+    def dear(
+        self, buckets: Buckets, *, scatter_share: float = SCATTER_SHARE, detailed: bool = False
+    ) -> tuple[list[Task], list[Parcel], Period]:
+        """One period of `dear`; see the module's function. Not `detailed`: layers that follow each other are one."""
+        sizes = bucket_bytes(self.step.gradients, buckets)
+        took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
+        count = len(buckets)
+        parcels: list[Parcel] = []
+        complete_s = 0.0
+        for number, (ready_s, nbytes, whole_s) in enumerate(zip(self.complete_s(buckets), sizes, took_s, strict=True)):
+            complete_s = max(complete_s, ready_s)
+            name = f"bucket {number + 1} reduce-scatter"
+            parcels.append(Parcel(name, complete_s, number, nbytes, whole_s * scatter_share))
+        bringing: dict[int, Iterable[int]] = {}
+        for turn, number in enumerate(self.needed(buckets)):
+            name = f"bucket {number + 1} all-gather"
+            rest_s = took_s[number] * (1 - scatter_share)
+            parcels.append(Parcel(name, complete_s, count + turn, sizes[number], rest_s))
+            bringing |= dict.fromkeys(buckets[number], (count + turn,))
+        tasks = self._tasks(bringing, detailed)
+        return tasks, parcels, run(tasks, parcels, self._contention)
+
+    def priority(
+        self,
+        buckets: Buckets,
+        parts: Sequence[Sequence[int]],
+        *,
+        credit_bytes: float,
+        order: Sequence[int] | None = None,
+        late_s: float = 0.0,
+        detailed: bool = False,
+    ) -> tuple[list[Task], list[Parcel], Period]:
+        """One period of `priority` with these `parts` [B] of each bucket, numbered through from 0.
+
+        Launched in this `order`, each only after all before it; None: of the parts that are ready what the next forward
+        pass needs first. `late_s`: all buckets are complete so much later, but no later than backward.
+        """
+        sizes = [nbytes for cut in parts for nbytes in cut]
+        took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
+        complete_s = self.complete_s(buckets)
+        if late_s:
+            complete_s = [max(at_s, min(at_s + late_s, self.backward_s)) for at_s in complete_s]
+        release_s = [at_s for at_s, cut in zip(complete_s, parts, strict=True) for _ in cut]
+        bringing, urgency = self._brought(buckets, parts)
+        wanted = order if order is not None else sorted(range(len(sizes)), key=urgency.__getitem__)
+        rank = [0] * len(sizes)
+        latest_s = 0.0
+        for place, part in enumerate(wanted):
+            rank[part] = place
+            if order is not None:
+                latest_s = release_s[part] = max(latest_s, release_s[part])
+        parcels = [
+            Parcel(name, release_s[part], rank[part], sizes[part], took_s[part])
+            for part, name in enumerate(self._names(buckets, parts) if detailed else [""] * len(sizes))
+        ]
+        tasks = self._tasks(bringing, detailed)
+        return tasks, parcels, run(tasks, parcels, self._contention, credit_bytes=credit_bytes)
+
+    def complete_s(self, buckets: Buckets) -> list[float]:
+        """When each bucket's last gradient is ready [s of undisturbed backward]."""
+        return [max(self._ready_s[index] for index in bucket) for bucket in buckets]
+
+    def needed(self, buckets: Buckets) -> list[int]:
+        """The buckets' numbers as the next forward pass needs them."""
+        return sorted(range(len(buckets)), key=lambda number: min(self.first_use[index] for index in buckets[number]))
+
+    def _brought(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> tuple[dict[int, Iterable[int]], list[int]]:
+        """The parts that bring each gradient, and where in the forward pass each part is needed first.
+
+        A bucket's gradients lie one after the other in the bucket's order. One without bytes comes with no part, unless
+        its bucket has none either.
+        """
+        bringing: dict[int, Iterable[int]] = {}
+        urgency: list[int] = []
+        for bucket, cut in zip(buckets, parts, strict=True):
+            first, each = len(urgency), max(1, cut[0])
+            urgency += [len(self._layers)] * len(cut)
+            filled = 0
+            for index in bucket:
+                nbytes = self.step.gradients[index].nbytes
+                own = range(first, first + (0 if nbytes or cut[0] else 1))
+                if nbytes:
+                    own = range(first + filled // each, first + (filled + nbytes - 1) // each + 1)
+                filled += nbytes
+                bringing[index] = own
+                for part in own:
+                    urgency[part] = min(urgency[part], self.first_use[index])
+        return bringing, urgency
+
+    def _names(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[str]:
+        names = []
+        for number, (bucket, cut) in enumerate(zip(buckets, parts, strict=True), start=1):
+            name = self.step.gradients[bucket[0]].name if len(bucket) == 1 else f"bucket {number}"
+            names += [f"{name} {part} of {len(cut)}" if len(cut) > 1 else name for part in range(1, len(cut) + 1)]
+        return names
+
+    def _tasks(self, bringing: Mapping[int, Iterable[int]], detailed: bool) -> list[Task]:
+        """Backward, then each layer's update and forward. An optimizer without bytes to update works after backward.
+
+        `bringing` are the parcels that bring each gradient. Layers from one that waits to the next start as soon as the
+        one before ends, and are one task unless `detailed`.
+        """
+        tasks = [Task("backward", self.backward_s)]
+        if self._whole == 0 and self.step.optimizer_s:
+            tasks.append(Task("optimizer", self.step.optimizer_s))
+        needs_at: dict[int, frozenset[int]] = {0: frozenset()}
+        for index, parcels in bringing.items():
+            place = self.first_use[index]
+            needs_at[place] = needs_at.get(place, frozenset()).union(parcels)
+        if not detailed:
+            places = sorted(needs_at)
+            for first, after in itertools.pairwise([*places, len(self._layers)]):
+                tasks.append(Task("forward", self._until_s[after] - self._until_s[first], needs_at[first]))
+            return tasks
+        for place, layer in enumerate(self._layers):
+            needs = needs_at.get(place, frozenset())
+            if self._own_bytes[place] and self.step.optimizer_s:
+                tasks.append(Task("optimizer", self._update_s[place], needs))
+            tasks.append(Task(f"forward {layer.name}", layer.forward_s, needs))
+        return tasks
+
+
 def dear(
     layers: Sequence[ForwardLayer],
     step: StepModel,
     buckets: Buckets,
     curve: Transfer,
     *,
-    scatter_share: float = 0.5,
+    scatter_share: float = SCATTER_SHARE,
     contention: Contention | None = None,
 ) -> Step:
     """The steady-state step of `dear` with these buckets of `step.gradients`, in launch order.
 
     `curve` is T of a whole all-reduce [s] by size [B]; a reduce-scatter takes `scatter_share` of it and an all-gather
-    the rest (in a ring each has half of the messages and half of the bytes). Times of the timeline count from the start
-    of backward, and `exposed_s` is how long the device waits.
+    the rest. Times of the timeline count from the start of backward, and `exposed_s` is how long the device waits.
     Raises ValueError when buckets or layers do not hold each gradient exactly once, for a share that is not from 0 to
     1, and for a part of the step that is negative or not finite.
     """
     if not 0 <= scatter_share <= 1:
         raise ValueError(f"scatter_share is {scatter_share}: a reduce-scatter takes from 0 to 1 of an all-reduce")
-    first_use = _first_use(layers, len(step.gradients))
-    sizes = bucket_bytes(step.gradients, buckets)
-    took = curve(np.array(sizes, dtype=np.float64)).tolist()
-    ready_s, backward_s = _backward(step, contention)
-    count = len(buckets)
-    parcels: list[_Parcel] = []
-    complete_s = 0.0
-    for number, (bucket, nbytes, whole_s) in enumerate(zip(buckets, sizes, took, strict=True)):
-        complete_s = max(complete_s, max(ready_s[index] for index in bucket))
-        name = f"bucket {number + 1} reduce-scatter"
-        parcels.append(_Parcel(name, complete_s, number, nbytes, whole_s * scatter_share))
-    bucket_of = {index: number for number, bucket in enumerate(buckets) for index in bucket}
-    needed_first = sorted(range(count), key=lambda number: min(first_use[index] for index in buckets[number]))
-    gathers = {number: count + turn for turn, number in enumerate(needed_first)}
-    for number in needed_first:
-        name = f"bucket {number + 1} all-gather"
-        rest_s = took[number] * (1 - scatter_share)
-        parcels.append(_Parcel(name, complete_s, gathers[number], sizes[number], rest_s))
-    needs = [frozenset(gathers[bucket_of[index]] for index in layer.gradients) for layer in layers]
-    tasks = _tasks(layers, step, backward_s, needs)
-    return _run(tasks, parcels, contention or Contention.none(), credit_bytes=math.inf)
+    net = Net(layers, step, curve, contention)
+    return as_step(*net.dear(buckets, scatter_share=scatter_share, detailed=True))
 
 
 def priority(
@@ -164,95 +269,84 @@ def priority(
     step: StepModel,
     curve: Transfer,
     *,
+    buckets: Buckets | None = None,
     partition_bytes: float = PARTITION_BYTES,
-    credit_bytes: float | None = None,
+    credit_bytes: float = 0.0,
+    order: Sequence[int] | None = None,
     contention: Contention | None = None,
 ) -> Step:
-    """The steady-state step of `priority`: tensors in parts of at most `partition_bytes` (inf: whole tensors).
+    """The steady-state step of `priority`: buckets (None: one a tensor) in parts of at most `partition_bytes`.
 
-    `credit_bytes` [B] may be in flight; None: one part. One part at least always may. On one link more credit only
-    makes preemption coarser, unless the contention says that two in flight are faster. Otherwise as `dear`.
-    Raises ValueError when the layers do not hold each gradient exactly once, for a partition under a byte or a credit
-    that is negative, and for a part of the step that is negative or not finite.
+    `credit_bytes` [B] may be in flight, and one part always may; inf is no limit. On one link more credit only makes
+    preemption coarser, unless the contention says that two in flight are faster. `order`: part numbers as all ranks
+    launch them, see `records.Parts`; None: the part that is needed first of those that are ready, as each rank would
+    choose by itself. Otherwise as `dear`.
+    Raises ValueError when the layers or buckets do not hold each gradient exactly once, for an order that is not one of
+    the parts, for a partition under a byte or a credit that is negative, and for a part of the step that is negative or
+    not finite.
     """
     if not partition_bytes >= 1:
         raise ValueError(f"partition_bytes is {partition_bytes}: a part has at least one byte")
-    credit = 0.0 if credit_bytes is None else credit_bytes
-    if not credit >= 0:
+    if not credit_bytes >= 0:
         raise ValueError(f"credit_bytes is {credit_bytes}: bytes in flight are not below zero")
-    first_use = _first_use(layers, len(step.gradients))
-    ready_s, backward_s = _backward(step, contention)
-    wanted: list[tuple[str, int, int]] = []  # name, gradient, bytes
-    for index in sorted(range(len(first_use)), key=lambda index: first_use[index]):
-        gradient = step.gradients[index]
-        parts = _parts(gradient.nbytes, partition_bytes)
-        for number, nbytes in enumerate(parts, start=1):
-            part = f" {number} of {len(parts)}" if len(parts) > 1 else ""
-            wanted.append((gradient.name + part, index, nbytes))
-    took = curve(np.array([nbytes for _, _, nbytes in wanted], dtype=np.float64)).tolist()
-    parcels = [
-        _Parcel(name, ready_s[index], rank, nbytes, took[rank]) for rank, (name, index, nbytes) in enumerate(wanted)
+    net = Net(layers, step, curve, contention)
+    buckets = merge.wfbp(step.gradients) if buckets is None else buckets
+    parts = [part_sizes(nbytes, partition_bytes) for nbytes in bucket_bytes(step.gradients, buckets)]
+    count = sum(len(cut) for cut in parts)
+    if order is not None and sorted(order) != list(range(count)):
+        raise ValueError(f"the order does not hold each of the {count} parts exactly once")
+    return as_step(*net.priority(buckets, parts, credit_bytes=credit_bytes, order=order, detailed=True))
+
+
+def part_sizes(nbytes: int, most: float) -> list[int]:
+    """Sizes [B] of a bucket's parts: full ones, then what is left. A bucket without bytes is one part all the same."""
+    if nbytes <= most:
+        return [nbytes]
+    size = int(most)
+    return [size] * (nbytes // size) + ([nbytes % size] if nbytes % size else [])
+
+
+def as_step(tasks: Sequence[Task], parcels: Sequence[Parcel], period: Period) -> Step:
+    """A period as a step, with its timeline counted from the start of backward."""
+    computed = [
+        Slice(name=task.name, start_s=start_s, end_s=end_s)
+        for task, (start_s, end_s) in zip(tasks, period.computed, strict=True)
     ]
-    parts_of: list[set[int]] = [set() for _ in step.gradients]
-    for rank, (_, index, _) in enumerate(wanted):
-        parts_of[index].add(rank)
-    needs = [frozenset(rank for index in layer.gradients for rank in parts_of[index]) for layer in layers]
-    tasks = _tasks(layers, step, backward_s, needs)
-    return _run(tasks, parcels, contention or Contention.none(), credit_bytes=credit)
+    communication = [
+        Slice(name=parcels[at].name, start_s=start_s, end_s=end_s, nbytes=parcels[at].nbytes)
+        for at, start_s, end_s in period.sent
+    ]
+    waited_s = sum(after.start_s - before.end_s for before, after in itertools.pairwise(computed))
+    return Step(period.end_s, waited_s, Timeline(label="simulated", compute=computed, communication=communication))
 
 
-def best_next_forward(
-    layers: Sequence[Layer], step: StepModel, cost: CostModel, *, contention: Contention | None = None
-) -> list[NextForward]:
-    """The best `dear` and the best `priority` found for a profile, the faster first.
+def from_forward(step: Step) -> Timeline:
+    """The period of a step of this module, turned to begin where a training step does: with the forward pass.
 
-    `dear` tries the buckets of every schedule and uniform sizes (the paper tunes one size by Bayesian optimisation),
-    `priority` a few sizes of parts. Where no contention was measured but ready times under traffic were, those count,
-    as in every other prediction. Raises ValueError as `forward_layers`, and when gradients are not in ready order.
+    What is on its way when backward ends goes on at the start, as what the step before has left: it is two slices, of
+    which the one at the end has the bytes.
     """
-    if contention is None and step.loaded is not None:
-        step = replace(step, gradients=step.loaded, backward_s=max(step.backward_s, step.loaded[-1].ready_s))
-    elif contention is not None:
-        step = replace(step, forward_s=step.forward_s + contention.meeting_s)
-    curve = Curve.of(cost)
-
-    def charged(collectives: int) -> tuple[list[ForwardLayer], StepModel]:
-        stalled_s = contention.stall_s(collectives) if contention is not None else 0.0
-        slower = replace(step, forward_s=step.forward_s + stalled_s)
-        return forward_layers(layers, slower), slower
-
-    dears = [
-        NextForward("dear", name, dear(*charged(len(buckets)), buckets, curve, contention=contention), buckets=buckets)
-        for name, buckets in _families(step, cost, curve)
+    border_s = step.timeline.compute[0].end_s
+    ahead_s = step.step_s - border_s
+    communication: list[Slice] = []
+    for sent in step.timeline.communication:
+        if sent.start_s < border_s:
+            end_s = min(sent.end_s, border_s)
+            communication.append(sent.model_copy(update={"start_s": sent.start_s + ahead_s, "end_s": end_s + ahead_s}))
+        if sent.end_s > border_s:
+            start_s = max(sent.start_s, border_s)
+            left = {"start_s": start_s - border_s, "end_s": sent.end_s - border_s}
+            communication.append(sent.model_copy(update=left | ({"nbytes": None} if sent.start_s < border_s else {})))
+    backward, *rest = step.timeline.compute
+    compute = [
+        one.model_copy(update={"start_s": one.start_s - border_s, "end_s": one.end_s - border_s}) for one in rest
     ]
-    priorities = [
-        NextForward(
-            "priority",
-            f"parts of at most {size} bytes",
-            priority(*charged(_count(step, size)), curve, partition_bytes=size, contention=contention),
-            partition_bytes=size,
-        )
-        for size in _PARTITIONS
-    ]
-    best = [min(found, key=lambda one: one.step.step_s) for found in (dears, priorities)]
-    return sorted(best, key=lambda one: one.step.step_s)
-
-
-def _count(step: StepModel, partition_bytes: int) -> int:
-    return sum(len(_parts(gradient.nbytes, partition_bytes)) for gradient in step.gradients)
-
-
-def _families(step: StepModel, cost: CostModel, curve: Curve) -> Iterator[tuple[str, Buckets]]:
-    """Buckets to try: fewer first, so that of equal steps the one with fewer launches is kept."""
-    gradients = step.gradients
-    yield "single", merge.single(gradients)
-    for parts in _UNIFORM:
-        limit = max(1, math.ceil(step.grad_bytes / parts))
-        yield f"uniform in {parts}", merge.ddp_assignment(gradients, [limit])
-    yield "ddp", merge.ddp(gradients)
-    yield "optimal", merge.optimal(gradients, curve)
-    yield "mgwfbp", merge.mgwfbp(gradients, cost.alpha_s, cost.beta_s_per_byte)
-    yield "wfbp", merge.wfbp(gradients)
+    compute.append(backward.model_copy(update={"start_s": ahead_s, "end_s": step.step_s}))
+    return Timeline(
+        label=step.timeline.label,
+        compute=compute,
+        communication=sorted(communication, key=lambda sent: (sent.start_s, sent.end_s)),
+    )
 
 
 def _first_use(layers: Sequence[ForwardLayer], count: int) -> list[int]:
@@ -261,146 +355,3 @@ def _first_use(layers: Sequence[ForwardLayer], count: int) -> list[int]:
     if sum(len(layer.gradients) for layer in layers) != count or sorted(found) != list(range(count)):
         raise ValueError(f"the layers do not hold each of the {count} gradients exactly once")
     return [found[index] for index in range(count)]
-
-
-def _backward(step: StepModel, contention: Contention | None) -> tuple[list[float], float]:
-    """When each gradient is ready, and how long backward takes [s], hooks and copies included."""
-    gradients = step.gradients if contention is None else contention.with_hooks(step.gradients)
-    hooks_s = 0.0 if contention is None else contention.hooks_s(step.gradients)
-    return [gradient.ready_s for gradient in gradients], step.backward_s + hooks_s
-
-
-def _parts(nbytes: int, most: float) -> list[int]:
-    """Sizes of a tensor's parts: full ones, then what is left. A tensor without bytes has no part."""
-    if nbytes <= most:
-        return [nbytes] if nbytes else []
-    size = int(most)
-    return [size] * (nbytes // size) + ([nbytes % size] if nbytes % size else [])
-
-
-def _tasks(
-    layers: Sequence[ForwardLayer], step: StepModel, backward_s: float, needs: Sequence[frozenset[int]]
-) -> list[_Task]:
-    """Backward, then each layer's update and forward. An optimizer without bytes to update works after backward."""
-    for name, part_s in [("backward_s", backward_s), ("optimizer_s", step.optimizer_s)] + [
-        (f"forward_s of {layer.name!r}", layer.forward_s) for layer in layers
-    ]:
-        if not math.isfinite(part_s) or part_s < 0:
-            raise ValueError(f"{name} is {part_s}: a part of a step takes zero seconds or more")
-    whole = step.grad_bytes
-    tasks = [_Task("backward", backward_s)]
-    if whole == 0 and step.optimizer_s:
-        tasks.append(_Task("optimizer", step.optimizer_s))
-    for layer, needed in zip(layers, needs, strict=True):
-        own = sum(step.gradients[index].nbytes for index in layer.gradients)
-        if own and step.optimizer_s:
-            tasks.append(_Task("optimizer", step.optimizer_s * (own / whole), needed))
-        tasks.append(_Task(f"forward {layer.name}", layer.forward_s, needed))
-    return tasks
-
-
-class _Link:
-    """One link and what is to be sent over it; times [s]. Parcels that were launched are served first in, first out."""
-
-    def __init__(self, parcels: Sequence[_Parcel], contention: Contention, credit_bytes: float) -> None:
-        sizes = np.array([parcel.nbytes for parcel in parcels], dtype=np.float64)
-        self.arrived: set[int] = set()
-        self.sent: list[Slice] = []
-        self._parcels = parcels
-        self._credit_bytes = credit_bytes
-        self._rho: list[list[float]] = contention.collective_slowdown(sizes).tolist()
-        self._sigma: list[list[float]] = contention.compute_slowdown(sizes).tolist()
-        self._quiet: list[list[float]] = contention.paired_quiet(sizes).tolist()
-        self._coming = deque(sorted(range(len(parcels)), key=lambda at: (parcels[at].release_s, parcels[at].rank)))
-        self._waiting: list[tuple[int, int]] = []  # (rank, parcel)
-        self._flying: deque[int] = deque()
-        self._flying_bytes = 0
-        self._left_s = self._since_s = 0.0  # of the parcel in service: what is left of it alone, and its start
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is under way."""
-        return bool(self._flying)
-
-    @property
-    def next_release_s(self) -> float:
-        """At what progress of backward the next parcel is released; inf when all are."""
-        return self._parcels[self._coming[0]].release_s if self._coming else math.inf
-
-    def launch(self, progress_s: float, now_s: float) -> None:
-        """Release what backward's progress has completed, and launch by rank what the credit allows."""
-        while self._coming and self.next_release_s <= progress_s:
-            at = self._coming.popleft()
-            heapq.heappush(self._waiting, (self._parcels[at].rank, at))
-        while self._waiting:
-            at = self._waiting[0][1]
-            if self._flying and self._flying_bytes + self._parcels[at].nbytes > self._credit_bytes:
-                break
-            heapq.heappop(self._waiting)
-            self._flying.append(at)
-            self._flying_bytes += self._parcels[at].nbytes
-            if len(self._flying) == 1:
-                self._left_s, self._since_s = self._parcels[at].alone_s, now_s
-
-    def slowdowns(self) -> tuple[float, float, float]:
-        """(ρ, σ, κ) of what is in service; ones when nothing is."""
-        if not self._flying:
-            return 1.0, 1.0, 1.0
-        in_flight, at = 1 if len(self._flying) > 1 else 0, self._flying[0]
-        return self._rho[in_flight][at], self._sigma[in_flight][at], self._quiet[in_flight][at]
-
-    def left_s(self, slower: float) -> float:
-        """Until the parcel in service arrives, at this slow-down; inf when there is none."""
-        return self._left_s * slower if self._flying else math.inf
-
-    def serve(self, alone_s: float) -> None:
-        """Send for as long as would be so many seconds alone."""
-        self._left_s = max(0.0, self._left_s - alone_s)
-
-    def deliver(self, now_s: float) -> None:
-        """The parcel in service has arrived."""
-        at = self._flying.popleft()
-        parcel = self._parcels[at]
-        self._flying_bytes -= parcel.nbytes
-        self.arrived.add(at)
-        self.sent.append(Slice(name=parcel.name, start_s=self._since_s, end_s=now_s, nbytes=parcel.nbytes))
-        if self._flying:
-            self._left_s, self._since_s = self._parcels[self._flying[0]].alone_s, now_s
-
-
-def _run(tasks: Sequence[_Task], parcels: Sequence[_Parcel], contention: Contention, *, credit_bytes: float) -> Step:
-    """Tasks in order on the device, parcels on the link, both as a fluid: between two events all rates are constant.
-
-    Every event ends something (a stretch of backward, a task, a parcel), so there are no more events than those. What
-    is not released before backward ends is released by its end.
-    """
-    link = _Link(parcels, contention, credit_bytes)
-    computed: list[Slice] = []
-    now_s = 0.0
-    for task in tasks:
-        backward = not computed
-        progress_s = 0.0
-        since_s: float | None = None  # when the task started; None: it waits
-        done = False
-        while not done:
-            link.launch(progress_s if backward else math.inf, now_s)
-            if since_s is None and task.needs <= link.arrived:
-                since_s = now_s
-            computing = since_s is not None
-            mark_s = min(task.took_s, link.next_release_s)  # after backward nothing is left to release
-            rho, sigma, quiet = link.slowdowns()
-            slower = rho if computing else quiet
-            compute_s = (mark_s - progress_s) * sigma if computing else math.inf
-            link_s = link.left_s(slower)
-            passed_s = min(compute_s, link_s)
-            now_s += passed_s
-            if computing:
-                progress_s = mark_s if compute_s <= link_s else progress_s + passed_s / sigma
-                done = compute_s <= link_s and mark_s == task.took_s
-            if link.busy and link_s <= compute_s:
-                link.deliver(now_s)
-            elif link.busy:
-                link.serve(passed_s / slower)
-        computed.append(Slice(name=task.name, start_s=since_s or 0.0, end_s=now_s))
-    waited_s = sum(after.start_s - before.end_s for before, after in itertools.pairwise(computed))
-    return Step(now_s, waited_s, Timeline(label="simulated", compute=computed, communication=link.sent))

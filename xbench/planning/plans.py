@@ -8,6 +8,9 @@ Where it was not, but ready times were measured under traffic (`loaded`), schedu
 from those. Either way `mgwfbp`, `optimal` and `ddp-tuned` choose their buckets by the loaded ready times if there are
 any: their planners know no contention, so the ready times must.
 
+`dear` and `priority` let gradients travel on into the next forward pass (`next_forward`), so their plans need the
+profile's layers as well. `auto` is one of them only where `overlap` allows it.
+
 DDP is predicted with what it does beside its collectives: it broadcasts the model's buffers (batch-norm statistics)
 before forward, one collective a dtype, and it copies every gradient out of its bucket again when all have arrived.
 """
@@ -15,22 +18,30 @@ before forward, one collective a dtype, and it copies every gradient out of its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xbench.errors import unknown
 from xbench.planning import merge
-from xbench.planning.auto import Search
+from xbench.planning.auto import Candidate, Search
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient, require_ready_order
+from xbench.planning.next_forward import from_forward
+from xbench.planning.next_forward_search import NextForwardSearch, worth_s
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Plan
+from xbench.records import CostModel, Layer, Plan
+from xbench.spec import Overlap
 from xbench.units import format_percent
 
 PLANNED_MODES = ("compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal", "auto")
-NEED_COST = frozenset({"ddp-tuned", "mgwfbp", "optimal", "auto"})
+"""Modes whose next forward pass waits for all gradients."""
+
+NEXT_FORWARD = ("dear", "priority")
+"""Modes each layer of whose next forward pass waits for its own; planned where the layers are known."""
+
+NEED_COST = frozenset({"ddp-tuned", "mgwfbp", "optimal", "auto", *NEXT_FORWARD})
 """Modes whose buckets depend on the link."""
 
 EARLY_UPDATE = frozenset({"single", "wfbp", "mgwfbp", "optimal", "auto"})
@@ -50,18 +61,24 @@ class Planner:
     """All that plans of one step on one link are made of. Raises ValueError where gradients are not in ready order.
 
     `cost` None: communication is taken as free, and modes whose buckets depend on the link have no plan.
-    `buffer_bytes`: what DDP broadcasts before each forward, one entry a dtype [B].
+    `buffer_bytes`: what DDP broadcasts before each forward, one entry a dtype [B]. `layers` are the profile's; None:
+    the modes of `NEXT_FORWARD` cannot be planned. `overlap`: whether `auto` may be one of those. Not `thorough`: their
+    search is a short one.
     """
 
     step: StepModel
     cost: CostModel | None
     contention: Contention | None = None
     buffer_bytes: tuple[int, ...] = ()
+    layers: tuple[Layer, ...] | None = None
+    overlap: Overlap = "backward"
+    thorough: bool = True
 
     @property
     def modes(self) -> list[str]:
         """The modes that can be planned with what is known."""
-        return [mode for mode in PLANNED_MODES if self.cost is not None or mode not in NEED_COST]
+        known = PLANNED_MODES if self.layers is None else (*PLANNED_MODES, *NEXT_FORWARD)
+        return [mode for mode in known if self.cost is not None or mode not in NEED_COST]
 
     def plans(self, modes: Sequence[str] | None = None) -> dict[str, Plan]:
         """A plan by mode, in the order of `modes`; None: every mode that can be planned. Raises as `plan` does."""
@@ -72,14 +89,18 @@ class Planner:
 
         Without a cost model, `ddp`, `single` and `wfbp` still have buckets; their prediction then takes communication
         as free, and the note says so. Raises SpecError for an unknown mode, and ValueError when the mode needs a cost
-        model and there is none.
+        model or layers and there are none.
         """
-        if mode not in PLANNED_MODES:
-            raise unknown("mode", mode, PLANNED_MODES, listing="xbench modes")
+        if mode not in PLANNED_MODES and mode not in NEXT_FORWARD:
+            raise unknown("mode", mode, (*PLANNED_MODES, *NEXT_FORWARD), listing="xbench modes")
         if mode in NEED_COST and self.cost is None:
             raise ValueError(f"a cost model is needed to plan {mode!r}: its buckets depend on the link")
         if mode != "compute":
             require_ready_order(self.step.gradients)
+        if mode in NEXT_FORWARD:
+            return self.carried(self._best(mode), mode)
+        if buckets is None and mode == "auto" and self.overlap == "forward":
+            return self.carried(self.best())
         if buckets is None:
             buckets = self._buckets(mode)
         step = self.simulate(mode, buckets)
@@ -93,6 +114,56 @@ class Planner:
             timeline=step.timeline,
             note=self._note(mode, step.step_s),
         )
+
+    def carried(self, candidate: Candidate, mode: str = "auto") -> Plan:
+        """The plan of `mode` that a candidate makes, with its prediction. Raises ValueError as `plan` does."""
+        if candidate.carrier is None:
+            return self.plan(mode, candidate.buckets)
+        step = self.step_of(candidate)
+        names = [gradient.name for gradient in self.step.gradients]
+        return Plan(
+            mode=mode,
+            buckets=[[names[index] for index in bucket] for bucket in candidate.buckets],
+            bucket_bytes=[sum(self.step.gradients[index].nbytes for index in bucket) for bucket in candidate.buckets],
+            predicted_step_s=step.step_s,
+            predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
+            timeline=from_forward(step),
+            note=candidate.name if mode == candidate.carrier else f"carried by {candidate.carrier}: {candidate.name}",
+            parts=candidate.parts,
+            carrier=None if mode == candidate.carrier else candidate.carrier,
+        )
+
+    def best(self) -> Candidate:
+        """The best of `auto`: of the search, and of `NEXT_FORWARD` where `overlap` allows it. Raises ValueError."""
+        searched = self.search().best()  # whose time is without the forward pass
+        found = [replace(searched, step_s=self.simulate("auto", searched.buckets).step_s)]
+        if self.overlap == "forward" and self.layers is not None:
+            found += [self._best(mode) for mode in NEXT_FORWARD]
+        return min(found, key=self._worth_s)
+
+    def step_of(self, candidate: Candidate) -> Step:
+        """The step of a candidate for `auto`; that of a carrier is counted from the start of backward."""
+        if candidate.carrier is None:
+            return self.simulate("auto", candidate.buckets)
+        found = self._next_forward
+        buckets = _translated(candidate.buckets, self.step.gradients, found.step.gradients)
+        return found.step_of(candidate.carrier, buckets, candidate.parts)
+
+    def _best(self, mode: str) -> Candidate:
+        """The best found of a mode of `NEXT_FORWARD`."""
+        found = self._next_forward.dear() if mode == "dear" else self._next_forward.priority()
+        buckets = _translated(found.buckets, self._next_forward.step.gradients, self.step.gradients)
+        return Candidate(found.name, buckets, found.step.step_s, mode, found.parts)
+
+    @cached_property
+    def _next_forward(self) -> NextForwardSearch:
+        if self.layers is None or self.cost is None:
+            raise ValueError("the layers of a profile and a cost model are needed to plan for the next forward pass")
+        return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention, thorough=self.thorough)
+
+    def _worth_s(self, candidate: Candidate) -> float:
+        launches = 2 * len(candidate.buckets) if candidate.parts is None else len(candidate.parts.order)
+        return worth_s(candidate.step_s, launches)
 
     def simulate(self, mode: str, buckets: Buckets) -> Step:
         """The step that `mode` makes with these buckets of `step.gradients`."""

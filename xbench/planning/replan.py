@@ -12,18 +12,19 @@ record so written gives the same plans again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.contention import queue_s_per_byte
 from xbench.planning.cost import Curve
 from xbench.planning.merge import ddp_assignment
-from xbench.planning.plans import bucket_caps_mib
+from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.what_if import Scenario
 from xbench.records import Bounds, Plan, Profile
-from xbench.spec import RunSpec
+from xbench.spec import Overlap, RunSpec
 from xbench.units import format_bytes
 
 FAR = 1.1
@@ -41,6 +42,8 @@ class Planned:
     scenario: Scenario
     plans: dict[str, Plan]
     bounds: Bounds
+    overlap: Overlap = "backward"
+    """What gradients may overlap in the mode that is recommended."""
 
     @property
     def cautions(self) -> list[str]:
@@ -87,11 +90,11 @@ class Planned:
         return self.scenario.planner.plan("ddp-tuned", buckets).model_copy(update={"mode": mode})
 
 
-def replan(scenario: Scenario, modes: Sequence[str] | None = None) -> Planned:
-    """Plan each of `modes`, None being all. Raises SpecError for an unknown mode."""
-    step, planner = scenario.step, scenario.planner
+def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: Overlap = "backward") -> Planned:
+    """Plan each of `modes`, None being all; `overlap` as in `Planner`. Raises SpecError for an unknown mode."""
+    step, planner = scenario.step, replace(scenario.planner, overlap=overlap)
     wanted = planner.modes if modes is None else modes
-    plans = {mode: _auto(scenario) if mode == AUTO else planner.plan(mode) for mode in wanted}
+    plans = {mode: _auto(scenario, planner) if mode == AUTO else planner.plan(mode) for mode in wanted}
     lower = bounds(
         step.gradients,
         Curve.of(scenario.cost),
@@ -99,18 +102,28 @@ def replan(scenario: Scenario, modes: Sequence[str] | None = None) -> Planned:
         queue_s_per_byte=queue_s_per_byte(scenario.contention_record),
         **step.parts,
     )
-    return Planned(scenario, plans, lower)
+    return Planned(scenario, plans, lower, overlap)
 
 
-def _auto(scenario: Scenario) -> Plan:
-    """The plan of `auto`: the record's own buckets where nothing was changed, else the best of a new search."""
+def _auto(scenario: Scenario, planner: Planner) -> Plan:
+    """The plan of `auto`: the record's own where nothing was changed, else the best of a new search.
+
+    A record's own plan is of what its run allowed to overlap; where something else is asked for it is searched again.
+    """
     own = None if scenario.changes else scenario.measured.plans.get(AUTO)
+    if own is not None and scenario.measured.record.spec.overlap != planner.overlap:
+        own = None
     buckets = _indices(own, scenario) if own is not None else None
     told = own.note if own is not None and buckets is not None else None
+    if own is None or buckets is None:
+        plan = planner.plan(AUTO)
+        told = plan.note if plan.carrier is not None else None
+        return plan.model_copy(update={"note": f"{SEARCHED}; {told}" if told else SEARCHED})
     note = told or SEARCHED
     if not note.startswith((SEARCHED, KEPT)):
         note = f"{KEPT}: {note}"
-    return scenario.planner.plan(AUTO, buckets).model_copy(update={"note": note})
+    kept = planner.carried(Candidate(AUTO, buckets, 0.0, own.carrier, own.parts))
+    return kept.model_copy(update={"note": note})
 
 
 def _indices(plan: Plan, scenario: Scenario) -> Buckets | None:
@@ -151,6 +164,7 @@ def to_profile(planned: Planned, command: str) -> Profile:
             gloo_threads=spec.gloo_threads,
             copies=spec.copies,
             compress=spec.compress,
+            overlap=planned.overlap,
         ),
         environment=record.environment,
         fabric=scenario.fabric,

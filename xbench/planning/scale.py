@@ -26,7 +26,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.findings import crossovers
 from xbench.planning.gradients import dtypes_of
-from xbench.planning.plans import PLANNED_MODES, Planner
+from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
 from xbench.planning.straight import optimal_line
@@ -37,6 +37,7 @@ from xbench.records import (
     Comparison,
     CostModel,
     ErrorBand,
+    Layer,
     LinkTerms,
     Plan,
     Scaling,
@@ -75,17 +76,21 @@ def scale(
     band: float,
     contention: Contention | None = None,
     buffer_bytes: Sequence[int] = (),
+    layers: Sequence[Layer] | None = None,
 ) -> list[ScalingPoint]:
     """Every mode at every number of workers: modes in their order, sizes in theirs.
 
     `cost` was measured in a ring of its `world_size`; `batch_size` samples a worker and step; `band` as in `ErrorBand`;
-    `contention` as measured with `cost`; `buffer_bytes` as `Planner` takes them.
-    Raises SpecError for an unknown mode, ValueError for fewer than two workers or a cost model that is none.
+    `contention` as measured with `cost`; `buffer_bytes` and `layers` as `Planner` takes them.
+    Raises SpecError for an unknown mode, ValueError for fewer than two workers, a cost model that is none, or a mode
+    that needs layers without any.
     """
     found: dict[tuple[str, int], ScalingPoint] = {}
     for count in workers:
         shared = carried_contention(contention, cost.world_size, topology, count) if contention else None
-        planner = Planner(step, carried_over(cost, topology, count), shared, tuple(buffer_bytes))
+        link = carried_over(cost, topology, count)
+        ahead = tuple(layers) if layers is not None else None
+        planner = Planner(step, link, shared, tuple(buffer_bytes), ahead, thorough=False)
         for mode, plan in _plans(planner, modes).items():
             step_s = plan.predicted_step_s
             found[mode, count] = ScalingPoint(
@@ -140,16 +145,19 @@ def parse_workers(text: str) -> tuple[int, ...]:
 
 
 def parse_scaled_modes(text: str | None) -> tuple[str, ...]:
-    """Modes from 'ddp,optimal'; None: all but the controls. Raises SpecError with the nearest name."""
+    """Modes from 'ddp,optimal'; None: all but the controls, and but those that let gradients travel on into the next
+    forward pass. Raises SpecError with the nearest name.
+    """
     if text is None:
         return tuple(mode for mode in PLANNED_MODES if mode not in CONTROLS)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if not name:
             raise SpecError(f"--modes: {text!r} has an empty name", hint="write ddp,optimal")
-        if name not in PLANNED_MODES:
-            error = unknown("mode", name, PLANNED_MODES)
-            raise SpecError(str(error), hint=error.hint or f"one job's schedules are {', '.join(PLANNED_MODES)}")
+        known = (*PLANNED_MODES, *NEXT_FORWARD)
+        if name not in known:
+            error = unknown("mode", name, known)
+            raise SpecError(str(error), hint=error.hint or f"one job's schedules are {', '.join(known)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -211,6 +219,7 @@ def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
         band=band.share,
         contention=scenario.contention,
         buffer_bytes=measured.workload.buffer_bytes,
+        layers=scenario.layers,
     )
     by_mode: Mapping[str, list[ScalingPoint]] = {
         mode: [point for point in points if point.mode == mode] for mode in request.modes if mode not in CONTROLS
@@ -290,6 +299,12 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
     if AUTO in request.modes:
         said.append(
             "auto is the best of the other plans and a few more; a run searches on, so its steps here are upper limits."
+        )
+    ahead = [mode for mode in request.modes if mode in NEXT_FORWARD]
+    if ahead:
+        said.append(
+            f"{' and '.join(ahead)}: the best of a short search, so steps here are upper limits; layers of the next "
+            "forward pass wait for their own gradients alone."
         )
     said += [
         "Every worker keeps its batch, computes as fast as the one that was profiled, and is never late; no link is "

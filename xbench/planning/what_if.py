@@ -246,7 +246,7 @@ class Scenario:
     @property
     def planner(self) -> Planner:
         """Plans of this scenario."""
-        return Planner(self.step, self.cost, self.contention, self.measured.buffer_bytes)
+        return Planner(self.step, self.cost, self.contention, self.measured.buffer_bytes, self.layers)
 
 
 def what_if(measured: Measured, change: Change) -> Scenario:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.planning.next_forward import best_next_forward
+from xbench.planning.next_forward_search import best_next_forward
 from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario

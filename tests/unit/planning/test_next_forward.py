@@ -14,7 +14,8 @@ from xbench.planning import merge
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
-from xbench.planning.next_forward import ForwardLayer, best_next_forward, dear, forward_layers, priority
+from xbench.planning.next_forward import ForwardLayer, dear, forward_layers, priority
+from xbench.planning.next_forward_search import best_next_forward
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, StepTimes, Tensor
@@ -128,7 +129,7 @@ def test_what_credit_has_launched_is_not_called_back() -> None:
 def test_a_tensor_is_cut_into_full_parts_and_the_rest() -> None:
     net = step_of([Gradient("a", 7, 0.0), Gradient("none", 0, 0.0)], 0.0, forward_s=1.0)
     step = priority([ForwardLayer("a", 1.0, (0, 1))], net, BYTE_A_SECOND, partition_bytes=3)
-    assert [s.nbytes for s in step.timeline.communication] == [3, 3, 1]
+    assert [s.nbytes for s in step.timeline.communication] == [3, 3, 1, 0]  # one part even of nothing: its flags travel
     assert step.step_s == 8.0
 
 

@@ -103,7 +103,7 @@ def test_improvement_drops_moves_and_adds_cuts_but_not_those_between_dtypes() ->
     kinds = ["float32"] * 4 + ["bfloat16"] * 2
     gradients = [Gradient(f"g{k}", 10, float(k), kind) for k, kind in enumerate(kinds)]
     search = Search(gradients, line(0.1, 0.01), backward_s=6.0, optimizer_s=0.0)
-    neighbours = [tuple(cuts) for cuts in search._neighbours([2, 4])]
+    neighbours = [tuple(cuts) for cuts in search._hill.neighbours([2, 4])]
     assert all(4 in cuts for cuts in neighbours)
     assert (4,) in neighbours  # dropped
     assert {(1, 4), (3, 4)} <= set(neighbours)  # moved

@@ -7,7 +7,7 @@ import pytest
 from xbench.errors import RecordError, SpecError
 from xbench.planning.contention import Contention as Shared
 from xbench.planning.cost import Curve
-from xbench.planning.plans import PLANNED_MODES, Planner
+from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
 from xbench.planning.replan import KEPT, SEARCHED, Planned, replan, to_profile
 from xbench.planning.step import StepModel
 from xbench.planning.what_if import Change, Measured, measured, read, what_if
@@ -44,7 +44,8 @@ def profile(*, contention: Contention | None = BESIDE, buffer_bytes: tuple[int, 
     assert found.step is not None
     workload = found.workload.model_copy(update={"buffer_bytes": list(buffer_bytes)})
     shared = Shared.of(contention, Curve.of(found.cost_model)) if contention is not None else None
-    planner = Planner(StepModel.of(found.layers, found.step), found.cost_model, shared, buffer_bytes)
+    step = StepModel.of(found.layers, found.step)
+    planner = Planner(step, found.cost_model, shared, buffer_bytes, tuple(found.layers))
     plans = planner.plans()
     place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
     tried = planner.plan("auto", [[place[name] for name in bucket] for bucket in plans["ddp"].buckets])
@@ -64,7 +65,7 @@ def planned(change: Change, *modes: str) -> Planned:
 
 
 def test_without_modes_every_mode_is_planned() -> None:
-    assert set(planned(Change()).plans) == set(PLANNED_MODES)
+    assert set(planned(Change()).plans) == {*PLANNED_MODES, *NEXT_FORWARD}
 
 
 def test_a_whole_scenario_record_is_read_again_and_says_what_it_is() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench.planning.next_forward import best_next_forward
+from xbench.planning.next_forward_search import best_next_forward
 from xbench.planning.replan import Planned, replan
 from xbench.planning.what_if import Change, Scenario, read, what_if
 from xbench.report.planned import (
