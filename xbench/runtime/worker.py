@@ -340,9 +340,12 @@ class Rank:
         return self.refused[mode.text]
 
     def _refusal(self, mode: ModeSpec) -> str | None:
-        """Why this rank cannot attach a mode, or None."""
+        """Why this rank cannot attach a mode, or None. What waits in the forward pass must see one to know."""
         try:
-            self.attach(mode).detach()
+            with self.attach(mode) as handle:
+                if MODES.entry(mode.carrier).facts.get("next_forward"):
+                    with torch.no_grad():
+                        self.workload.forward_loss(handle.model)
         except UsageError as error:
             return str(error)
         except (RuntimeError, MemoryError) as error:
