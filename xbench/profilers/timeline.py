@@ -2,13 +2,15 @@
 
 Two lanes, as this rank's clock saw them, 0 at the start of the step:
 
-- **compute**: `forward` (clearing the gradients included); `backward LAYER`, one slice a layer in gradient-ready order,
-  each from the gradient before to the layer's own last; `optimizer`, where it works and not where it waits. To copy a
-  gradient into its bucket and to launch the bucket stands with the layer that comes next, for the last layer with
-  itself. Where the lane is empty before the step's end, the device waits for gradients: exposed communication.
+- **compute**: `forward` (clearing the gradients included; where its layers wait for updates, not while they do);
+  `backward LAYER`, one slice a layer in gradient-ready order, each from the gradient before to the layer's own last;
+  `optimizer`, where it works and not where it waits. To copy a gradient into its bucket and to launch the bucket stands
+  with the layer that comes next, for the last layer with itself. Where the lane is empty before the step's end, the
+  device waits for gradients: exposed communication.
 - **communication**: one slice a bucket in launch order, from its launch to its completion. A bucket that was launched
   while others were under way may have waited for them first, so slices can overlap. Where the backend is known to send
-  in order (NCCL runs a group's collectives on one stream), a slice begins when the one before it has ended.
+  in order (NCCL runs a group's collectives on one stream), a slice begins when the one before it has ended. What one
+  step leaves to the next (`dear`, `priority`) is cut at the step's end, and the rest is at the beginning of the next.
 
 Completion is seen when it happens, and not when somebody waits for it: the backend's future calls back. Gloo does so in
 its own thread, before a waiting rank can go on. NCCL's future is complete once the collective is enqueued, and calls
@@ -20,7 +22,8 @@ Recording must never break the training step under it, which other ranks share: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -142,13 +145,30 @@ class TimelineRecorder:
             return started
         return _Watched(work, self._clock, step.waits)
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a wait that is no collective's own: see `Handle.watch_waits`."""
+        step = self._current
+        if step is None:
+            yield
+            return
+        since = self._clock.mark()
+        yield
+        step.waits.append((since, self._clock.mark()))
+
     def lanes(self) -> list[Lanes]:
         """Every recorded step. Only after the clock's `flush()`. Raises ValueError when not all could be seen."""
         if self.failure is not None:
             raise ValueError(self.failure)
-        return [self._lanes(step) for step in self._steps]
+        before: list[_Sent] = []
+        found = []
+        for step in self._steps:
+            found.append(self._lanes(step, before))
+            before = step.sent
+        return found
 
-    def _lanes(self, step: _Recorded) -> Lanes:
+    def _lanes(self, step: _Recorded, before: list[_Sent]) -> Lanes:
+        """`before`: what the recorded step before it sent, which may arrive in this one."""
         marks = step.marks
         if marks is None:
             raise ValueError("a recorded step did not end")
@@ -158,20 +178,21 @@ class TimelineRecorder:
 
         communication: list[Slice] = []
         begin_s = 0.0
-        for number, sent in enumerate(step.sent, start=1):
+        step_s, backward_s = at(marks.end), at(marks.backward)
+        for number, sent in [*enumerate(before, start=1), *enumerate(step.sent, start=1)]:
             if sent.arrived is None:
                 raise ValueError(f"the completion of bucket {number} was not seen")
             begin_s, end_s = max(begin_s, at(sent.launched)), at(sent.arrived)
-            communication.append(_slice(f"bucket {number}", begin_s, end_s, sent.nbytes))
+            if end_s > 0.0:
+                communication.append(_slice(f"bucket {number}", begin_s, min(end_s, step_s), sent.nbytes))
             begin_s = end_s if self._in_order else 0.0
-        step_s, backward_s = at(marks.end), at(marks.backward)
-        compute = [_slice("forward", 0.0, backward_s)]
+        waits = [(at(since), at(until)) for since, until in step.waits]
+        compute = _between("forward", 0.0, backward_s, [wait for wait in waits if wait[0] < backward_s])
         returned_s = at(marks.update)
         if step.sent and not step.waits:  # who did not wait before our eyes has waited inside backward, as DDP does
-            returned_s = max(at(sent.launched) for sent in step.sent)
+            returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))
         compute += self._backward(marks, backward_s, returned_s)
-        waits = [(at(since), at(until)) for since, until in step.waits]
-        compute += _optimizer(at(marks.update), step_s, waits)
+        compute += _between("optimizer", at(marks.update), step_s, waits)
         return Lanes(step_s, compute, communication)
 
     def _backward(self, marks: StepMarks, begin_s: float, end_s: float) -> list[Slice]:
@@ -193,18 +214,18 @@ class TimelineRecorder:
         return slices
 
 
-def _optimizer(begin_s: float, end_s: float, waits_s: list[tuple[float, float]]) -> list[Slice]:
-    """Where the optimizer works: from `begin_s` to `end_s` but for the waits in between."""
+def _between(name: str, begin_s: float, end_s: float, waits_s: list[tuple[float, float]]) -> list[Slice]:
+    """Where the device works from `begin_s` to `end_s`: always but for the waits in between."""
     slices: list[Slice] = []
     since_s = begin_s
     for wait_s, until_s in sorted(waits_s):
         if until_s - wait_s < RESOLUTION_S or until_s <= since_s:
             continue
         if wait_s - since_s >= RESOLUTION_S:
-            slices.append(_slice("optimizer", since_s, wait_s))
+            slices.append(_slice(name, since_s, wait_s))
         since_s = until_s
     if end_s > since_s:
-        slices.append(_slice("optimizer", since_s, end_s))
+        slices.append(_slice(name, since_s, end_s))
     return slices
 
 

@@ -20,6 +20,13 @@ optimizer that normalises (Adam) moves that element the other way: the largest d
 schedule. Such elements are few, so the mean hardly moves. A layer that was forgotten, or had another step's gradients,
 is off by 1 in the mean as well, and one whose mean over two ranks was taken twice by 0.5. Ranks must be bitwise equal
 as ever.
+
+A schedule that puts updates off into the next forward pass (`next_forward`) is judged after `Handle.finish`, which is
+the only moment at which its parameters are those of a step. What it is there for, a forward pass beside gradients that
+travel, is then gated by itself: it takes k steps with a `finish` after each and k steps without any, from the same
+state. That is the same arithmetic in the same order, so both must end in the same bits; a layer that ran before its
+update had come would see to it that they do not. Where a step does not end in the same bits twice either (some kernels
+of GPUs), both must agree as closely as with DDP.
 """
 
 from __future__ import annotations
@@ -139,7 +146,49 @@ def gate(rank: Rank, mode: ModeSpec) -> None:
             rank.train(handle, steps, what, judge)
 
         steps_of(mode, alone)
-    rank.journal.write("parity", mode=mode.text, **beside.verdict().model_dump())
+    late = None
+    if MODES.entry(mode.carrier).facts.get("next_forward"):
+
+        def end(finish: bool) -> dict[str, Tensor]:
+            ends: dict[str, Tensor] = {}
+
+            def run(handle: Handle) -> None:
+                rank.train(handle, steps, what, handle.finish if finish else lambda: None)
+                handle.finish()
+                ends.update(parameters(rank.workload))
+
+            steps_of(mode, run)
+            return ends
+
+        late = read_too_early(end, rank.reference[0], dist.group.WORLD)
+    rank.journal.write("parity", mode=mode.text, **beside.verdict(late).model_dump())
+
+
+def read_too_early(
+    end: Callable[[bool], dict[str, Tensor]], start: dict[str, Tensor], group: dist.ProcessGroup | None
+) -> str | None:
+    """The parameter that ends otherwise when steps are not finished one by one, on any rank; None if there is none.
+
+    `end(finish)`: parameters after k steps, each finished or not. Collective: every rank of the group must call it.
+    """
+
+    def first(a: dict[str, Tensor], b: dict[str, Tensor]) -> str | None:
+        mine = next((name for name, value in a.items() if not _same_bits(value, b[name])), None)
+        found: list[str | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(found, mine, group=group)
+        return next((name for name in found if name is not None), None)
+
+    finished = end(True)
+    name = first(end(False), finished)
+    if name is None:
+        return None
+    again = end(True)
+    if first(again, finished) is None:
+        return name
+    worst, _ = largest_difference(end(False), finished, start, reordered=True)
+    found = [False] * dist.get_world_size(group)
+    dist.all_gather_object(found, worst <= TOLERANCE, group=group)
+    return None if all(found) else name
 
 
 def agreement(rank: Rank, mode: ModeSpec, steps: int) -> dict[str, Any]:
@@ -214,8 +263,11 @@ class Beside:
                 self._digests[n] = _digest(value, self._digests.get(n, ""))
                 value.copy_(there[n])
 
-    def verdict(self) -> Parity:
-        """On every rank alike: the worst rank decides. Collective: every rank of the group must call it."""
+    def verdict(self, late: str | None = None) -> Parity:
+        """On every rank alike: the worst rank decides. Collective: every rank of the group must call it.
+
+        `late`: the parameter that was read before its update, if one was; see `read_too_early`.
+        """
         steps = len(self._states) - 1
         found: list[Any] = [None] * dist.get_world_size(self._group)
         said = (self._digests, self._worst, self._worst_name, self._taken)
@@ -233,13 +285,15 @@ class Beside:
             )
         elif not worst <= self._tolerance:
             message = f"{worst_name!r} differs from DDP's by {worst:.3g} of its update (tolerance {self._tolerance:g})"
+        elif late is not None:
+            message = f"{late!r} ends otherwise when its update is put off than when each step is finished"
         return Parity(
             ok=message is None,
             max_relative_difference=worst if math.isfinite(worst) else None,
             tolerance=self._tolerance,
             bitwise_across_ranks=not unequal,
             steps=steps,
-            worst_parameter=unequal[0] if unequal else worst_name,
+            worst_parameter=unequal[0] if unequal else late or worst_name,
             message=message,
         )
 
@@ -289,6 +343,10 @@ def largest_difference(
         if difference > worst:
             worst, worst_name = difference, name
     return worst, worst_name
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b) or _digest(a, "") == _digest(b, "")  # a NaN is not equal to itself
 
 
 def _digest(value: Tensor, before: str) -> str:

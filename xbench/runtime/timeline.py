@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from xbench.profilers.timeline import TimelineRecorder
+from xbench.schedules import MODES
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload
@@ -69,6 +70,7 @@ def record_timeline(rank: Rank, mode: ModeSpec) -> None:
     recording = TimelineRecorder(workload.model, rank.clock, in_order=dist.get_backend() == "nccl")
     with recording as recorder, rank.attach(mode) as handle:
         watched = _agreed(rank, mode, lambda: handle.watch(recorder.watch))
+        handle.watch_waits(recorder.waiting)
         if watched:
             # The first step of an attached schedule is unlike the others: DDP rebuilds its buckets after it.
             rank.train(handle, rank.run.effort.warmup_steps if steps > 1 else 1, f"{what}, warm-up", lambda: None)
@@ -97,7 +99,10 @@ def _agreed(rank: Rank, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
 
 def _write(rank: Rank, mode: ModeSpec, recorder: TimelineRecorder) -> None:
     try:
-        lanes = sorted(recorder.lanes(), key=lambda step: step.step_s)
+        recorded = recorder.lanes()
+        if MODES.entry(mode.carrier).facts.get("next_forward"):
+            recorded = recorded[1:] or recorded  # what the first of them waits for was sent before anybody watched
+        lanes = sorted(recorded, key=lambda step: step.step_s)
         median = lanes[len(lanes) // 2]
     except Exception as error:
         _warn(rank, mode, error)

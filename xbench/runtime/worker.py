@@ -351,11 +351,14 @@ class Rank:
         return self.refused[mode.text]
 
     def _refusal(self, mode: ModeSpec) -> str | None:
-        """Why this rank cannot attach a mode, or None."""
+        """Why this rank cannot attach a mode, or None. What waits in the forward pass must see one to know."""
         try:
-            self.attach(mode).detach()
-            if self.run.backend == "gloo" and self.run.gloo_threads != "plain":
-                favour_gloo_threads()  # of groups that the schedule made for itself
+            with self.attach(mode) as handle:
+                if self.run.backend == "gloo" and self.run.gloo_threads != "plain":
+                    favour_gloo_threads()  # of groups that the schedule made for itself
+                if MODES.entry(mode.carrier).facts.get("next_forward"):
+                    with torch.no_grad():
+                        self.workload.forward_loss(handle.model)
         except UsageError as error:
             return str(error)
         except (RuntimeError, MemoryError) as error:

@@ -99,6 +99,9 @@ class Handle:
         self.engine.watch = watch
         return True
 
+    def watch_waits(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        """Enter `waiting()` around every wait in a forward pass: only schedules that put off updates have any."""
+
     def no_sync(self) -> AbstractContextManager[None]:
         """Gradient accumulation: inside, gradients add up locally and nothing is sent."""
         if self.engine is not None:

@@ -123,7 +123,8 @@ class Departures:
     def wait(self, parcel: Parcel) -> None:
         """Return when it has arrived. Raises what a collective of this step failed with."""
         if self._streams:
-            parcel.work.wait()
+            with self.waiting():
+                parcel.work.wait()
             return
         if not parcel.is_here:
             with self.waiting(), self._changed:

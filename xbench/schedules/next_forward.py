@@ -412,13 +412,16 @@ class NextForwardHandle(Handle):
         """See `Handle.finish`."""
         self.engine.finish()
 
-    def watch(self, watch: Watch, waiting: Callable[[], AbstractContextManager[None]] | None = None) -> bool:
-        """See `Handle.watch`; `waiting()` is entered around every wait in a forward pass."""
+    def watch(self, watch: Watch) -> bool:
+        """See `Handle.watch`."""
         if self.engine.communicate:
             self.engine.departures.watch = watch
-            if waiting is not None:
-                self.engine.departures.waiting = waiting
         return True
+
+    def watch_waits(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        """See `Handle.watch_waits`."""
+        if self.engine.communicate:
+            self.engine.departures.waiting = waiting
 
 
 class PutOff(Schedule):

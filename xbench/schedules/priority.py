@@ -48,13 +48,11 @@ class PriorityEngine(NextForward):
         self._parts: dict[int, list[Parcel]] = {}
         self._bounds: dict[int, list[int]] = {}
         for bucket in buckets:
-            bounds = cuts(bucket, nbytes)
+            bounds, sizes = cuts(bucket, nbytes)
             self._bounds[id(bucket)] = bounds
             self._parts[id(bucket)] = [
                 Parcel(size, self._all_reduce_of(bucket.flat[begin:end]))
-                for (begin, end), size in zip(
-                    itertools.pairwise(bounds), _sizes(bucket.grad_bytes, nbytes), strict=True
-                )
+                for (begin, end), size in zip(itertools.pairwise(bounds), sizes, strict=True)
             ]
         numbered = [part for bucket in buckets for part in self._parts[id(bucket)]]
         parts = setup.parts or default_parts([part.nbytes for part in numbered])
@@ -94,17 +92,16 @@ class Priority(PutOff):
     engine = PriorityEngine
 
 
-def cuts(bucket: Views, nbytes: int) -> list[int]:
-    """Where a bucket's buffer is cut [elements]: every `nbytes` of gradients, before compression; flags go last."""
+def cuts(bucket: Views, nbytes: int) -> tuple[list[int], list[int]]:
+    """Where a bucket's buffer is cut [elements], and the bytes of gradients in each part, before compression.
+
+    A part has `nbytes`; the last has what is left, and the flags.
+    """
     element = bucket.parameters[0].element_size()
     each = max(1, nbytes // element)
-    count = max(1, -(-bucket.grad_bytes // (each * element)))
-    return [*(number * each for number in range(count)), bucket.flat.numel()]
-
-
-def _sizes(grad_bytes: int, nbytes: int) -> list[int]:
-    full = max(0, -(-grad_bytes // nbytes) - 1)
-    return [nbytes] * full + [grad_bytes - full * nbytes]
+    full = max(0, -(-bucket.grad_bytes // (each * element)) - 1)
+    bounds = [*(number * each for number in range(full + 1)), bucket.flat.numel()]
+    return bounds, [each * element] * full + [bucket.grad_bytes - full * each * element]
 
 
 def default_parts(sizes: Sequence[int]) -> Parts:

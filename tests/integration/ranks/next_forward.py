@@ -173,10 +173,10 @@ def one(
     optimizer.step()
 
 
-def beside(
-    rank: int, loop: Callable[[nn.Module, torch.optim.Optimizer, Handle | None], Any], kind: Callable[[], nn.Module] = Net,
-    **made: Any,
-) -> None:  # fmt: skip
+Loop = Callable[[nn.Module, torch.optim.Optimizer, Handle | None], Any]
+
+
+def beside(rank: int, loop: Loop, kind: Callable[[], nn.Module] = Net, **made: Any) -> None:
     """`loop` on a model under each schedule, and on one whose gradients are averaged by hand."""
     for schedule in PUT_OFF:
         expected, expected_optimizer = make(kind, **made)

@@ -22,8 +22,9 @@ from xbench.records import CostModel, EmulatedLink
 from xbench.schedules import MODES
 from xbench.schedules.base import Schedule, Setup
 from xbench.schedules.bucket import Sent
+from xbench.schedules.next_forward import NextForward
 
-SCHEDULES = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
+SCHEDULES = ("ddp", "single", "wfbp", "mgwfbp", "optimal", "dear", "priority")
 STEPS = 4
 LATENCY_S = 2e-3
 LINK = EmulatedLink(
@@ -72,6 +73,16 @@ def finish_without_waiting(bucket: Sent) -> None:
     bucket.waiting = len(bucket.parameters)
 
 
+def without_waiting_in_forward(run: Callable[[], bool]) -> bool:
+    """`run` with updates applied in the forward pass, of what may not have arrived."""
+    whole = NextForward._land
+    NextForward._land = lambda engine, piece: None  # type: ignore[method-assign]
+    try:
+        return run()
+    finally:
+        NextForward._land = whole  # type: ignore[method-assign]
+
+
 def main() -> None:
     device = torch.device(sys.argv[1])
     torch.set_num_threads(1)
@@ -88,6 +99,9 @@ def main() -> None:
             print(f"{schedule} {wait}: {'same' if same(schedule, group, device, wait) else 'differs'}", flush=True)
     caught = not broken("finish", finish_without_waiting, lambda: same("optimal", group, device, "step"))
     print(f"an engine that never waits: {'caught' if caught else 'not caught'}", flush=True)
+    for schedule in ("dear", "priority"):
+        caught = not without_waiting_in_forward(lambda schedule=schedule: same(schedule, group, device, "step"))
+        print(f"a {schedule} that does not wait before a layer: {'caught' if caught else 'not caught'}", flush=True)
     os._exit(0)
 
 
