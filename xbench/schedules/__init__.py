@@ -34,6 +34,20 @@ MODES.add(
     "the best plan of a search that knows what traffic costs compute",
     planned=True,
 )
+MODES.add(
+    "dear",
+    "xbench.schedules.dear:Dear",
+    "reduce-scatters during backward, all-gathers during the next forward pass",
+    planned=True,
+    next_forward=True,
+)
+MODES.add(
+    "priority",
+    "xbench.schedules.priority:Priority",
+    "parts of tensors, in the order in which the next forward pass needs them",
+    planned=True,
+    next_forward=True,
+)
 MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
 MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
 MODES.add(
