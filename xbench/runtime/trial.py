@@ -123,13 +123,21 @@ def _alike(one: Candidate, other: Candidate) -> bool:
 def _attachable(
     rank: Rank, planner: Planner, shortlist: Sequence[Candidate], unused: Mapping[str, int]
 ) -> tuple[list[Candidate], str]:
-    """Those whose schedule takes the model, and words on those that do not; all ranks refuse alike."""
+    """Those whose schedule takes the model, and words on those that do not; all ranks refuse alike.
+
+    What waits in the forward pass must see one to know.
+    """
     kept: list[Candidate] = []
     said: dict[str, str] = {}
     for candidate in shortlist:
         try:
             if candidate.carrier is not None:
-                _attach(rank, planner, candidate, unused)()
+                detach = _attach(rank, planner, candidate, unused)
+                try:
+                    with torch.no_grad():
+                        rank.workload.forward_loss()
+                finally:
+                    detach()
         except UsageError as error:
             said.setdefault(str(candidate.carrier), str(error))
         else:
