@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from xbench.measured_parts import Parts
 from xbench.record_parts import FabricRecord, Label, Part, Ratio, WorkloadRecord
 
 
@@ -35,6 +36,10 @@ class Tuned(Part):
     tried: dict[str, Ratio] = Field(description="of every candidate that was timed")
     buckets: list[list[str]] | None = Field(
         default=None, description="parameter names in launch order; None for the reference"
+    )
+    parts: Parts | None = Field(default=None, description="of `priority`: those of unused parameters included")
+    carrier: str | None = Field(
+        default=None, description="the schedule that carries the buckets of `auto`, where that is not `auto` itself"
     )
     bucket_bytes: list[int] | None = Field(
         default=None, description="of the gradients seen when profiled; buckets of unused parameters follow those"

@@ -13,6 +13,7 @@ from xbench.commands.options import (
     effort_from,
     effort_options,
     nvtx_option,
+    overlap_option,
     run_options,
     workload_options,
     write_json,
@@ -34,6 +35,7 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
     help="Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
 )
 @click.option("--reference", metavar="MODE", help="What the others are compared with.  [default: ddp, else the first]")
+@overlap_option
 @workload_options
 @effort_options
 @run_options
@@ -43,6 +45,7 @@ def compare(
     workloads: tuple[str, ...],
     modes: str,
     reference: str | None,
+    overlap: str,
     batch_size: int | None,
     image_size: int | None,
     seq_len: int | None,
@@ -94,6 +97,7 @@ def compare(
         nvtx=nvtx,
         copies=copies,  # type: ignore[arg-type]
         compress=compress,  # type: ignore[arg-type]
+        overlap=overlap,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to)
 

@@ -129,6 +129,14 @@ def carry_options(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def overlap_option(command: F) -> F:
+    """`--overlap backward|forward`."""
+    return click.option(
+        "--overlap", type=click.Choice(["backward", "forward"]), default="backward", show_default=True,
+        help="What auto's gradients may overlap: forward adds dear and priority to its candidates.",
+    )(command)  # fmt: skip
+
+
 def timeout_option(command: F) -> F:
     """`--timeout DURATION`, passed as `timeout_s` [s]."""
     return click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.options import check_json, json_option, parsed, write_json
+from xbench.commands.options import check_json, json_option, overlap_option, parsed, write_json
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--latency", metavar="DURATION", help="What if a message took this long to arrive: 50us.")
 @click.option("--workers", type=int, metavar="N", help="What if there were N workers, in a ring.")
 @click.option("--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25.")
+@overlap_option
 @click.option("--job", type=int, metavar="N", help="Which job of a comparison of two, counted from 1.")
 @json_option
 def plan(
@@ -49,6 +50,7 @@ def plan(
     latency: str | None,
     workers: int | None,
     compute_scale: float | None,
+    overlap: str,
     job: int | None,
     json_to: str | None,
 ) -> None:
@@ -71,7 +73,7 @@ def plan(
     if chosen is not None:
         needed = [wanted] if wanted is not None else FOR_DDP if emit == "ddp" else []
         chosen = list(dict.fromkeys([*chosen, *needed]))
-    planned = replan(what_if(measured, change), chosen)
+    planned = replan(what_if(measured, change), chosen, overlap=overlap)  # type: ignore[arg-type]
     wanted = wanted or (fastest_in_ddp(planned) if emit == "ddp" else fastest(planned))
     if emit == "python" and wanted is None:
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
@@ -137,20 +139,23 @@ def _say(console: Console, sentence: str) -> None:
 
 def _modes(text: str | None) -> list[str] | None:
     """The modes to plan; None for all. Raises SpecError."""
-    from xbench.planning import PLANNED_MODES
+    from xbench.planning import NEXT_FORWARD, PLANNED_MODES
     from xbench.schedules import parse_modes
 
     if text is None:
         return None
     found = [mode.text for mode in parse_modes(text)]
+    known = (*PLANNED_MODES, *NEXT_FORWARD)
     for name in found:
-        if name not in PLANNED_MODES:
-            raise SpecError(f"--modes: {name!r} is not one job's schedule", hint=f"it plans {', '.join(PLANNED_MODES)}")
+        if name not in known:
+            raise SpecError(f"--modes: {name!r} is not one job's schedule", hint=f"it plans {', '.join(known)}")
     return found
 
 
 def _snippets_mode(emit: str, mode: str | None) -> str | None:
     """The mode whose plan a snippet is to hold; None: the fastest, or there is none. Raises SpecError."""
+    from xbench.planning import NEXT_FORWARD
+
     if mode is None:
         return None
     if emit not in ("ddp", "python"):
@@ -159,8 +164,10 @@ def _snippets_mode(emit: str, mode: str | None) -> str | None:
     if len(names) != 1:
         raise SpecError(f"--mode {mode}: a snippet holds one plan", hint=f"write --mode {names[0]}")
     name = names[0]
-    if name == "compute" or (emit == "ddp" and name == "ddp"):
+    if name == "compute" or (emit == "ddp" and name in ("ddp", *NEXT_FORWARD)):
         why = "trains no common network" if name == "compute" else "is what DistributedDataParallel does by itself"
+        if name in NEXT_FORWARD:
+            why = "waits in the next forward pass, which DistributedDataParallel does not"
         raise SpecError(f"--mode {name}: it {why}, so there is nothing to paste", hint="leave --mode out")
     return name
 

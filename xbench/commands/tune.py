@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xbench.commands.options import check_json, run_options, workload_options, write_json
+from xbench.commands.options import check_json, overlap_option, run_options, workload_options, write_json
 from xbench.errors import RunError, SpecError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ KEPT = "tuned.json"
 @click.option("--margin", type=float, default=2.0, show_default=True, metavar="PERCENT",
               help="The least gain that is worth a change.")  # fmt: skip
 @click.option("--keep", metavar="FILE", help=f"Where to keep the winner, too.  [default: {KEPT} beside the record]")
+@overlap_option
 @workload_options
 @run_options
 def tune(
@@ -42,6 +43,7 @@ def tune(
     modes: str,
     margin: float,
     keep: str | None,
+    overlap: str,
     batch_size: int | None,
     image_size: int | None,
     seq_len: int | None,
@@ -90,6 +92,7 @@ def tune(
         timeout_s=timeout_s,
         output=output,
         course=Tune(60 * minutes, margin / 100),
+        overlap=overlap,  # type: ignore[arg-type]
     )
     result = execute(request, make_console())
     if result.speaks:

@@ -213,7 +213,7 @@ class NextForwardSearch:
 
     def _merged(self) -> Iterator[tuple[str, Buckets]]:
         gradients = self.step.gradients
-        for limit in _PACKED if self._thorough else (2**20, 2**22):
+        for limit in _PACKED if self._thorough else _PACKED[2:]:
             yield f"packed to {format_bytes(limit)}", packed(gradients, limit)
         yield "single", merge.single(gradients)
         if self._thorough:

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
+from xbench.planning.plans import NEXT_FORWARD
 from xbench.records import (
     Bounds,
     Comparison,
@@ -144,11 +145,20 @@ def bounds_line(bounds: Bounds) -> str:
     )
 
 
+def runs_ahead(result: ModeResult) -> bool:
+    """Whether the mode's next forward pass may start before all gradients have arrived."""
+    carrier = (result.plan.carrier or result.plan.mode) if result.plan is not None else result.mode.partition("@")[0]
+    return carrier in NEXT_FORWARD
+
+
 def columns_line(record: Comparison) -> str:
     """What the less obvious columns of a comparison mean."""
     text = "exposed: the step beyond compute alone"
     if any(mode.removed_share is not None for mode in record.modes.values()):
         text += "; removed: share of what ddp leaves exposed and overlap could remove, 100 % is the bound"
+        ahead = [mode.mode for mode in record.modes.values() if mode.removed_share is not None and runs_ahead(mode)]
+        if ahead:
+            text += f" (of {and_of(ahead)} the one for a next forward that may start before all gradients have arrived)"
     return text + "; same network: trains what ddp trains, bit for bit alike on all ranks."
 
 
@@ -238,3 +248,8 @@ def _share(share: float) -> str:
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def and_of(names: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

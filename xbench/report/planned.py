@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.planning.next_forward_search import best_next_forward
-from xbench.planning.plans import DDP_REDUCER
+from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD
 from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario
 from xbench.records import Plan
@@ -27,9 +27,11 @@ EQUIVALENT = 0.02
 AS_GOOD = 0.005
 """Of modes whose predictions are this close the one that changes least in a training script is recommended."""
 
-LEAST_CHANGE = {"ddp": 0, "ddp-tuned": 1, "single": 2, "auto": 3, "optimal": 3, "mgwfbp": 3, "wfbp": 4}
+LEAST_CHANGE = {
+    "ddp": 0, "ddp-tuned": 1, "single": 2, "auto": 3, "optimal": 3, "mgwfbp": 3, "wfbp": 4, "dear": 5, "priority": 5
+}  # fmt: skip
 """How much each mode changes in a training script: nothing, an argument, a call, a call with a plan, a call that sends
-every gradient by itself."""
+every gradient by itself, a call after which parameters are updated in the next forward pass."""
 
 FOR_DDP = ("ddp-tuned", "auto")
 """Modes that a list of caps for DDP is taken from, unless one is named."""
@@ -52,11 +54,18 @@ def show_planned(
     if table:
         console.print()
         console.print(_table(planned, {} if scenario.changes else scenario.measured.measured_step_s, console.width))
+        ahead = [mode for mode, plan in planned.plans.items() if (plan.carrier or mode) in NEXT_FORWARD]
+        if ahead:
+            say(
+                console,
+                f"The bound of {lines.and_of(ahead)} is max(C, ΣT); of the others, that of waiting for all gradients.",
+                "dim",
+            )
         say(console, recommendation(planned), "bold")
         paste = what_to_paste(planned)
         if paste:
             say(console, paste)
-        for mode in ("mgwfbp", "auto"):
+        for mode in ("mgwfbp", "auto", *NEXT_FORWARD):
             note = planned.plans[mode].note if mode in planned.plans else None
             if note:
                 say(console, f"{mode}: {note}")
@@ -93,9 +102,16 @@ def contention_line(scenario: Scenario) -> str:
 def next_forward_line(planned: Planned) -> str:
     """What schedules that let layers of the next forward pass start before all gradients have arrived could bring."""
     scenario = planned.scenario
-    found = best_next_forward(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
-    steps = ", ".join(f"{one.mode} {format_seconds(one.step.step_s)}" for one in found)
-    return f"were layers of the next forward pass to wait for their own gradients alone, at best {steps} (simulated)"
+    steps_s = {mode: plan.predicted_step_s for mode, plan in planned.plans.items() if mode in NEXT_FORWARD}
+    if len(steps_s) < len(NEXT_FORWARD):
+        found = best_next_forward(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
+        steps_s |= {one.mode: one.step.step_s for one in found if one.mode not in steps_s}
+    steps = ", ".join(f"{mode} {format_seconds(steps_s[mode])}" for mode in sorted(steps_s, key=steps_s.__getitem__))
+    allowed = "" if planned.overlap == "forward" else " (--overlap forward lets auto do so)"
+    return (
+        f"were layers of the next forward pass to wait for their own gradients alone{allowed}, at best {steps} "
+        "(simulated)"
+    )
 
 
 def recommendation(planned: Planned) -> str:
@@ -103,7 +119,7 @@ def recommendation(planned: Planned) -> str:
     choice = fastest(planned)
     if choice is None:
         return "Only the control was planned, so there is nothing to recommend."
-    step_s, bound_s = planned.plans[choice].predicted_step_s, planned.bounds.backward_overlap_bound_s
+    step_s, bound_s = planned.plans[choice].predicted_step_s, _bound_s(planned, choice)
     bound = f"{format_percent(_above(step_s, bound_s))} above the bound"
     if "ddp" not in planned.plans:
         return f"{choice} is predicted fastest: {format_seconds(step_s)} a step, {bound} (simulated)."
@@ -130,7 +146,7 @@ def what_to_paste(planned: Planned) -> str | None:
     attach = "--emit python prints the lines to paste"
     if choice == "ddp-tuned":
         return "--emit ddp prints the argument to paste."
-    if not planned.formed_by_ddp(choice):
+    if (planned.plans[choice].carrier or choice) in NEXT_FORWARD or not planned.formed_by_ddp(choice):
         return f"{attach}, for xbench.attach."
     step_s = planned.in_ddp(choice).predicted_step_s
     return (
@@ -159,9 +175,12 @@ def prediction(planned: Planned, mode: str, *, in_ddp: bool = False) -> str:
 def fastest(planned: Planned) -> str | None:
     """The mode with the least predicted step; of those as good, the one that changes least in a training script.
 
-    None when only controls were planned.
+    None when only controls were planned. Modes whose next forward pass starts before all gradients have arrived are
+    none of them unless that is allowed, or nothing else was planned.
     """
     plans = {mode: plan for mode, plan in planned.plans.items() if not is_control(mode)}
+    if planned.overlap == "backward":
+        plans = {mode: plan for mode, plan in plans.items() if mode not in NEXT_FORWARD} or plans
     limit_s = min((plan.predicted_step_s for plan in plans.values()), default=0.0) * (1 + AS_GOOD)
     good = [mode for mode, plan in plans.items() if plan.predicted_step_s <= limit_s]
     known = len(LEAST_CHANGE)
@@ -174,7 +193,12 @@ def fastest_in_ddp(planned: Planned) -> str | None:
     `ddp-tuned`, unless those of `auto`, which knows what communication costs computation, are better and DDP can form
     them.
     """
-    lists = [mode for mode in FOR_DDP if mode in planned.plans and (mode == FOR_DDP[0] or planned.formed_by_ddp(mode))]
+    lists = [
+        mode
+        for mode in FOR_DDP
+        if mode in planned.plans
+        and (mode == FOR_DDP[0] or (planned.plans[mode].carrier is None and planned.formed_by_ddp(mode)))
+    ]
     steps_s = {mode: planned.in_ddp(mode).predicted_step_s for mode in lists}
     limit_s = min(steps_s.values(), default=0.0) * (1 + AS_GOOD)
     return next((mode for mode in lists if steps_s[mode] <= limit_s), None)
@@ -191,8 +215,14 @@ def _above(step_s: float, bound_s: float) -> float:
     return max(0.0, step_s / bound_s - 1) if bound_s > 0 else 0.0
 
 
+def _bound_s(planned: Planned, mode: str) -> float:
+    """What a step of this mode takes at least [s], by what it may overlap."""
+    ahead = (planned.plans[mode].carrier or mode) in NEXT_FORWARD
+    return planned.bounds.overlap_bound_s if ahead else planned.bounds.backward_overlap_bound_s
+
+
 def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Table:
-    """One row a mode; `of ddp` is its predicted step over DDP's, `bound` how far it is above the bound."""
+    """One row a mode; `of ddp` is its predicted step over DDP's, `bound` how far it is above its own bound."""
     wide = width >= NARROW_COLUMNS
     ddp = planned.plans.get("ddp")
     table = titled_table("Plans and their predicted steps (simulated)",
@@ -200,7 +230,6 @@ def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Tab
                          ("step", "right"), ("exposed", "right"), ("over bound", "right"),
                          *([("of ddp", "right")] if ddp else []), *([("real step", "right")] if measured_s else []),
                          )  # fmt: skip
-    bound_s = planned.bounds.backward_overlap_bound_s
     for mode, plan in planned.plans.items():
         control = is_control(mode)
         share = plan.predicted_step_s / ddp.predicted_step_s if ddp and ddp.predicted_step_s > 0 else None
@@ -210,7 +239,7 @@ def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Tab
             *([_sizes(plan)] if wide else []),
             format_seconds(plan.predicted_step_s),
             format_seconds(plan.predicted_exposed_s),
-            "control" if control else format_percent(_above(plan.predicted_step_s, bound_s)),
+            "control" if control else format_percent(_above(plan.predicted_step_s, _bound_s(planned, mode))),
             *([f"{share:.3f}" if share is not None else "–"] if ddp else []),
             *([format_seconds(measured_s.get(mode))] if measured_s else []),
         )

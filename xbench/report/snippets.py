@@ -44,18 +44,24 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
 
     It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
     gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
+    Parts of buckets, and their order, are written out too. A plan of `auto` that another schedule carries names that
+    schedule, unless the record does.
     """
-    wait = ', wait="step"' if plan.mode in EARLY_UPDATE else ""
+    schedule = plan.mode if record is not None else plan.carrier or plan.mode
+    wait = ', wait="step"' if schedule in EARLY_UPDATE else ""
     lines = [f"# {plan.mode}: {told or _told(plan)}", "import xbench", ""]
     source = ""
     if plan.mode not in BUCKETS_OF_THEIR_OWN:
         if record is None:
             lines += ["buckets = [", *(f"    {_names(bucket)}," for bucket in plan.buckets), "]"]
         source = f", plan={record!r}" if record is not None else ", plan=buckets"
+        if record is None and plan.parts is not None:
+            lines.append(f"parts = {plan.parts.model_dump()!r}")
+            source = ', plan={"buckets": buckets, "parts": parts}'
     return "\n".join(
         [
             *lines,
-            f'with xbench.attach(model, optimizer, schedule="{plan.mode}"{source}{wait}) as handle:',
+            f'with xbench.attach(model, optimizer, schedule="{schedule}"{source}{wait}) as handle:',
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
             "        loss = criterion(handle.model(inputs), targets)",

@@ -109,7 +109,8 @@ def render_tuned(record: Tuned, console: Console) -> None:
         table.add_row(Text(mode), _ratio(ratio), Text(ratio.verdict))
     console.print(table)
     if record.buckets is not None:
-        fact(console, "buckets", _count(len(record.buckets)))
+        carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
+        fact(console, "buckets", _count(len(record.buckets)) + carrier)
     fact(console, "workload", lines.workload_line(record.workload))
     fact(console, "fabric", lines.fabric_line(record.fabric))
     fact(console, "made by", f"xbench {record.xbench}, torch {record.torch}: {record.command}")
@@ -124,6 +125,8 @@ def _plan(tuned: Tuned) -> Plan:
         bucket_bytes=tuned.bucket_bytes or [],
         predicted_step_s=0.0,
         predicted_exposed_s=0.0,
+        parts=tuned.parts,
+        carrier=tuned.carrier,
     )
 
 

@@ -18,7 +18,7 @@ from xbench.planning import StepModel, removed_share
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.partial import Split, predicted_step_s
-from xbench.planning.plans import Planner
+from xbench.planning.plans import NEXT_FORWARD, Planner
 from xbench.planning.turns import JobTimes, round_s
 from xbench.records import (
     RANKS,
@@ -306,7 +306,10 @@ def _by_launch(blocks: Sequence[BlockValue]) -> list[list[float]]:
 
 
 def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) -> dict[str, ModeResult]:
-    """Add exposed communication (step minus compute-only step) and the share of what could be removed that was."""
+    """Add exposed communication (step minus compute-only step) and the share of what could be removed that was.
+
+    What could be removed is up to the bound of what the mode may overlap: see `planning.bounds`.
+    """
     control = next((modes[m.text] for m in run.modes if m.name == "compute"), None)
     compute_s = control.step_s.median if control is not None and control.step_s is not None else None
     jobs = found.jobs[:1] if twins(run) else found.jobs
@@ -322,7 +325,10 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
         if outcome.step_s is not None:
             share = None
             if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
-                share = removed_share(outcome.step_s.median, ddp.step_s.median, total.backward_overlap_bound_s)
+                plan = outcome.plan
+                ahead = (plan.carrier if plan is not None and plan.carrier else mode.carrier) in NEXT_FORWARD
+                bound_s = total.overlap_bound_s if ahead else total.backward_overlap_bound_s
+                share = removed_share(outcome.step_s.median, ddp.step_s.median, bound_s)
             outcome = outcome.model_copy(
                 update={"exposed_s": outcome.step_s.median - compute_s, "removed_share": share}
             )

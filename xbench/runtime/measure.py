@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from xbench.compiled import plain_name
 from xbench.errors import UsageError
 from xbench.planning import StepModel, bounds
 from xbench.planning.contention import Contention, queue_s_per_byte
@@ -65,6 +66,7 @@ def profile_job(rank: Rank) -> JobPlan:
     raws = gathered(raw.raw())
     layers, step = summarise(raws)
     unused = left_out(raws)["unused"]
+    bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in rank.workload.model.named_parameters()}
     world_size = workers_of(rank.group)
 
     def keep_profile() -> None:
@@ -129,6 +131,8 @@ def profile_job(rank: Rank) -> JobPlan:
         cost,
         Contention.of(contention, Curve.of(cost)) if contention is not None and cost is not None else None,
         buffer_bytes,
+        tuple(layers),
+        rank.run.overlap,
     )
     if contention is not None and cost is not None:
         with contextlib.suppress(UsageError):  # as above
@@ -137,7 +141,7 @@ def profile_job(rank: Rank) -> JobPlan:
     plans = planner.plans()
     if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):
         with contextlib.suppress(UsageError):  # as above
-            plans["auto"] = try_candidates(rank, planner, plans, unused)
+            plans["auto"] = try_candidates(rank, planner, plans, {name: bytes_of[name] for name in unused})
     plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
     exact = plans.get("optimal", plans["wfbp"])
     # spb cuts the exact plan where its levels meet.
@@ -146,7 +150,7 @@ def profile_job(rank: Rank) -> JobPlan:
     )
     if rank.rank == 0:
         rank.journal.write("plans", **event)
-    return complete(plan, unused)
+    return complete(plan, {name: bytes_of[name] for name in unused})
 
 
 def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
@@ -229,6 +233,8 @@ def job_plan(
         exposed_s={name: p.predicted_exposed_s for name, p in plans.items()},
         link_s={name: float(sum(curve(float(nbytes)) for nbytes in p.bucket_bytes)) for name, p in plans.items()},
         compute_s=compute_s,
+        parts={name: p.parts for name, p in plans.items() if p.parts is not None},
+        carriers={name: p.carrier for name, p in plans.items() if p.carrier is not None},
     )
     event = {
         "cost_model": cost.model_dump() if cost is not None else None,
@@ -239,7 +245,7 @@ def job_plan(
     return plan, event
 
 
-def with_missing(buckets: list[list[str]], missing: list[str]) -> list[list[str]]:
+def with_missing(buckets: list[list[str]], missing: Sequence[str]) -> list[list[str]]:
     """The buckets, and one at the end for each parameter that got no gradient while profiling.
 
     It may get one later, on some ranks or all, and every trainable parameter must be in exactly one bucket.
@@ -247,12 +253,16 @@ def with_missing(buckets: list[list[str]], missing: list[str]) -> list[list[str]
     return [*buckets, *([name] for name in missing)]
 
 
-def complete(plan: JobPlan, missing: list[str]) -> JobPlan:
-    """Each plan with the parameters that got no gradient while profiling, see `with_missing`."""
+def complete(plan: JobPlan, missing: Mapping[str, int]) -> JobPlan:
+    """Each plan with the parameters (name: bytes) that got no gradient while profiling, see `with_missing`.
+
+    The parts of their buckets go after all others: whatever is planned is needed more often.
+    """
     if not missing:
         return plan
-    buckets = {name: with_missing(b, missing) if b is not None else None for name, b in plan.buckets.items()}
-    return plan.model_copy(update={"buckets": buckets, "unused_parameters": True})
+    buckets = {name: with_missing(b, list(missing)) if b is not None else None for name, b in plan.buckets.items()}
+    parts = {name: p.followed_by(list(missing.values())) for name, p in plan.parts.items()}
+    return plan.model_copy(update={"buckets": buckets, "parts": parts, "unused_parameters": True})
 
 
 def gathered(value: Any) -> list[Any]:

@@ -26,7 +26,10 @@ MIN_STEPS, MAX_STEPS = 4, 50
 
 
 class JobPlan(Spec):
-    """What a launch has learnt about one job: buckets by mode (None: the schedule's own), and times to expect."""
+    """What a launch has learnt about one job: buckets by mode (None: the schedule's own), and times to expect.
+
+    `parts` of those buckets and `carriers` by mode, where the plan has them: see `records.Plan`.
+    """
 
     buckets: dict[str, list[list[str]] | None]
     step_s: dict[str, float]
@@ -36,6 +39,7 @@ class JobPlan(Spec):
     unused_parameters: bool = False
     parts: dict[str, Parts] = Field(default_factory=dict)
     backward_s: dict[str, float] = Field(default_factory=dict)
+    carriers: dict[str, str] = Field(default_factory=dict)
 
 
 def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:

@@ -37,7 +37,18 @@ from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
 from xbench.runtime.shortage import Shortages
 from xbench.schedules.copies import chosen_copies
-from xbench.spec import Compress, Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import (
+    Compress,
+    Copies,
+    DeviceType,
+    Effort,
+    FabricSpec,
+    GlooThreads,
+    ModeSpec,
+    Overlap,
+    RunSpec,
+    WorkloadSpec,
+)
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -63,6 +74,8 @@ class RunRequest:
     copies: Copies | None = None
     """None: the way of the backend (`schedules.copies`)."""
     compress: Compress | None = None
+    overlap: Overlap = "backward"
+    """Whether `auto` may let gradients travel on into the next forward pass."""
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
@@ -87,6 +100,12 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
     if not workloads:
         raise SpecError("no workload was named", hint="xbench workloads lists them")
     paired = [mode.text for mode in modes if mode.paired]
+    in_turns = next((mode.text for mode in modes if mode.name == "crossover" and mode.carrier == "auto"), None)
+    if request.overlap == "forward" and in_turns is not None:
+        raise SpecError(
+            f"{in_turns} waits for a job's gradients before its next turn, and --overlap forward lets auto wait in it",
+            hint="write crossover:optimal",
+        )
     if len(workloads) > MAX_JOBS:
         raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
     if paired and len(workloads) == 1:
@@ -178,6 +197,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
             request.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
         ),
         compress=compress,
+        overlap=request.overlap,
     )
     return run, found, notes
 

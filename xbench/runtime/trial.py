@@ -8,6 +8,10 @@ tenth, what computation and communication cost each other is scaled until the ca
 runs again, and its new answer is tried too. The prediction that is shown for the chosen plan is the unfitted model's,
 as for every other schedule.
 
+Where the run allows next-forward overlap, `dear` and `priority` stand on the list too, attached as the schedules that
+they are. A model that one of them refuses is tried without it, and the plan's note says so. Their steps are run one
+after the other, because meeting in between would end the overlap that they are for.
+
 All ranks decide alike: times are the slowest rank's, shared before any decision.
 """
 
@@ -15,17 +19,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from xbench.errors import UsageError
 from xbench.planning.auto import Candidate
-from xbench.planning.plans import Planner
+from xbench.planning.plans import NEXT_FORWARD, Planner
 from xbench.planning.simulate import Buckets
 from xbench.records import Plan
+from xbench.schedules import MODES
+from xbench.schedules.base import Schedule, Setup
 from xbench.schedules.engine import Engine
 from xbench.units import format_seconds
 
@@ -50,34 +57,30 @@ DISAGREE = 0.10
 _FACTORS = (0.25, 4.0)
 
 
-def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unused: Sequence[str]) -> Plan:
-    """The plan of `auto` after the trial. Every rank calls it together and gets the same."""
-    favourite = Candidate("auto", _indices(planner, plans["auto"]), plans["auto"].predicted_step_s)
-    shortlist = [favourite]
-    for mode in RIVALS:
-        if mode not in plans:
-            continue
-        buckets = _indices(planner, plans[mode])
-        step_s = planner.simulate("auto", buckets).step_s
-        if step_s <= CLOSE * favourite.step_s and all(buckets != other.buckets for other in shortlist):
-            shortlist.append(Candidate(mode, buckets, step_s))
+def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unused: Mapping[str, int]) -> Plan:
+    """The plan of `auto` after the trial. Every rank calls it together and gets the same.
+
+    `unused`: bytes of the parameters that got no gradient while profiling.
+    """
+    planned = plans["auto"]
+    favourite = Candidate(
+        planned.carrier or "auto", _indices(planner, planned), planned.predicted_step_s, planned.carrier, planned.parts
+    )
+    shortlist, refused = _attachable(rank, planner, _shortlist(planner, plans, favourite), unused)
     shortlist = _affordable(shortlist)
     rounds = _rounds(shortlist)
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
-        return plans["auto"].model_copy(update={"note": why})
+        return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
     measured = _run(rank, planner, shortlist, rounds, unused)
     off = statistics.median(m / c.step_s for m, c in zip(measured, shortlist, strict=True))
     again = ""
     if abs(off - 1) > DISAGREE and planner.contention is not None:
         fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, shortlist, measured)))
-        found = fitted.search().best()
-        if all(found.buckets != other.buckets for other in shortlist):
+        found = replace(fitted, overlap="backward").best() if refused else fitted.best()
+        if all(not _alike(found, other) for other in shortlist):
             best = min(range(len(shortlist)), key=lambda place: measured[place])
-            second = [
-                shortlist[best],
-                Candidate("planned again", found.buckets, fitted.simulate("auto", found.buckets).step_s),
-            ]
+            second = [shortlist[best], replace(found, name="planned again", step_s=fitted.step_of(found).step_s)]
             again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
             both = _run(rank, planner, second, rounds, unused)
             shortlist.append(second[1])
@@ -86,9 +89,60 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
     if measured[chosen] > (1 - NOISE / math.sqrt(rounds * TIMED_STEPS)) * measured[0]:
         chosen = 0
     tried = ", ".join(f"{c.name} {format_seconds(m)}" for c, m in zip(shortlist, measured, strict=True))
-    plan = planner.plan("auto", shortlist[chosen].buckets)
-    note = f"the buckets of {shortlist[chosen].name!r}, after {rounds * TIMED_STEPS} steps each of: {tried}{again}"
+    plan = planner.carried(shortlist[chosen])
+    whose = f"the buckets of {shortlist[chosen].name!r}"
+    if plan.carrier is not None:
+        whose = f"carried by {plan.carrier!r}" + (
+            ", planned again" if shortlist[chosen].name == "planned again" else ""
+        )
+    note = f"{whose}, after {rounds * TIMED_STEPS} steps each of: {tried}{again}{refused}"
     return plan.model_copy(update={"note": note})
+
+
+def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate) -> list[Candidate]:
+    """The favourite, and the other schedules' plans that are predicted to be close to it."""
+    found = [favourite]
+    if favourite.carrier is not None:  # for whom one of our own engine must stand by
+        searched = planner.search().best()
+        found.append(replace(searched, name="searched", step_s=planner.step_of(searched).step_s))
+    for mode in (*RIVALS, *(NEXT_FORWARD if planner.overlap == "forward" else ())):
+        if mode not in plans:
+            continue
+        ahead = mode in NEXT_FORWARD
+        other = Candidate(mode, _indices(planner, plans[mode]), 0.0, mode if ahead else None, plans[mode].parts)
+        other = replace(other, step_s=planner.step_of(other).step_s)
+        if other.step_s <= CLOSE * favourite.step_s and not any(_alike(other, one) for one in found):
+            found.append(other)
+    return found
+
+
+def _alike(one: Candidate, other: Candidate) -> bool:
+    return (one.buckets, one.carrier, one.parts) == (other.buckets, other.carrier, other.parts)
+
+
+def _attachable(
+    rank: Rank, planner: Planner, shortlist: Sequence[Candidate], unused: Mapping[str, int]
+) -> tuple[list[Candidate], str]:
+    """Those whose schedule takes the model, and words on those that do not; all ranks refuse alike.
+
+    What waits in the forward pass must see one to know.
+    """
+    kept: list[Candidate] = []
+    said: dict[str, str] = {}
+    for candidate in shortlist:
+        try:
+            if candidate.carrier is not None:
+                detach = _attach(rank, planner, candidate, unused)
+                try:
+                    with torch.no_grad():
+                        rank.workload.forward_loss()
+                finally:
+                    detach()
+        except UsageError as error:
+            said.setdefault(str(candidate.carrier), str(error))
+        else:
+            kept.append(candidate)
+    return kept, "".join(f"; {carrier} was not tried: {why}" for carrier, why in said.items())
 
 
 def _indices(planner: Planner, plan: Plan) -> Buckets:
@@ -112,15 +166,38 @@ def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
 
 def engine_of(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
     """Our engine, attached, with these buckets and one for each parameter that got no gradient. Raises UsageError."""
-    names = [gradient.name for gradient in planner.step.gradients]
-    named = [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
     model, optimizer = rank.workload.model, rank.workload.optimizer
     copies, compress = rank.run.copies, rank.run.compress
+    named = _named(planner, buckets, unused)
     return Engine(model, optimizer, named, group=rank.group, wait="step", copies=copies, compress=compress)
 
 
+def _named(planner: Planner, buckets: Buckets, unused: Iterable[str]) -> list[list[str]]:
+    names = [gradient.name for gradient in planner.step.gradients]
+    return [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
+
+
+def _attach(rank: Rank, planner: Planner, candidate: Candidate, unused: Mapping[str, int]) -> Callable[[], None]:
+    """Attach a candidate; what is returned detaches it. Raises UsageError for a model that its schedule refuses."""
+    if candidate.carrier is None:
+        return engine_of(rank, planner, candidate.buckets, list(unused)).detach
+    schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
+    setup = Setup(
+        rank.workload.model,
+        rank.workload.optimizer,
+        buckets=_named(planner, candidate.buckets, unused),
+        group=rank.group,
+        wait="step",
+        unused_parameters=bool(unused),
+        copies=rank.run.copies,
+        compress=rank.run.compress,
+        parts=candidate.parts.followed_by(list(unused.values())) if candidate.parts is not None else None,
+    )
+    return schedule().attach(setup).detach
+
+
 def _run(
-    rank: Rank, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Sequence[str]
+    rank: Rank, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Mapping[str, int]
 ) -> list[float]:
     """A step [s] of each candidate, of the slowest rank, in rounds whose order turns; see `_in_pairs`."""
     times: list[list[float]] = [[] for _ in shortlist]
@@ -128,14 +205,15 @@ def _run(
         for offset in range(len(shortlist)):
             place = (number + offset) % len(shortlist)
             candidate = shortlist[place]
-            engine = engine_of(rank, planner, candidate.buckets, unused)
+            detach = _attach(rank, planner, candidate, unused)
             for step in range(1 + TIMED_STEPS):
                 rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
-                dist.all_reduce(torch.zeros(1, device=rank.device))
+                if candidate.carrier is None or not step:
+                    dist.all_reduce(torch.zeros(1, device=rank.device))
                 took_s = rank.timed_step()
                 if step:
                     times[place].append(took_s)
-            engine.detach()
+            detach()
     slowest = torch.tensor(times, dtype=torch.float64, device=rank.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     rank.workload.optimizer.zero_grad(set_to_none=True)
@@ -160,7 +238,7 @@ def _factor(planner: Planner, shortlist: Sequence[Candidate], measured: Sequence
     for _ in range(20):
         middle = math.sqrt(low * high)
         fitted = replace(planner, contention=planner.contention.amplified(middle))
-        if sum(math.log(fitted.simulate("auto", candidate.buckets).step_s) for candidate in shortlist) < wanted:
+        if sum(math.log(fitted.step_of(candidate).step_s) for candidate in shortlist) < wanted:
             low = middle
         else:
             high = middle

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from xbench.errors import SpecError
-from xbench.planning.plans import DDP_REDUCER, bucket_caps_mib
+from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Comparison, Plan, Sample
 from xbench.runtime.assemble import mode_values
 from xbench.runtime.collect import Collector
@@ -267,12 +267,14 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
     ratio = choice.ratios[choice.winner] if choice.winner is not None else None
     job = record.jobs[0]
     plan = job.plans.get(mode)
-    buckets, caps_mib, bucket_bytes = None, None, None
+    buckets, caps_mib, bucket_bytes, parts = None, None, None, None
     if mode != REFERENCE and plan is not None:
         buckets = plans[0].buckets.get(mode) if plans else plan.buckets
+        parts = plans[0].parts.get(mode) if plans else plan.parts
         bucket_bytes = plan.bucket_bytes
         dtypes = {tensor.name: tensor.dtype for layer in job.layers for tensor in layer.tensors}
-        if mode in DDP_REDUCER or len(set(dtypes.values())) == 1:
+        ahead = (plan.carrier or mode) in NEXT_FORWARD  # whose buckets are made for something that DDP does not do
+        if mode in DDP_REDUCER or (len(set(dtypes.values())) == 1 and not ahead):
             caps_mib = bucket_caps_mib(plan, dtypes)
     result = record.modes[mode]
     return Tuned(
@@ -291,6 +293,8 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
         ratio=ratio,
         tried=choice.ratios,
         buckets=buckets,
+        parts=parts,
+        carrier=plan.carrier if plan is not None and buckets is not None else None,
         bucket_bytes=bucket_bytes,
         bucket_cap_mb_list=caps_mib,
         unused_parameters=bool(plans and plans[0].unused_parameters),
@@ -298,6 +302,15 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
 
 
 def _same(mode: ModeSpec, other: ModeSpec, plans: Mapping[str, Plan]) -> bool:
-    """Whether two modes send the same buckets by the same reducer."""
-    alike = (mode.carrier in DDP_REDUCER) == (other.carrier in DDP_REDUCER)
-    return alike and other.carrier in plans and plans[mode.carrier].buckets == plans[other.carrier].buckets
+    """Whether two modes send the same buckets by the same means."""
+    if other.carrier not in plans:
+        return False
+    one, two = plans[mode.carrier], plans[other.carrier]
+    alike = _means(mode, one) == _means(other, two) and one.parts == two.parts
+    return alike and one.buckets == two.buckets
+
+
+def _means(mode: ModeSpec, plan: Plan) -> str:
+    """DDP's reducer, our engine, or the schedule that lets gradients travel on."""
+    carrier = plan.carrier or mode.carrier
+    return carrier if carrier in NEXT_FORWARD else "ddp" if carrier in DDP_REDUCER else "engine"

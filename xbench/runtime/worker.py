@@ -224,8 +224,8 @@ class Rank:
         the model.
         """
         self.under = mode.text
-        schedule: type[Schedule] = MODES.load(mode.carrier)  # type: ignore[assignment]
         plan = self.plans[self.job]
+        schedule: type[Schedule] = MODES.load(plan.carriers.get(mode.carrier, mode.carrier))  # type: ignore[assignment]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
             raise UsageError(f"{mode.carrier} is planned from a measured link, and a world of one has none")
         setup = Setup(

@@ -11,25 +11,35 @@ with xbench.attach(model, optimizer, schedule="optimal", plan="results/runs/.../
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from pydantic import ValidationError
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, nearest, unknown
 from xbench.planning.partial import backward_s_of
-from xbench.records import Comparison, Plan, Profile, Tuned, load, load_measured
+from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured
 from xbench.schedules import MODES, parse_mode
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.gloo_threads import favour_gloo_threads
 from xbench.spec import Compress, Copies
 
-PlanSource = Plan | Profile | Comparison | Tuned | str | Path | Sequence[Sequence[str]]
+PlanSource = Plan | Profile | Comparison | Tuned | str | Path | Sequence[Sequence[str]] | Mapping[str, Any]
+
+
+class Carried(NamedTuple):
+    """What is attached: buckets, how they are cut into parts, and the schedule that carries them."""
+
+    buckets: Sequence[Sequence[str]] | None
+    parts: Parts | None
+    schedule: str
 
 
 def attach(
@@ -48,10 +58,12 @@ def attach(
 
     `schedule` is a single-job mode of `xbench modes`, options and all ("spb:variant=temporal"); None is the one that a
     tuned file or a plan names, else `wfbp`. `plan` holds the buckets: the tuned file of `xbench tune`, a record of
-    `xbench profile` or `xbench compare` (or the path of one), one of its plans, or lists of parameter names in launch
-    order; `auto`, `mgwfbp`, `optimal` and `ddp-tuned` need one, `wfbp` and `single` do not. With `wait="backward"`
-    gradients are averaged when `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`,
-    and `handle.synchronize()` must come before anything else that reads them (clipping, GradScaler).
+    `xbench profile` or `xbench compare` (or the path of one), one of its plans, lists of parameter names in launch
+    order, or a mapping with these as `buckets` and with `parts` as in a plan of `priority`; `auto`, `mgwfbp`, `optimal`
+    and `ddp-tuned` need one, `wfbp` and `single` do not. A plan of `auto` that another schedule carries brings that
+    schedule. With `wait="backward"` gradients are averaged when `loss.backward()` returns; with `wait="step"` they may
+    travel until `optimizer.step()`, and `handle.synchronize()` must come before anything else that reads them
+    (clipping, GradScaler).
     `unused_parameters=True` tells the DDP schedules to look for parameters without a gradient; ours always cope with
     them. A plan that was made of a model fits it after `torch.compile` too, and the other way round. `copies` says how
     our schedules get gradients into a collective and back: "views", "coalesced" or "fused" (see `bucket`); None is
@@ -72,8 +84,8 @@ def attach(
         raise unknown("schedule", schedule, singles, listing="xbench modes")
     options = dict(parse_mode(schedule).options)
     schedule = schedule.partition(":")[0]
-    kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
-    buckets = buckets_of(plan, schedule)
+    buckets, parts, carrier = carried(plan, schedule)
+    kind: type[Schedule] = MODES.load(carrier)  # type: ignore[assignment]
     if kind.needs_plan and buckets is None:
         raise SpecError(
             f"schedule {schedule!r} is made from measurements and needs a plan",
@@ -86,20 +98,20 @@ def attach(
         warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=2)
     if isinstance(plan, Tuned):
         unused_parameters = unused_parameters or plan.unused_parameters
-    handle = kind().attach(
-        Setup(
-            model,
-            optimizer,
-            buckets,
-            process_group,
-            wait,
-            unused_parameters,
-            copies,
-            compress,
-            options=options,
-            backward_s=_backward_s(plan),
-        )
+    setup = Setup(
+        model,
+        optimizer,
+        buckets,
+        process_group,
+        wait,
+        unused_parameters,
+        copies,
+        compress,
+        parts,
+        options=options,
+        backward_s=_backward_s(plan),
     )
+    handle = kind().attach(setup)
     if dist.is_initialized() and "gloo" in dist.get_backend(process_group):
         favour_gloo_threads()
     return handle
@@ -107,6 +119,11 @@ def attach(
 
 def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]] | None:
     """The parameter names by bucket that `plan` has for `schedule`. Raises SpecError when it has none."""
+    return carried(plan, schedule).buckets
+
+
+def carried(plan: PlanSource | None, schedule: str) -> Carried:
+    """What `plan` has for `schedule`. Raises SpecError when it has nothing, or when a mapping is no plan."""
     if isinstance(plan, (str, Path)):
         plan = _read(Path(plan))
     if isinstance(plan, Tuned):
@@ -115,18 +132,35 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
                 f"the tuned file is for {plan.schedule!r}, and schedule={schedule!r} was asked for",
                 hint="leave schedule out, or give the comparison's record as the plan",
             )
-        return plan.buckets
+        return Carried(plan.buckets, plan.parts, plan.carrier or schedule)
     if isinstance(plan, (Profile, Comparison)):
         plans = plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans
+        wanted = schedule
         if schedule == "spb":  # its levels cut the exact plan
-            schedule = "optimal" if "optimal" in plans else "wfbp"
-        if schedule not in plans:
+            wanted = "optimal" if "optimal" in plans else "wfbp"
+        if wanted not in plans:
             raise SpecError(
                 f"the record has no plan for {schedule!r}",
                 hint=f"it has {', '.join(plans) or 'none'}: was it of one rank?",
             )
-        plan = plans[schedule]
-    return plan.buckets if isinstance(plan, Plan) else plan
+        plan = plans[wanted]
+    if isinstance(plan, Plan):
+        return Carried(plan.buckets, plan.parts, (plan.carrier if plan.mode == schedule else None) or schedule)
+    if isinstance(plan, Mapping):
+        return _of_mapping(plan, schedule)
+    return Carried(plan, None, schedule)
+
+
+def _of_mapping(plan: Mapping[str, Any], schedule: str) -> Carried:
+    """Buckets and parts as `xbench plan --emit python` writes them. Raises SpecError."""
+    if "buckets" not in plan or set(plan) - {"buckets", "parts"}:
+        raise SpecError(f"a plan that is a mapping has 'buckets' and 'parts', and this one has {sorted(plan)}")
+    try:
+        parts = Parts.model_validate(plan["parts"]) if plan.get("parts") is not None else None
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise SpecError(f"the plan's parts are none: {where or 'parts'}: {error.errors()[0]['msg']}") from None
+    return Carried(plan["buckets"], parts, schedule)
 
 
 def _backward_s(plan: PlanSource | None) -> dict[str, float] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -95,10 +95,10 @@ class Runs:
         self.times = times
         self.shortlists: list[list[Candidate]] = []
         self.rounds: list[int] = []
-        self.unused: list[Sequence[str]] = []
+        self.unused: list[Mapping[str, int]] = []
 
     def __call__(
-        self, rank: Any, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Sequence[str]
+        self, rank: Any, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Mapping[str, int]
     ) -> list[float]:
         self.shortlists.append(list(shortlist))
         self.rounds.append(rounds)
@@ -111,7 +111,7 @@ def tried(
 ) -> tuple[Plan, dict[str, Plan]]:
     monkeypatch.setattr(trial, "_run", runs)
     plans = planner.plans(modes)
-    return try_candidates(RANK, planner, plans, ["unused.weight"]), plans
+    return try_candidates(RANK, planner, plans, {"unused.weight": 4}), plans
 
 
 def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: 
         buckets = trial._indices(PLANNER, plans[mode])
         close = PLANNER.simulate("auto", buckets).step_s <= limit_s
         assert (buckets in on_list) == close, mode
-    assert runs.unused == [["unused.weight"]]
+    assert runs.unused == [{"unused.weight": 4}]
     assert runs.rounds == [5]
     assert plan.note is not None
     assert plan.note.startswith("the buckets of 'auto', after 10 steps each of: auto ")
