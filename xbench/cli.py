@@ -33,6 +33,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "xbench.commands.validate",
         "Hold predictions against measured steps, over a matrix of workloads and links.",
     ),
+    "converge": (
+        "xbench.commands.converge",
+        "Train on real data under every schedule, and compare loss and accuracy.",
+    ),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),

@@ -2,12 +2,12 @@
 
 | schema_version | meaning |
 | --- | --- |
-| 1 | the first: profiles and comparisons; later, beside optional fields, scalings, validations and tuned files |
+| 1 | the first: profiles and comparisons; later scalings, validations, tuned files, convergences, optional fields |
 
 The parts that all kinds share are in `record_parts` and `measured_parts`, the kinds that derive from others in
-`scaling_record`, `validation_record` and `tuned_record`; this module exports them all. `load` reads a file, migrates an
-older version and refuses a newer, truncated or foreign one in one sentence. `save` writes atomically. All times are
-seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
+`scaling_record`, `validation_record`, `tuned_record` and `convergence_record`; this module exports them all. `load`
+reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence. `save` writes
+atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from xbench.convergence_record import Converged, Convergence, Dataset, MeanOf, Training
+from xbench.convergence_record import Curve as ConvergenceCurve
 from xbench.errors import RecordError
 from xbench.measured_parts import (
     Bounds,
@@ -74,9 +76,13 @@ __all__ = [
     "Comparison",
     "Contention",
     "ContentionPoint",
+    "Converged",
+    "Convergence",
+    "ConvergenceCurve",
     "CostModel",
     "CostPoint",
     "CostSegment",
+    "Dataset",
     "EmulatedLink",
     "Environment",
     "ErrorBand",
@@ -90,6 +96,7 @@ __all__ = [
     "Label",
     "Layer",
     "LinkTerms",
+    "MeanOf",
     "ModeResult",
     "Parity",
     "Part",
@@ -108,6 +115,7 @@ __all__ = [
     "StepTimes",
     "Tensor",
     "Timeline",
+    "Training",
     "Tuned",
     "Validation",
     "ValidationCell",
@@ -241,7 +249,7 @@ class Comparison(RecordBase):
     gpu_missing: str | None = Field(default=None, description=GPU_MISSING)
 
 
-AnyRecord = Profile | Comparison | Scaling | Validation | Tuned
+AnyRecord = Profile | Comparison | Scaling | Validation | Tuned | Convergence
 """Every kind of record that `load` reads and `report` shows."""
 
 Record = Annotated[AnyRecord, Field(discriminator="kind")]

@@ -11,7 +11,8 @@ import click
 def schema() -> None:
     """Print the JSON Schema of the result files.
 
-    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, validation, tuned.
+    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, validation, tuned,
+    convergence.
     """
     from xbench.records import json_schema
 

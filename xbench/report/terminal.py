@@ -20,6 +20,7 @@ from xbench.records import (
     AnyRecord,
     Comparison,
     Contention,
+    Convergence,
     Label,
     Layer,
     ModeResult,
@@ -32,6 +33,7 @@ from xbench.records import (
 )
 from xbench.report import lines
 from xbench.report.answer import answer, controls, is_control, partial, trusted
+from xbench.report.convergence import render_convergence
 from xbench.report.drawing import (
     NARROW_COLUMNS,
     OFF_TTY_COLUMNS,
@@ -64,6 +66,8 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_scaling(record, console)
     elif isinstance(record, Validation):
         render_validation(record, console)
+    elif isinstance(record, Convergence):
+        render_convergence(record, console)
     elif isinstance(record, Tuned):
         render_tuned(record, console)
     else:

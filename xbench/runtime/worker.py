@@ -451,12 +451,12 @@ def explained(run: RunSpec, job: int, error: BaseException) -> Said | None:
     return explain(type(error).__name__, str(error), run.workloads[job])
 
 
-def main(argv: list[str]) -> NoReturn:
-    """Run one rank; any exception is written to the journal before the process ends with 1."""
+def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type[Rank] = Rank) -> NoReturn:
+    """Run one rank, of such a kind; any exception is written to the journal before the process ends with 1."""
     path, *rest = argv
     options = dict(zip(rest[::2], rest[1::2], strict=True))
-    program = Program.model_validate_json(Path(path).read_text())
-    rank = Rank(program, int(options["--job"]), Path(options["--directory"]))
+    program = program_kind.model_validate_json(Path(path).read_text())
+    rank = rank_kind(program, int(options["--job"]), Path(options["--directory"]))
     try:
         rank.start()
         rank.go()

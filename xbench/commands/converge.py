@@ -1,0 +1,88 @@
+"""`xbench converge`: what a schedule does to training, on real data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xbench.commands.options import check_json, run_options, workload_options, write_json
+from xbench.errors import SpecError
+
+DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
+
+
+@click.command("converge", short_help="Train on real data under every schedule, and compare loss and accuracy.")
+@click.argument("workload", default="resnet18")
+@click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...",
+              help="The schedules, and crossover; xbench modes lists them.")  # fmt: skip
+@click.option("--dataset", type=click.Choice(["digits"]), default="digits", show_default=True,
+              help="What is learnt: scikit-learn's handwritten digits.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Trainings of every mode.")
+@click.option("--epochs", type=click.IntRange(1, 1000), default=8, show_default=True, help="How long each is.")
+@click.option("--samples", type=click.IntRange(1, 1_000_000_000), help="How long, in samples; goes before --epochs.")
+@click.option("--lr", type=float, help="Learning rate at first.  [default: 0.01 for sgd, 0.0001 for adamw]")
+@workload_options
+@run_options
+def converge(
+    workload: str,
+    modes: str,
+    dataset: str,
+    seeds: int,
+    epochs: int,
+    samples: int | None,
+    lr: float | None,
+    batch_size: int | None,
+    image_size: int | None,
+    seq_len: int | None,
+    dtype: str,
+    optimizer: str,
+    seed: int,
+    fabric: str,
+    device: str,
+    json_to: str | None,
+    gloo_threads: str,
+    timeout_s: float,
+    output: Path,
+) -> int:
+    """Train on real data under every schedule, and compare loss and accuracy.
+
+    WORKLOAD is an image model from `xbench workloads` or path/to/train.py:make [default: resnet18]. Every mode trains
+    the same samples from the same seeds. Shows accuracy and loss with intervals, beside step time, bytes sent, memory
+    kept for backward and work done there.
+    """
+    values: dict[str, Any] = {"batch_size": batch_size, "image_size": image_size, "seq_len": seq_len}
+    values |= {"dtype": dtype, "optimizer": optimizer, "seed": seed}
+    check_json(json_to)
+    if lr is not None and not (math.isfinite(lr) and 0 < lr <= 100):
+        raise SpecError(f"--lr: {lr:g} is not above 0 and up to 100", hint="try --lr 0.01")
+
+    from xbench.fabrics import parse_fabric
+    from xbench.report.terminal import make_console, show
+    from xbench.runtime.converge import ConvergeRequest, execute
+    from xbench.schedules import parse_modes
+    from xbench.workloads import parse_workload
+
+    request = ConvergeRequest(
+        workload=parse_workload(workload, **values),
+        modes=parse_modes(modes),
+        fabric=parse_fabric(fabric),
+        seeds=seeds,
+        epochs=epochs,
+        samples=samples,
+        lr=lr,
+        device=device,
+        gloo_threads=gloo_threads,  # type: ignore[arg-type]
+        timeout_s=timeout_s,
+        output=output,
+    )
+    console = make_console()
+    record, path, error = execute(request, console)
+    show(record, console)
+    console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
+    write_json(record, json_to)
+    if error is not None:
+        raise error
+    return 1 if any(mode.status == "failed" for mode in record.modes.values()) else 0

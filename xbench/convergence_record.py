@@ -1,0 +1,102 @@
+"""What `xbench converge` writes: training curves of every mode and seed, and what they cost.
+
+`records` exports these.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from xbench.record_parts import Environment, FabricRecord, Interval, Label, Part, WorkloadRecord
+
+
+class MeanOf(Part):
+    """A mean over seeds, and Student's 95 % interval of it; None for fewer than two seeds."""
+
+    mean: float
+    ci95: Interval | None = None
+
+
+class Dataset(Part):
+    """Real data, and where it comes from."""
+
+    name: str
+    source: str
+    train: int = Field(description="samples")
+    test: int = Field(description="samples")
+    classes: int
+
+
+class Training(Part):
+    """How every mode trains: the same samples, in the same order, from the same weights of each seed."""
+
+    seeds: list[int]
+    steps: int
+    samples: int = Field(description="over all workers, of one seed")
+    epochs: float
+    batch_size: int = Field(description="samples a worker and step")
+    optimizer: str
+    lr: float = Field(description="of the first step; it falls linearly to zero")
+
+
+class Curve(Part):
+    """One mode trained from one seed. Raw."""
+
+    mode: str
+    seed: int
+    train_loss: list[float] = Field(description="by step, mean over the workers' batches")
+    test_loss: list[float] = Field(description="by epoch, the last after the last step")
+    test_accuracy: list[float] = Field(description="by epoch, the last after the last step")
+    steps_s: list[float] = Field(description="each the maximum over ranks; in turns: between a job's own steps")
+    sent_bytes: float | None = Field(default=None, description="a step and worker, as the network device counted")
+    activation_bytes: list[float] = Field(
+        default=[], description="by rank: kept for backward without parameters, mean over a cycle of steps"
+    )
+    activation_peak_bytes: list[float] = Field(default=[], description="the same, largest of a cycle")
+    backward_flops: list[float] = Field(default=[], description="by rank: counted, mean over a cycle of steps")
+    device_peak_bytes: list[int] = Field(default=[], description="by rank: the most that a GPU had allocated")
+    ranks_agree: bool = Field(description="whether all ranks ended with the same bits")
+
+
+class Converged(Part):
+    """One mode over all its seeds. Numbers are None when it failed."""
+
+    mode: str
+    status: Literal["ok", "failed"]
+    error: str | None = None
+    accuracy: MeanOf | None = None
+    test_loss: MeanOf | None = None
+    difference: MeanOf | None = Field(default=None, description="accuracy minus the reference's of the same seeds")
+    verdict: Literal["reference", "within", "below", "above", "unknown"] | None = Field(
+        default=None, description="where the mean accuracy lies, by the reference's interval"
+    )
+    outside: float | None = Field(default=None, description="how far outside of that interval")
+    step_s: float | None = Field(default=None, description="median; of whole cycles where steps differ")
+    sent_bytes: float | None = Field(default=None, description="a step and worker, as the network device counted")
+    activation_bytes: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
+    activation_peak_bytes: float | None = Field(default=None, description="of the rank and step that kept most")
+    backward_flops: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
+    device_peak_bytes: int | None = None
+
+
+class Convergence(Part):
+    """`xbench converge`."""
+
+    kind: Literal["convergence"] = "convergence"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    environment: Environment
+    fabric: FabricRecord
+    label: Label
+    complete: bool
+    error: str | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[str] = []
+    workload: WorkloadRecord
+    dataset: Dataset
+    training: Training
+    reference: str
+    modes: dict[str, Converged]
+    curves: list[Curve]

@@ -1,0 +1,282 @@
+"""`xbench converge` from the parent's side: resolve, raise the fabric, start the ranks, make the record.
+
+One launch trains everything: see `runtime.converge_rank`. What a rank has finished is in its journal, so a run that
+dies keeps the curves that it has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from xbench import environment
+from xbench.errors import Interrupted, RunError, SpecError, UsageError, XbenchError
+from xbench.fabrics import open_fabric
+from xbench.fabrics.fabric import Fabric
+from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkloadRecord, save
+from xbench.runtime.assemble import now
+from xbench.runtime.launch import AuxiliaryCommand, launch
+from xbench.runtime.program import Phase
+from xbench.runtime.progress import stamp
+from xbench.runtime.run import RunRequest, prepare
+from xbench.schedules import MODES, cycle_of
+from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.stats.convergence import converged
+from xbench.units import format_percent, format_seconds
+from xbench.workloads.catalog import family_of
+
+RANK = "xbench.runtime.converge_rank"
+TRAIN, TEST, CLASSES = 1437, 360, 10
+"""Of the digits: `workloads.digits` splits them."""
+
+DIGITS = Dataset(
+    name="digits",
+    source="scikit-learn's load_digits: 1797 grey images of 8×8 pixels of handwritten digits, the test half of UCI's "
+    "Optical Recognition of Handwritten Digits (Alpaydin and Kaynak 1998, CC BY 4.0); a stratified fifth is kept for "
+    "testing",
+    train=TRAIN,
+    test=TEST,
+    classes=CLASSES,
+)
+PROFILE_STEPS = 8
+
+
+@dataclass
+class ConvergeRequest:
+    """What a user asked for. `samples` of one seed over all workers go before `epochs`."""
+
+    workload: WorkloadSpec
+    modes: Sequence[ModeSpec]
+    fabric: FabricSpec
+    seeds: int = 5
+    epochs: int = 8
+    samples: int | None = None
+    lr: float | None = None
+    device: str = "auto"
+    gloo_threads: Literal["first", "plain"] = "first"
+    timeout_s: float = 120.0
+    output: Path = Path("results/runs")
+    argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
+
+
+def check(request: ConvergeRequest) -> None:
+    """Raise a UsageError for what cannot be trained, before anything is started."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise UsageError(
+            "the digits come with scikit-learn, which is not installed", hint="pip install 'xbench[converge]'"
+        )
+    if family_of(request.workload.name) not in ("vision", "factory"):
+        raise SpecError(
+            f"the digits are images, and {request.workload.title} takes none", hint="try xbench converge resnet18"
+        )
+    for mode in request.modes:
+        facts = MODES.entry(mode.name).facts
+        if mode.name == "sequential" or not (facts.get("synchronous", True) or facts.get("gradients") == "partial"):
+            raise SpecError(f"--modes: {mode.text!r} trains no network of its own", hint="try --modes ddp,spb")
+    if request.fabric.name in ("emulated", "cluster"):
+        raise SpecError(
+            f"converge starts real ranks that average real gradients, and not on fabric {request.fabric.name!r}",
+            hint="try --fabric local:ranks=2",
+        )
+
+
+def steps_of(request: ConvergeRequest, batch: int) -> tuple[int, int]:
+    """(steps of one seed, steps an epoch) with batches of so many samples over all workers. Raises SpecError."""
+    an_epoch = TRAIN // batch
+    if an_epoch < 1:
+        raise SpecError(
+            f"a batch of {batch} samples over all workers is more than the {TRAIN} digits", hint="try --batch-size 16"
+        )
+    steps = request.epochs * an_epoch if request.samples is None else request.samples // batch
+    if steps < 1:
+        raise SpecError(
+            f"--samples: {request.samples} is less than one batch of {batch} over all workers",
+            hint=f"try --samples {batch}",
+        )
+    return steps, an_epoch
+
+
+def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Path, XbenchError | None]:
+    """Train, and write the record: with its path, and the error that cut it short. Earlier errors are raised."""
+    check(request)
+    run, found, notes = prepare(
+        RunRequest(
+            kind="comparison",
+            workloads=[request.workload],
+            modes=request.modes,
+            fabric=request.fabric,
+            effort=Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS),
+            device=request.device,
+            gloo_threads=request.gloo_threads,
+            timeout_s=request.timeout_s,
+            output=request.output,
+        ),
+        console,
+    )
+    world = run.fabric.world_size
+    if world < 2:
+        raise SpecError("one worker has nobody to average gradients with", hint="try --fabric local:ranks=2")
+    record = found.workloads[0].record
+    batch = record.batch_size * world
+    steps, an_epoch = steps_of(request, batch)
+    seeds = [request.workload.seed + place for place in range(request.seeds)]
+    training = Training(
+        seeds=seeds, steps=steps, samples=steps * batch, epochs=steps / an_epoch, batch_size=record.batch_size,
+        optimizer=record.spec.optimizer, lr=_lr(request, record),
+    )  # fmt: skip
+    folder = request.output / f"{stamp()}-convergence-{record.title}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failed:
+        raise SpecError(f"--output: {str(folder)!r} cannot be made: {failed.strerror}") from None
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    for note in notes:
+        say(note)
+    say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {steps} steps a seed, {run.device}")
+    curves = Curves(world, run, say)
+    warnings = environment.noise_warnings()
+    error: XbenchError | None = None
+    with open_fabric(run.fabric, device=run.device) as fabric:
+        try:
+            fabric.measure_bandwidth()
+            error = _launch(run, training, an_epoch, fabric, folder, curves)
+        except KeyboardInterrupt:
+            error = Interrupted("interrupted")
+        except XbenchError as caught:
+            error = caught
+        described = fabric.describe(run.backend)
+        label = fabric.label
+    made = Convergence(
+        created=now(),
+        command=shlex.join(["xbench", *list(request.argv)[1:]]),
+        environment=environment.capture(found.environment_facts()),
+        fabric=described,
+        label=label,
+        complete=error is None,
+        error=str(error) if error is not None else None,
+        warnings=[*warnings, *fabric.warnings, *curves.warnings],
+        workload=record,
+        dataset=DIGITS,
+        training=training,
+        reference=run.reference or run.modes[0].text,
+        modes=converged(
+            {mode.text: cycle_of(mode) for mode in run.modes}, curves.whole, run.reference or "", curves.failed
+        ),
+        curves=curves.whole,
+    )
+    path = folder / "record.json"
+    try:
+        return made, save(made, path), error
+    except OSError as failed:
+        raise RunError(f"the record could not be written to {path}: {failed}") from None
+
+
+def _lr(request: ConvergeRequest, record: WorkloadRecord) -> float:
+    return request.lr if request.lr is not None else {"sgd": 0.01, "adamw": 1e-4}[record.spec.optimizer]
+
+
+class Curves:
+    """What ranks have finished. A curve is whole once every rank of the job has written its part."""
+
+    def __init__(self, world: int, run: RunSpec, say: Any) -> None:
+        self.whole: list[ConvergenceCurve] = []
+        self.failed: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self._parts: dict[tuple[str, int, int], dict[int, Mapping[str, Any]]] = {}
+        self._world, self._run, self._say = world, run, say
+
+    def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+        """One event of a rank's journal."""
+        if event["event"] == "failed":
+            if event["mode"] not in self.failed:
+                self.failed[event["mode"]] = event["message"]
+                self._say(f"{event['mode']} cannot train this: {event['message']}")
+        elif event["event"] == "warning" and event["message"] not in self.warnings:
+            self.warnings.append(event["message"])
+        elif event["event"] == "trained":
+            parts = self._parts.setdefault((event["mode"], event["seed"], job), {})
+            parts[rank] = event
+            if len(parts) == self._world:
+                self._add(event["mode"], event["seed"], [parts[place] for place in range(self._world)])
+
+    def _add(self, mode: str, seed: int, parts: Sequence[Mapping[str, Any]]) -> None:
+        if any(curve.mode == mode and curve.seed == seed for curve in self.whole):
+            return  # of an odd number of seeds in pairs one is trained twice
+        first = parts[0]
+        # On one machine all workers share the device, and every worker's count is of them all.
+        hosts = self._run.fabric.hosts
+        sent = [part["sent_bytes"] for part in parts if part["sent_bytes"]]
+        curve = ConvergenceCurve(
+            mode=mode,
+            seed=seed,
+            train_loss=[sum(losses) / len(losses) for losses in zip(*(p["train_loss"] for p in parts), strict=True)],
+            test_loss=first["test_loss"],
+            test_accuracy=first["test_accuracy"],
+            steps_s=[max(times) for times in zip(*(p["steps_s"] for p in parts), strict=True)],
+            sent_bytes=sum(sent) / len(sent) * hosts / self._world if sent else None,
+            activation_bytes=[p["activation_bytes"] for p in parts if "activation_bytes" in p],
+            activation_peak_bytes=[p["activation_peak_bytes"] for p in parts if "activation_peak_bytes" in p],
+            backward_flops=[p["backward_flops"] for p in parts if "backward_flops" in p],
+            device_peak_bytes=[p["device_peak_bytes"] for p in parts if p["device_peak_bytes"] is not None],
+            ranks_agree=len({p["digest"] for p in parts}) == 1,
+        )
+        self.whole.append(curve)
+        steps = sorted(curve.steps_s)
+        self._say(
+            f"{mode}, seed {seed}: accuracy {format_percent(curve.test_accuracy[-1], 1)}, "
+            f"a step {format_seconds(steps[len(steps) // 2])}"
+        )
+
+
+def _launch(
+    run: RunSpec, training: Training, an_epoch: int, fabric: Fabric, folder: Path, curves: Curves
+) -> XbenchError | None:
+    """Start the ranks and wait for their end: the error that ended them early."""
+    program: dict[str, Any] = {
+        "run": run.model_dump(mode="json"),
+        "launch": 0,
+        "phases": [Phase(kind="profile").model_dump()],
+        "jobs": len(run.workloads),
+        "training": {
+            "seeds": training.seeds, "steps": training.steps, "steps_per_epoch": an_epoch,
+            "batch_size": training.batch_size, "lr": training.lr,
+        },
+    }  # fmt: skip
+    with ExitStack() as stack:
+        auxiliaries: list[AuxiliaryCommand] = []
+        if len(run.workloads) > 1:
+            sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
+            paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
+            program["turn_sockets"] = paths
+            arbiter = [sys.executable, "-m", "xbench.crossover.arbiter"]
+            counts = ["--jobs", str(len(run.workloads)), "--devices", str(run.fabric.ranks)]
+            auxiliaries = [
+                AuxiliaryCommand(host, [*arbiter, "--socket", path, *counts]) for host, path in enumerate(paths)
+            ]
+        argument = folder / "program.json"
+        argument.write_text(json.dumps(program))
+        outcome = launch(
+            fabric,
+            len(run.workloads),
+            RANK,
+            argument.resolve(),
+            folder.resolve(),
+            on_event=curves.take,
+            silence_s=run.timeout_s,
+            auxiliaries=auxiliaries,
+        )
+    curves.warnings += outcome.warnings
+    return outcome.error

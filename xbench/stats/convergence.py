@@ -1,0 +1,85 @@
+"""From curves to what a mode does to accuracy: means over seeds with intervals, and where they lie by the reference's.
+
+Seeds are independent trainings, so the interval of a mean over n of them is Student's with n−1 degrees of freedom.
+Modes train the same seeds on the same samples, so differences are taken seed by seed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from scipy import stats
+
+from xbench.records import Converged, ConvergenceCurve, MeanOf
+
+Where = Literal["within", "below", "above", "unknown"]
+
+
+def mean_of(values: Sequence[float]) -> MeanOf:
+    """The mean with Student's 95 % interval; without one for a single value. Raises StatisticsError for none."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return MeanOf(mean=mean)
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return MeanOf(mean=mean, ci95=(mean - half, mean + half))
+
+
+def where(mean: float, reference: MeanOf) -> tuple[Where, float | None]:
+    """Whether a mean lies within the reference's interval, and how far outside."""
+    if reference.ci95 is None:
+        return "unknown", None
+    low, high = reference.ci95
+    if mean < low:
+        return "below", low - mean
+    return ("above", mean - high) if mean > high else ("within", 0.0)
+
+
+def cycles_s(steps_s: Sequence[float], cycle: int) -> list[float]:
+    """The mean step of each whole cycle of steps."""
+    whole = len(steps_s) // cycle * cycle
+    return [statistics.fmean(steps_s[start : start + cycle]) for start in range(0, whole, cycle)]
+
+
+def converged(
+    modes: Mapping[str, int], curves: Sequence[ConvergenceCurve], reference: str, failed: Mapping[str, str]
+) -> dict[str, Converged]:
+    """Every mode's result. `modes`: the cycle of steps of each; `failed`: why, of those that did."""
+    found: dict[str, Converged] = {}
+    by_mode = {mode: {curve.seed: curve for curve in curves if curve.mode == mode} for mode in modes}
+    last = {mode: {seed: curve.test_accuracy[-1] for seed, curve in of.items()} for mode, of in by_mode.items()}
+    base = mean_of(list(last[reference].values())) if last.get(reference) else None
+    for mode, cycle in modes.items():
+        mine = list(by_mode[mode].values())
+        unequal = next((curve.seed for curve in mine if not curve.ranks_agree), None)
+        if mode in failed or not mine or unequal is not None:
+            error = failed.get(mode) or ("nothing was trained" if not mine else "")
+            error = error or f"ranks ended with different parameters (seed {unequal})"
+            found[mode] = Converged(mode=mode, status="failed", error=error)
+            continue
+        accuracy = mean_of(list(last[mode].values()))
+        shared = [last[mode][seed] - last[reference][seed] for seed in last[mode] if seed in last.get(reference, {})]
+        verdict, outside = where(accuracy.mean, base) if base is not None else ("unknown", None)
+        steps = [value for curve in mine for value in cycles_s(curve.steps_s, cycle)]
+        found[mode] = Converged(
+            mode=mode,
+            status="ok",
+            accuracy=accuracy,
+            test_loss=mean_of([curve.test_loss[-1] for curve in mine]),
+            difference=mean_of(shared) if shared and mode != reference else None,
+            verdict="reference" if mode == reference else verdict,
+            outside=None if mode == reference else outside,
+            step_s=statistics.median(steps) if steps else None,
+            sent_bytes=_mean([curve.sent_bytes for curve in mine if curve.sent_bytes is not None]),
+            activation_bytes=_mean([value for curve in mine for value in curve.activation_bytes]),
+            activation_peak_bytes=max((v for curve in mine for v in curve.activation_peak_bytes), default=None),
+            backward_flops=_mean([value for curve in mine for value in curve.backward_flops]),
+            device_peak_bytes=max((v for curve in mine for v in curve.device_peak_bytes), default=None),
+        )
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
