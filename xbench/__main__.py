@@ -5,12 +5,18 @@ import sys
 
 from xbench.cli import main
 
-if __name__ == "__main__":
+
+def run() -> None:
+    """Run the command line and end the process."""
     code = main()
     if "torch" in sys.modules:
-        # Inside torchrun this process was a rank. Threads and libraries of a backend abort or chatter (dozens of lines
-        # about leaks) while an interpreter ends in peace, so it ends at once.
+        # In ranks that others started this process was a rank. Threads and libraries of a backend abort or chatter
+        # (dozens of lines about leaks) while an interpreter ends in peace, so it ends at once.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

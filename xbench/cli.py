@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from xbench.errors import XbenchError, nearest, unknown
+from xbench.errors import SpecError, XbenchError, nearest, unknown
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (Exception, KeyboardInterrupt) as error:
         code, sentence, hint = _explain(error)
-        _complain(sentence, hint)
+        if not (isinstance(error, (SpecError, click.ClickException)) and _another_rank_says_it()):
+            _complain(sentence, hint)
         if debug:
             click.echo((getattr(error, "detail", None) or traceback.format_exc()).rstrip(), err=True)
         return code
@@ -153,6 +154,20 @@ def _explain(error: BaseException) -> tuple[int, str, str | None]:
         return 1, f"{where}{error.strerror}", "--debug shows where"
     told = _one_line(f"{type(error).__name__}: {error}")
     return 1, f"this is a bug in xbench: {told}", "run the same command with --debug and report the traceback"
+
+
+def _another_rank_says_it() -> bool:
+    """Whether we are another rank than 0 of several that were given the same words: rank 0 says what is wrong there."""
+    ranks = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+    if all(os.environ.get(name, "0") == "0" for name in ranks):
+        return False
+    from xbench.fabrics.engines import ranks_around
+
+    try:
+        ours = ranks_around(os.environ)
+    except XbenchError:
+        return False
+    return ours is not None and ours.rank > 0
 
 
 def _complain(sentence: str, hint: str | None) -> None:

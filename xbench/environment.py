@@ -194,10 +194,14 @@ def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[st
     return found
 
 
+_OF_RANKS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_STEP_ID")
+"""Of which one is there when an engine started us: its process, our parent, is the fellow ranks' as well."""
+
+
 def _cpu_seconds() -> dict[tuple[int, str], float]:
-    """CPU time [s] so far of every process but this one and its children, or its torchrun agent and that one's."""
+    """CPU time [s] so far of every process but this one and its children, or its engine's process and that one's."""
     top = psutil.Process()
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # our fellow ranks start while we look, and are no strangers
+    if any(name in os.environ for name in _OF_RANKS):  # our fellow ranks start while we look, and are no strangers
         top = top.parent() or top
     own = {os.getpid(), top.pid, *(child.pid for child in top.children(recursive=True))}
     seconds = {}

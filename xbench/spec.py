@@ -51,7 +51,8 @@ class FabricSpec(Spec):
     `local`: `ranks` processes on this machine. `shaped`: `hosts` network namespaces of `ranks` processes each, joined
     by links held to `rate` (tc's notation). `emulated`: `ranks` processes that stand for `workers`, whose collectives
     take as long as `rate`, `latency` and `topology` say, or as was measured in the record `source`. `cluster`: ranks
-    that torchrun started around us. `auto`: see `xbench.fabrics.choose`.
+    that torchrun, srun, mpirun or horovodrun started around us, of which each of two jobs has half. `auto`: see
+    `xbench.fabrics.choose`.
     """
 
     name: Literal["auto", "local", "shaped", "emulated", "cluster"]

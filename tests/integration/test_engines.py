@@ -1,4 +1,4 @@
-"""Ranks that other engines started: torchrun by hand in network namespaces, mpirun, and srun's and horovodrun's variables.
+"""Ranks that other engines started: torchrun by hand in network namespaces, mpirun, srun's and horovodrun's variables.
 
 Nothing of our launcher is involved: namespaces are made with plain `ip`, processes with plain `subprocess`.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from typed_commands import NETNS, TINY, command, only_record
 from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
-SHORT = ("--launches", "1", "--rounds", "1", "--steps", "2", "--seq-len", "8", "--batch-size", "2")
+SHORT = ("--quick", "--rounds", "1", "--steps", "2", "--seq-len", "8", "--batch-size", "2")
 MPIRUN = shutil.which("mpirun")
 AROUND = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "TORCHELASTIC_")
 
@@ -40,7 +40,12 @@ def running(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[st
     """Processes, each in a session of its own, of which none outlives the body."""
     started = [
         subprocess.Popen(
-            list(words), env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            list(words),
+            env=dict(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         for words, env in zip(commands, environments, strict=True)
     ]
@@ -48,10 +53,8 @@ def running(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[st
         yield started
     finally:
         for one in started:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(one.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             one.communicate()
 
 
@@ -281,7 +284,7 @@ def test_a_rank_whose_workload_does_not_build_is_named_by_rank_0(tmp_path: Path)
         "    assert os.environ['SLURM_PROCID'] == '0', 'no data here'\n"
         "    return nn.Linear(4, 4), (torch.randn(2, 4), torch.randn(2, 4)), nn.functional.mse_loss\n"
     )
-    words = command("compare", f"{script}:make", *SHORT[:6], "--modes", "ddp", "--output", str(tmp_path / "o"))
+    words = command("compare", f"{script}:make", *SHORT[:5], "--modes", "ddp", "--output", str(tmp_path / "o"))
     with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
         results = ended(ranks, 90)
     assert [code for code, _ in results] == [1, 2], results

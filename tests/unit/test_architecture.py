@@ -19,6 +19,10 @@ from xbench.schedules import MODES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "xbench").rglob("*.py"))
+OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md
+    "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--ntasks-per-node",
+    "--gpus-per-task", "--pty",
+}  # fmt: skip
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 
 
@@ -103,7 +107,7 @@ def test_every_command_has_a_page_that_names_its_options(name: str) -> None:
 
 def test_options_in_the_pages_exist() -> None:
     known = {option for _, command in _all_commands() for p in command.params for option in p.opts}
-    known |= {"--help", "--version"}
+    known |= {"--help", "--version", *OF_OTHER_PROGRAMS}
     for page in (ROOT / "docs").glob("*.md"):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         assert named <= known, page.name

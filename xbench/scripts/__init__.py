@@ -110,7 +110,7 @@ def check(launch: Launch) -> list[str]:
     ]
 
 
-def torchrun(launch: Launch, node_rank: str, address: str, port: str) -> str:
+def one_torchrun(launch: Launch, node_rank: str, address: str, port: str) -> str:
     """The shell command of one node's torchrun; the last three are words of shell."""
     places = f"--nnodes {launch.nodes} --nproc-per-node {launch.ranks} --node-rank {node_rank}"
     meeting = f"--master-addr {address} --master-port {port}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from xbench.scripts import Launch, check, torchrun
+from xbench.scripts import Launch, check, one_torchrun
 
 PORT = 29500
 
@@ -17,7 +17,7 @@ PORT = 29500
 def script(launch: Launch) -> str:
     """The text of the manifest."""
     name = launch.name
-    run = torchrun(launch, '"$JOB_COMPLETION_INDEX"', f"{name}-0.{name}", str(PORT))
+    run = one_torchrun(launch, '"$JOB_COMPLETION_INDEX"', f"{name}-0.{name}", str(PORT))
     shell = [
         "set -eu",
         'PYTHON="${PYTHON:-python3}"',

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from xbench.scripts import Launch, check, exports, torchrun
+from xbench.scripts import Launch, check, exports, one_torchrun
 
 
 def script(launch: Launch) -> str:
     """The text of the script."""
-    run = torchrun(launch, '"$NODE_RANK"', '"$MASTER_ADDR"', '"$MASTER_PORT"')
+    run = one_torchrun(launch, '"$NODE_RANK"', '"$MASTER_ADDR"', '"$MASTER_PORT"')
     lines = [
         "#!/usr/bin/env bash",
         f"# xbench {launch.command} on {launch.nodes} nodes of {launch.ranks} ranks, written by `xbench script`",

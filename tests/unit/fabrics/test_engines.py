@@ -154,11 +154,10 @@ def test_slurm_s_tasks_a_node(text: str, host: int, tasks: int | None) -> None:
         st.sampled_from(["", "0", "1", "2", "-1", "x", "²", "2(x3)"]),
     )
 )
-def test_any_environment_is_a_place_or_none_or_one_sentence(environ: dict[str, str]) -> None:
+def test_any_environment_is_a_place_or_none_or_an_error_of_ours(environ: dict[str, str]) -> None:
     try:
         ours = ranks_around(environ)
-    except SpecError as error:
-        assert len(str(error).splitlines()) == 1
+    except SpecError:
         return
     assert ours is None or 0 <= ours.rank < ours.world_size
 

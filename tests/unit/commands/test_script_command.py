@@ -1,0 +1,182 @@
+"""`xbench script`: scripts that a shell, Slurm and Kubernetes accept, and arguments that xbench accepts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from xbench import scripts
+from xbench.cli import main
+
+INNER = ["compare", "resnet50", "--modes", "ddp,crossover:wfbp@b", "--quick", "--fabric", "cluster"]
+HARD = {"NCCL_DEBUG": 'it\'s "$HOME" `x`\n2', "OMP_NUM_THREADS": "4"}
+
+
+def launch(engine: str, **more: object) -> scripts.Launch:
+    fields = {"nodes": 3, "ranks": 2, "environment": HARD, "written_with": {"Python": "3.11.7", "torch": "2.15.0"}}
+    return scripts.Launch(engine, "compare", tuple(INNER[1:-2]), **fields | more)  # type: ignore[arg-type]
+
+
+def bash(text: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Path:
+    """A Python that says how it was called, and with which captured variables."""
+    path = tmp_path / "python"
+    path.write_text(
+        '#!/usr/bin/env bash\n[ "$1" = -c ] && { echo 3.12.0 2.15.0; exit; }\nprintf "%s\\0" "$NCCL_DEBUG" "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_the_torchrun_script_starts_what_it_says(stub: Path) -> None:
+    text = scripts.written(launch("torchrun"))
+    bash(text)
+    place = {"PYTHON": str(stub), "PATH": "/usr/bin:/bin", "NODE_RANK": "1", "MASTER_ADDR": "node0"}
+    done = subprocess.run(["bash"], input=text, text=True, capture_output=True, env=place)
+    assert done.returncode == 0, done.stderr
+    debug, *words = done.stdout.split("\0")[:-1]
+    assert debug == HARD["NCCL_DEBUG"]
+    assert words == [
+        *["-m", "torch.distributed.run", "--nnodes", "3", "--nproc-per-node", "2", "--node-rank", "1"],
+        *["--master-addr", "node0", "--master-port", "29500", "-m", "xbench"],
+        *INNER,
+    ]
+    assert "this was written with Python and torch 3.11.7 2.15.0, and " in done.stderr
+    assert done.stderr.strip().endswith("has 3.12.0 2.15.0")
+    without = subprocess.run(["bash"], input=text, text=True, capture_output=True, env=place | {"NODE_RANK": ""})
+    assert without.returncode != 0
+    assert "the number of this node, from 0" in without.stderr
+
+
+def test_the_slurm_script_asks_for_what_it_starts(stub: Path, tmp_path: Path) -> None:
+    text = scripts.written(launch("slurm", time="1:30:00", gpus=8, partition="gpu", account="me"))
+    bash(text)
+    lines = text.splitlines()
+    first_command = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    asked = [line for line in lines[:first_command] if line.startswith("#SBATCH ")]
+    assert asked == [
+        "#SBATCH --job-name=xbench",
+        "#SBATCH --nodes=3",
+        "#SBATCH --ntasks-per-node=2",
+        "#SBATCH --gpus-per-node=8",
+        "#SBATCH --time=1:30:00",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account=me",
+        "#SBATCH --output=xbench-%j.log",
+        "#SBATCH --exclusive",
+    ]
+    assert not any(line.startswith("#SBATCH") for line in lines[first_command:])  # Slurm would not read them
+    for name, body in {"scontrol": "echo n1; echo n2", "srun": 'echo "$MASTER_ADDR $MASTER_PORT $*"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    place = {"PYTHON": str(stub), "PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "123456"}
+    done = subprocess.run(["bash"], input=text, text=True, capture_output=True, env=place | {"SLURM_JOB_NODELIST": "n"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"n1 23456 --kill-on-bad-exit=1 {stub} -m xbench {' '.join(INNER)}"
+
+
+def test_the_kubernetes_manifest_is_a_service_and_an_indexed_job() -> None:
+    text = scripts.written(launch("kubernetes", image="registry/xbench:1", gpus=4, name="cmp"))
+    service, job = yaml.safe_load_all(text)
+    assert (service["apiVersion"], service["kind"], service["metadata"]["name"]) == ("v1", "Service", "cmp")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"job-name": "cmp"}
+    assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("batch/v1", "Job", "cmp")
+    wanted = {"completionMode": "Indexed", "completions": 3, "parallelism": 3, "backoffLimit": 0}
+    assert {key: job["spec"][key] for key in wanted} == wanted
+    pod = job["spec"]["template"]["spec"]
+    assert (pod["subdomain"], pod["restartPolicy"]) == (service["metadata"]["name"], "Never")
+    (container,) = pod["containers"]
+    assert container["image"] == "registry/xbench:1"
+    assert {one["name"]: one["value"] for one in container["env"]} == HARD
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    interpreter, flag, shell = container["command"]
+    assert (interpreter, flag) == ("bash", "-c")
+    bash(shell)
+    words = shlex.split(shell.splitlines()[-1])
+    assert words[words.index("--node-rank") + 1] == "$JOB_COMPLETION_INDEX"
+    assert words[words.index("--master-addr") + 1] == "cmp-0.cmp"
+    assert words[-len(INNER) :] == INNER
+
+
+@pytest.mark.parametrize("engine", scripts.ENGINES)
+def test_an_awkward_argument_is_quoted(engine: str) -> None:
+    path = "my dir/it's $x.py:make"
+    made = scripts.Launch(engine, "profile", (path,), 2, 1, image="i")
+    text = scripts.written(made)
+    shell = yaml.safe_load_all(text) if engine == "kubernetes" else None
+    last = text.splitlines()[-1]
+    if shell is not None:
+        last = list(shell)[1]["spec"]["template"]["spec"]["containers"][0]["command"][2].splitlines()[-1]
+    assert path in shlex.split(last)
+
+
+def test_what_changes_a_measurement_is_captured_and_nothing_else() -> None:
+    environ = {
+        "NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/root",
+        "XBENCH_CORES": "[]", "AWS_SECRET": "x", "XBENCH_CUDA_CACHE": "/c", "OMP_NUM_THREADS": "2", "NCCLX": "1",
+    }  # fmt: skip
+    assert list(scripts.captured(environ)) == [
+        "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "OMP_NUM_THREADS", "XBENCH_CUDA_CACHE",
+    ]  # fmt: skip
+
+
+def test_the_command_writes_a_script_to_stdout_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["script", "--engine", "slurm", "--nodes", "4", "--ranks-per-node", "2"]
+    inner = ["compare", "resnet18", "--modes", "sequential,crossover"]
+    assert main([*words, *inner]) == 0
+    out = capsys.readouterr().out
+    assert "#SBATCH --nodes=4" in out
+    assert out.splitlines()[-1].endswith(f'"$PYTHON" -m xbench {" ".join(inner)} --fabric cluster')
+    path = tmp_path / "job.sh"
+    assert main([*words, "--output", str(path), *inner]) == 0
+    assert path.read_text() == out
+
+
+def test_a_pod_s_record_goes_to_its_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["script", "--engine", "kubernetes", "--image", "i", "profile", "resnet18"]) == 0
+    assert re.search(r"-m xbench profile resnet18 --json - --fabric cluster", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--engine", "slurm", "compare", "--modes", "wfpb"], "unknown mode 'wfpb'"),
+        (["--engine", "slurm", "compare", "resnet51"], "unknown workload 'resnet51'"),
+        (["--engine", "slurm", "compare", "--roundz", "2"], "has no option '--roundz'"),
+        (["--engine", "slurm", "compare", "--rounds", "0"], "--rounds"),
+        (["--engine", "slurm", "compare", "--quick", "--rigorous"], "exclude each other"),
+        (["--engine", "slurm", "compare", "--fabric", "local:ranks=2"], "is of one machine"),
+        (["--engine", "slurm", "compare", "--reference", "single", "--modes", "ddp"], "not among the modes"),
+        (["--engine", "slurm", "compare", "--modes", "crossover"], "needs 2 ranks a device"),
+        (["--engine", "slurm", "tunes", "resnet18"], "unknown command for a script 'tunes'"),
+        (["--engine", "slurmm", "compare"], "slurmm"),
+        (["--engine", "slurm", "--time", "soon", "compare"], "not a time limit"),
+        (["--engine", "torchrun", "--partition", "gpu", "compare"], "--partition is Slurm's"),
+        (["--engine", "slurm", "--partition", "a b", "compare"], "does not fit on a line of #SBATCH"),
+        (["--engine", "slurm", "--name", "-x y", "compare"], "is no name for a job"),
+        (["--engine", "kubernetes", "compare"], "needs an image"),
+        (["--engine", "slurm", "--image", "i", "compare"], "--image is for Kubernetes"),
+        (["--engine", "slurm", "--output", "nowhere/job.sh", "compare"], "--output"),
+        (["--engine", "slurm"], "missing argument"),
+        (["compare"], "--engine"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_input_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["script", *words]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.out == ""
+    assert len(said.err.strip().splitlines()) <= 2
