@@ -31,7 +31,7 @@ models with compiled regions (which have no layers to wait in), `copies="coalesc
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -101,6 +101,7 @@ class NextForward(Engine):
         self._settings: list[dict[str, Any]] = []
         """The optimizer's settings by parameter group, while an update is due."""
         self._due = 0
+        self._next_due = 0  # no piece before this one is due
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
         self._first_use: FirstUse | None = None
         self._waiters: list[RemovableHandle] = []
@@ -296,6 +297,7 @@ class NextForward(Engine):
         for piece in self.pieces:
             piece.due = True
         self._due = len(self.pieces)
+        self._next_due = 0
 
     def _before_layer(self, pieces: Sequence[Piece]) -> Callable[[Module, Any], None]:
         def wait(module: Module, inputs: Any) -> None:
@@ -304,32 +306,47 @@ class NextForward(Engine):
             if not torch.is_grad_enabled():
                 self._finish_due()
                 return
-            for piece in pieces:
-                if piece.due:
-                    self._apply(piece)
+            needed = [piece for piece in pieces if piece.due]
+            if needed:
+                self._apply([*needed, *self._here_already(needed)])
 
         return wait
 
-    def _apply(self, piece: Piece) -> None:
-        """Wait for a piece, and update its parameters as the step that is due would have."""
-        self._land(piece)
-        piece.due = False
-        before = [parameter.grad for parameters in piece.groups.values() for parameter in parameters]
+    def _here_already(self, needed: Sequence[Piece]) -> Iterator[Piece]:
+        """Pieces that are needed next and have arrived: updated with the needed ones they cost one call less each."""
+        while self._next_due < len(self.pieces):
+            piece = self.pieces[self._next_due]
+            if piece.due and piece not in needed:
+                if not self.departures.are_here([*piece.parcels, *piece.flags]):
+                    return
+                yield piece
+            self._next_due += 1
+
+    def _apply(self, pieces: Sequence[Piece]) -> None:
+        """Wait for pieces, and update their parameters as the step that is due would have."""
+        groups: dict[int, list[Parameter]] = {}
+        for piece in pieces:
+            self._land(piece)
+            piece.due = False
+            for number, parameters in piece.groups.items():
+                groups.setdefault(number, []).extend(parameters)
+        updated = [parameter for parameters in groups.values() for parameter in parameters]
+        before = [parameter.grad for parameter in updated]
         whole = self.optimizer.param_groups
         self.optimizer.param_groups = [
-            {**self._settings[number], "params": parameters} for number, parameters in piece.groups.items()
+            {**self._settings[number], "params": parameters} for number, parameters in groups.items()
         ]
-        device = piece.bucket.whole.device.type
+        device = updated[0].device.type
         try:
             with torch.inference_mode(False), torch.autocast(device, enabled=False):
-                self._give(piece)
+                for piece in pieces:
+                    self._give(piece)
                 self._plain_step(self.optimizer)
         finally:
             self.optimizer.param_groups = whole
-            parameters = [parameter for found in piece.groups.values() for parameter in found]
-            for parameter, gradient in zip(parameters, before, strict=True):
+            for parameter, gradient in zip(updated, before, strict=True):
                 parameter.grad = gradient
-        self._due -= 1
+        self._due -= len(pieces)
         if not self._due:
             self._over()
 
@@ -368,10 +385,9 @@ class NextForward(Engine):
         self._travels = False
 
     def _finish_due(self) -> None:
-        if self._due:
-            for piece in self.pieces:
-                if piece.due:
-                    self._apply(piece)
+        due = [piece for piece in self.pieces if piece.due]
+        if due:
+            self._apply(due)
 
     def finish(self) -> None:
         """Apply what is left of the last step, if one was taken. Safe to call at any time, and twice."""

@@ -314,7 +314,7 @@ def others_collectives_do_not_get_between(rank: int, world: int) -> None:
 
 
 def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
-    """A layer's parameters change when it is called, those of layers after it later, and gradients are gone."""
+    """No parameter changes before the next forward pass, a layer's when it is called at the latest; gradients are gone."""
     for schedule in PUT_OFF:
         model, optimizer = make(Images)
         names = [name for name, _ in reversed(list(trainable(model).items()))]
@@ -340,8 +340,8 @@ def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
             for one_handle in handles:
                 one_handle.remove()
         assert changed["nothing"] == set(), schedule
-        assert changed["embed"] == {"embed.weight"}, (schedule, changed)
-        assert changed["first"] == {"embed.weight", "first.weight", "first.bias"}, (schedule, changed)
+        assert changed["embed"] >= {"embed.weight"}, (schedule, changed)
+        assert changed["first"] >= {"embed.weight", "first.weight", "first.bias"}, (schedule, changed)
         nearly_zero = {"block.0.bias"}  # the batch-norm after it takes its gradient out, all of it or nearly
         assert changed["head"] | nearly_zero == set(before), (schedule, changed)
 
