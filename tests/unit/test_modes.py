@@ -32,6 +32,7 @@ def test_a_paired_mode_has_a_carrier() -> None:
         ("crossover:optimum", "unknown carrier for crossover 'optimum'", "did you mean 'optimal'"),
         ("crossover:compute", "unknown carrier for crossover 'compute'", ""),
         ("crossover:sequential", "unknown carrier for crossover 'sequential'", ""),
+        ("crossover:dear", "'dear' waits for them in it", "write crossover:optimal"),
         ("crossover:", "unknown carrier for crossover ''", "xbench modes lists"),
         ("", "unknown mode ''", "xbench modes lists"),
     ],

@@ -134,6 +134,37 @@ def test_a_schedule_that_waits_inside_backward_does_not_compute_while_it_waits()
     assert spans(lanes.compute)[-2:] == [("backward 0", 7.5, 15.75), ("optimizer", 21.75, 22.75)]
 
 
+def test_a_forward_pass_does_not_compute_while_its_layers_wait_and_what_travels_on_is_cut_at_the_step() -> None:
+    clock = FakeClock()
+    step = Step(clock)
+    recorder = TimelineRecorder(step.model, clock)
+    sent: list[Collective] = []
+
+    def before_second(*_: object) -> None:
+        if not sent:
+            return
+        with recorder.waiting():
+            clock.advance(5.0)
+            sent.pop().arrive()
+
+    def launch() -> None:
+        sent.append(Collective(clock, 9.0))
+        recorder.watch(4096, lambda: sent[-1])
+
+    step.model[1].register_forward_pre_hook(before_second)
+    with recorder:
+        step.when_ready(0, launch)
+        recorder.run_step(step)
+        recorder.run_step(step)
+        sent.pop().arrive()
+    clock.flush()
+    first, second = recorder.lanes()
+    assert spans(first.compute)[0] == ("forward", 0.0, 3.5)
+    assert spans(first.communication) == [("bucket 1", 15.5, 16.5)]
+    assert spans(second.compute)[:2] == [("forward", 0.0, 2.5), ("forward", 7.5, 8.5)]
+    assert spans(second.communication) == [("bucket 1", 0.0, 7.5), ("bucket 1", 20.5, 21.5)]
+
+
 def test_waits_too_short_to_tell_apart_do_not_cut_the_optimizer() -> None:
     def prepare(step: Step, recorder: TimelineRecorder, clock: FakeClock) -> None:
         collectives = [Collective(clock, RESOLUTION_S / 4) for _ in range(3)]

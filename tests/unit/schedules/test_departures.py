@@ -1,0 +1,183 @@
+"""Launch order and credit, with collectives that arrive when the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from xbench.schedules.bucket import Travelling
+from xbench.schedules.departures import Departures, Parcel
+
+
+class Collective:
+    """Arrives by `arrive`; `at_once`: when somebody asks for its future."""
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self.waits = 0
+        if at_once:
+            self.arrive()
+
+    def arrive(self) -> None:
+        self.future.set_result([])
+
+    def is_completed(self) -> bool:
+        return self.future.done()
+
+    def wait(self) -> bool:
+        self.waits += 1
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        return self.future
+
+
+class Step:
+    """Parcels of the given bytes, and what was launched so far."""
+
+    def __init__(self, sizes: Sequence[int], *, at_once: bool = False) -> None:
+        self.launched: list[int] = []
+        self.collectives = [Collective(at_once=at_once) for _ in sizes]
+        self.parcels = [Parcel(size, self._start(number)) for number, size in enumerate(sizes)]
+
+    def _start(self, number: int) -> Callable[[], Travelling]:
+        def start() -> Travelling:
+            self.launched.append(number)
+            return self.collectives[number]
+
+        return start
+
+
+def test_what_is_ready_early_is_launched_in_its_place() -> None:
+    step = Step([1, 1, 1])
+    departures = Departures(step.parcels, streams=False)
+    departures.ready([step.parcels[2]])
+    assert step.launched == []
+    departures.ready([step.parcels[0]])
+    assert step.launched == [0]
+    departures.ready([step.parcels[1]])
+    assert step.launched == [0, 1, 2]
+
+
+def test_credit_is_bytes_under_way_and_one_may_always_go() -> None:
+    step = Step([4, 4, 9, 1])
+    departures = Departures(step.parcels, streams=False, credit_bytes=8)
+    departures.ready(step.parcels)
+    assert step.launched == [0, 1]
+    step.collectives[0].arrive()
+    assert step.launched == [0, 1]  # 4 + 9 would be under way
+    step.collectives[1].arrive()
+    assert step.launched == [0, 1, 2]
+    step.collectives[2].arrive()
+    assert step.launched == [0, 1, 2, 3]
+
+
+def test_no_credit_is_one_at_a_time() -> None:
+    step = Step([1, 1])
+    departures = Departures(step.parcels, streams=False, credit_bytes=0)
+    departures.ready(step.parcels)
+    assert step.launched == [0]
+    step.collectives[0].arrive()
+    assert step.launched == [0, 1]
+
+
+def test_an_arrival_makes_others_ready() -> None:
+    step = Step([1, 1, 1])
+    step.parcels[1].arrived = lambda: [step.parcels[2]]
+    departures = Departures(step.parcels, streams=False)
+    departures.ready(step.parcels[:2])
+    assert step.launched == [0, 1]
+    step.collectives[1].arrive()
+    assert step.launched == [0, 1, 2]
+
+
+def test_many_that_arrive_at_once_are_launched_one_after_the_other() -> None:
+    step = Step([1] * 3000, at_once=True)
+    departures = Departures(step.parcels, streams=False, credit_bytes=0)
+    departures.ready(step.parcels)
+    assert step.launched == list(range(3000))
+
+
+def test_a_wait_is_for_the_parcel_and_is_seen_only_when_it_is_one() -> None:
+    step = Step([1, 1])
+    departures = Departures(step.parcels, streams=False)
+    waited: list[str] = []
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        waited.append("since")
+        step.collectives[0].arrive()
+        yield
+        waited.append("until")
+
+    departures.waiting = waiting
+    departures.ready(step.parcels)
+    departures.wait(step.parcels[0])
+    departures.wait(step.parcels[0])
+    assert waited == ["since", "until"]
+    assert step.collectives[1].waits == 0
+
+
+def test_a_collective_that_fails_fails_whoever_waits_and_stops_the_rest() -> None:
+    step = Step([1, 1])
+    departures = Departures(step.parcels, streams=False, credit_bytes=0)
+    departures.ready(step.parcels)
+    step.collectives[0].future.set_exception(RuntimeError("the peer is gone"))
+    with pytest.raises(RuntimeError, match="the peer is gone"):
+        departures.wait(step.parcels[1])
+    assert step.launched == [0]
+
+
+def test_what_is_done_on_arrival_may_fail_too() -> None:
+    step = Step([1])
+
+    def arrived() -> Sequence[Parcel]:
+        raise ValueError("no sum")
+
+    step.parcels[0].arrived = arrived
+    departures = Departures(step.parcels, streams=False)
+    departures.ready(step.parcels)
+    step.collectives[0].arrive()
+    with pytest.raises(ValueError, match="no sum"):
+        departures.wait(step.parcels[0])
+
+
+def test_the_next_step_starts_anew() -> None:
+    step = Step([1, 1])
+    departures = Departures(step.parcels, streams=False, credit_bytes=1)
+    for _ in range(2):
+        departures.ready(step.parcels)
+        step.collectives[0].arrive()
+        step.collectives[1].arrive()
+        departures.begin_again()
+        step.collectives[:] = [Collective(), Collective()]
+    assert step.launched == [0, 1, 0, 1]
+
+
+def test_streams_keep_the_order_themselves() -> None:
+    """Nothing waits for an arrival: no credit, and what is due on arrival is queued behind the launch."""
+    step = Step([8, 8, 8])
+    step.parcels[1].arrived = lambda: [step.parcels[2]]
+    departures = Departures(step.parcels, streams=True, credit_bytes=1)
+    departures.ready(step.parcels[:2])
+    assert step.launched == [0, 1, 2]
+    departures.wait(step.parcels[2])
+    assert [collective.waits for collective in step.collectives] == [0, 0, 1]
+
+
+def test_every_launch_is_watched() -> None:
+    step = Step([3, 5])
+    departures = Departures(step.parcels, streams=False)
+    seen: list[int] = []
+
+    def watch(nbytes: int, start: Callable[[], Travelling]) -> Travelling:
+        seen.append(nbytes)
+        return start()
+
+    departures.watch = watch
+    departures.ready(step.parcels)
+    assert seen == [3, 5]
+    assert step.launched == [0, 1]
