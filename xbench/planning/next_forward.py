@@ -149,19 +149,19 @@ class Net:
         *,
         credit_bytes: float,
         order: Sequence[int] | None = None,
-        late_s: float = 0.0,
+        late: float = 0.0,
         detailed: bool = False,
     ) -> tuple[list[Task], list[Parcel], Period]:
         """One period of `priority` with these `parts` [B] of each bucket, numbered through from 0.
 
         Launched in this `order`, each only after all before it; None: of the parts that are ready what the next forward
-        pass needs first. `late_s`: all buckets are complete so much later, but no later than backward.
+        pass needs first. `late`: buckets are complete later by this share of their time, but no later than backward.
         """
         sizes = [nbytes for cut in parts for nbytes in cut]
         took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
         complete_s = self.complete_s(buckets)
-        if late_s:
-            complete_s = [max(at_s, min(at_s + late_s, self.backward_s)) for at_s in complete_s]
+        if late:
+            complete_s = [max(at_s, min(at_s * (1 + late), self.backward_s)) for at_s in complete_s]
         release_s = [at_s for at_s, cut in zip(complete_s, parts, strict=True) for _ in cut]
         bringing, urgency = self._brought(buckets, parts)
         wanted = order if order is not None else sorted(range(len(sizes)), key=urgency.__getitem__)

@@ -8,10 +8,11 @@ nothing runs, and sizes may differ.
 of buckets, times sizes of parts, are tried with each rank's free choice; of the best few an order is fixed for all.
 
 **An order that forgives.** A part that is late holds back all that follow it in the order, though they are ready. So
-orders are made as if all buckets were complete a little later than measured (by a share of backward), which puts
-nothing urgent so early that it must be ready to the moment, and each is judged by the mean of two steps: one in which
-gradients are ready as measured, and one in which all are late. Ready order itself stands for election, and no order is
-taken that is predicted to be slower than it when all is on time.
+orders are also made as if all buckets were complete a little later than measured (a device that computes more slowly
+beside the link's work than was thought, or a link that is faster), which puts nothing urgent so early that it must be
+ready to the moment. Each is judged by the mean of two steps: one in which gradients are ready as measured, and one in
+which they are late. Ready order itself stands for election, and no order is taken that is predicted to be slower than
+it when all is on time.
 
 **Credit.** In a fixed order nothing passes what waits, so what credit limits is only how many parts are in flight: one
 at a time, or as many as are ready, whichever the measured contention says is faster; without a difference, as many as
@@ -47,10 +48,10 @@ ORDERED = 4
 """For how many candidates of `priority` orders are tried."""
 
 MARGINS = (0.0, 0.03, 0.1)
-"""By which shares of backward gradients are taken to be late when an order is made."""
+"""By which shares of their time gradients are taken to be late when an order is made."""
 
 LATE = 0.05
-"""By which share of backward gradients are late in the step by which orders are judged beside the one on time."""
+"""By which share of their time gradients are late in the step by which orders are judged beside the one on time."""
 
 MOST_PARTS = 512
 """A cut into more parts than this, and than there are buckets, is not tried."""
@@ -228,8 +229,8 @@ class NextForwardSearch:
         count = sum(len(parts) for parts in cut.parts)
         net = self._net(count)
 
-        def seconds(order: Sequence[int], credit: float, late_s: float = 0.0) -> float:
-            _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, order=order, late_s=late_s)
+        def seconds(order: Sequence[int], credit: float, late: float = 0.0) -> float:
+            _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, order=order, late=late)
             return period.end_s
 
         credits = (math.inf, 0.0) if self._thorough else (math.inf,)
@@ -241,7 +242,7 @@ class NextForwardSearch:
                 on_time_s = seconds(order, credit)
                 if on_time_s > limit_s:
                     continue
-                judged_s = (on_time_s + seconds(order, credit, LATE * net.backward_s)) / 2
+                judged_s = (on_time_s + seconds(order, credit, LATE)) / 2
                 if best is None or judged_s < best[0] * (1 - 1e-9):
                     best = judged_s, order, credit
         assert best is not None  # ready order is within its own limit
@@ -257,8 +258,7 @@ class NextForwardSearch:
         """Orders in which a free choice launches the parts, were gradients a little late."""
         for credit in (0.0, 2.0 * cut.part_bytes) if self._thorough else (2.0 * cut.part_bytes,):
             for margin in MARGINS if self._thorough else MARGINS[1:2]:
-                late_s = margin * net.backward_s
-                _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, late_s=late_s)
+                _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, late=margin)
                 yield tuple(part for part, _, _ in period.sent)
 
 

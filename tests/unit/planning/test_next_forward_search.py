@@ -1,0 +1,292 @@
+"""Orders, parts and credit by hand on small nets; what every plan of the search promises, by property."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.errors import SpecError
+from xbench.planning import next_forward_search as search_module
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Curve
+from xbench.planning.gradients import Gradient
+from xbench.planning.next_forward import ForwardLayer, from_forward, part_sizes, priority
+from xbench.planning.next_forward_search import NextForward, NextForwardSearch, packed, worth_s
+from xbench.planning.plans import NEXT_FORWARD, Planner
+from xbench.planning.simulate import bucket_bytes
+from xbench.planning.step import StepModel
+from xbench.records import CostModel, Layer, Parts, Plan, Tensor
+
+BYTE_A_SECOND = Curve.line(0.0, 1.0)
+
+# c is nearest the loss: forward runs a, b, c, a second each, and every gradient takes two seconds on the link.
+NET = StepModel((Gradient("c", 2, 1.0), Gradient("b", 2, 2.0), Gradient("a", 2, 3.0)), 3.0, 3.0, 0.0)
+AHEAD = [ForwardLayer(name, 1.0, (index,)) for name, index in (("a", 2), ("b", 1), ("c", 0))]
+
+
+def sent(**options: Any) -> list[tuple[str, float, float]]:
+    step = priority(AHEAD, NET, BYTE_A_SECOND, **options)
+    return [(s.name, s.start_s, s.end_s) for s in step.timeline.communication]
+
+
+def test_a_fixed_order_waits_for_its_next_part_though_others_are_ready() -> None:
+    # a first: it is ready at 3, and c, ready since 1, has to wait for it
+    order = [2, 0, 1]
+    assert sent(partition_bytes=2, order=order) == [("a", 3.0, 5.0), ("c", 5.0, 7.0), ("b", 7.0, 9.0)]
+    assert sent(partition_bytes=2, order=order, credit_bytes=math.inf) == sent(partition_bytes=2, order=order)
+
+
+def test_the_order_of_a_free_choice_makes_the_same_step() -> None:
+    free = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=1)
+    # parts: c 0 and 1, b 2 and 3, a 4 and 5; c's first at 1, b's first at 2, then a, the rest of b, the rest of c
+    fixed = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=1, order=[0, 2, 4, 5, 3, 1], credit_bytes=math.inf)
+    assert [s.name for s in fixed.timeline.communication] == [s.name for s in free.timeline.communication]
+    assert (fixed.step_s, free.step_s) == (8.0, 8.0)
+
+
+def test_a_layer_waits_for_the_parts_that_hold_its_own_tensors() -> None:
+    # one bucket c b a, full at 3, in parts of two bytes, one a tensor: the last part is needed first
+    step = priority(AHEAD, NET, BYTE_A_SECOND, buckets=[[0, 1, 2]], partition_bytes=2)
+    assert [(s.name, s.start_s) for s in step.timeline.communication] == [
+        ("bucket 1 3 of 3", 3.0), ("bucket 1 2 of 3", 5.0), ("bucket 1 1 of 3", 7.0),
+    ]  # fmt: skip
+    assert [(s.name, s.start_s) for s in step.timeline.compute[1:]] == [
+        ("forward a", 5.0), ("forward b", 7.0), ("forward c", 9.0),
+    ]  # fmt: skip
+    # with parts of three bytes b lies in both
+    step = priority(AHEAD, NET, BYTE_A_SECOND, buckets=[[0, 1, 2]], partition_bytes=3)
+    assert [(s.name, s.end_s) for s in step.timeline.communication] == [
+        ("bucket 1 2 of 2", 6.0), ("bucket 1 1 of 2", 9.0),
+    ]  # fmt: skip
+    assert [s.start_s for s in step.timeline.compute[1:]] == [6.0, 9.0, 10.0]
+
+
+def test_an_order_of_other_parts_is_refused() -> None:
+    with pytest.raises(ValueError, match="the order does not hold each of the 3 parts exactly once"):
+        priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=2, order=[0, 1])
+
+
+def test_a_timeline_begins_with_the_forward_pass_and_shows_what_the_step_before_left() -> None:
+    step = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=math.inf)  # c 1–3, a 3–5, b 5–7; 9 s, backward until 3
+    turned = from_forward(step)
+    assert [(s.name, s.start_s, s.end_s) for s in turned.compute] == [
+        ("forward a", 2.0, 3.0), ("forward b", 4.0, 5.0), ("forward c", 5.0, 6.0), ("backward", 6.0, 9.0),
+    ]  # fmt: skip
+    assert [(s.name, s.start_s, s.end_s) for s in turned.communication] == [
+        ("a", 0.0, 2.0), ("b", 2.0, 4.0), ("c", 7.0, 9.0),
+    ]  # fmt: skip
+    # slower: c is on its way from 1 to 5, across the border at 3
+    slow = from_forward(priority(AHEAD, NET, Curve.line(0.0, 2.0), partition_bytes=math.inf))
+    assert [(s.name, s.start_s, s.end_s, s.nbytes) for s in slow.communication] == [
+        ("c", 0.0, 2.0, None), ("a", 2.0, 6.0, 2), ("b", 6.0, 10.0, 2), ("c", 13.0, 15.0, 2),
+    ]  # fmt: skip
+
+
+def test_buckets_are_packed_up_to_a_limit_and_never_of_two_dtypes() -> None:
+    sizes = [(3, "float32"), (3, "float32"), (3, "float32"), (20, "float32"), (1, "bfloat16"), (1, "bfloat16")]
+    gradients = [Gradient(f"g{k}", nbytes, float(k), dtype) for k, (nbytes, dtype) in enumerate(sizes)]
+    assert packed(gradients, 6) == [[0, 1], [2], [3], [4, 5]]
+    assert packed(gradients, 1) == [[0], [1], [2], [3], [4], [5]]
+    assert packed(gradients, 100) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_parts_of_what_is_not_used_follow_all_others() -> None:
+    parts = Parts(nbytes=16, order=[2, 0, 1], credit_bytes=32)
+    assert parts.followed_by([16, 17, 0]) == Parts(nbytes=16, order=[2, 0, 1, 3, 4, 5, 6], credit_bytes=32)
+
+
+def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
+    return CostModel(
+        backend="gloo", world_size=2, alpha_s=alpha_s, beta_s_per_byte=beta_s_per_byte, alpha_ci95=(alpha_s, alpha_s),
+        beta_ci95=(beta_s_per_byte, beta_s_per_byte), max_relative_residual=0.0, points=[],
+    )  # fmt: skip
+
+
+def layer(name: str, forward_s: float, tensors: list[tuple[int, float]]) -> Layer:
+    found = [
+        Tensor(name=f"{name}.{k}", elements=nbytes // 4, bytes=nbytes, dtype="float32", ready_s=ready_s)
+        for k, (nbytes, ready_s) in enumerate(tensors)
+    ]
+    whole = sum(tensor.bytes for tensor in found)
+    return Layer(
+        name=name, kind="Linear", parameters=whole // 4, grad_bytes=whole, forward_s=forward_s, backward_s=0.1,
+        ready_s=max(ready_s for _, ready_s in tensors), share=0.1, tensors=found,
+    )  # fmt: skip
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> tuple[list[Layer], StepModel]:
+    """Layers in ready order, of up to three tensors of nothing to 8 MiB."""
+    layers: list[Layer] = []
+    now_s = 0.0
+    for number in range(draw(st.integers(1, 5))):
+        tensors = []
+        for _ in range(draw(st.integers(1, 3))):
+            now_s += draw(st.integers(0, 40)) / 1000
+            tensors.append((draw(st.sampled_from([0, 4, 4096, 2**19, 2**20, 5 * 2**20, 2**23])), now_s))
+        layers.append(layer(f"l{number}", draw(st.integers(0, 40)) / 1000, tensors))
+    gradients = tuple(
+        Gradient(t.name, t.bytes, t.ready_s, t.dtype, t.elements)
+        for t in sorted((t for one in layers for t in one.tensors), key=lambda t: t.ready_s)
+    )
+    forward_s = sum(one.forward_s for one in layers)
+    return layers, StepModel(gradients, forward_s, now_s + draw(st.sampled_from([0.0, 0.05])), 0.01)
+
+
+LINES = st.builds(line, st.sampled_from([0.0, 1e-4, 5e-3]), st.sampled_from([1e-9, 1e-8, 4e-8]))
+
+
+def checked(found: NextForward, step: StepModel) -> None:
+    """What every plan promises."""
+    assert sorted(itertools.chain(*found.buckets)) == list(range(len(step.gradients)))
+    if found.parts is None:
+        return
+    sizes = bucket_bytes(step.gradients, found.buckets)
+    cut = [part_sizes(nbytes, found.parts.nbytes) for nbytes in sizes]
+    assert [sum(parts) for parts in cut] == sizes
+    assert sorted(found.parts.order) == list(range(sum(len(parts) for parts in cut)))
+    assert found.parts.nbytes % 16 == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(), LINES, st.booleans())
+def test_every_plan_covers_its_bytes_and_takes_no_less_than_it_can(
+    made: tuple[list[Layer], StepModel], cost: CostModel, thorough: bool
+) -> None:
+    layers, step = made
+    search = NextForwardSearch(layers, step, cost, thorough=thorough)
+    curve = Curve.of(cost)
+    for found in search.best():
+        checked(found, step)
+        sizes = bucket_bytes(step.gradients, found.buckets)
+        if found.parts is not None:
+            sizes = [part for nbytes in sizes for part in part_sizes(nbytes, found.parts.nbytes)]
+        link_s = sum(curve(float(nbytes)) for nbytes in sizes)
+        assert found.step.step_s >= max(step.compute_s, link_s) - 1e-9
+        assert search.step_of(found.mode, found.buckets, found.parts).step_s == found.step.step_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(), LINES, st.floats(1, 2), st.floats(1, 2))
+def test_priority_is_never_predicted_worse_than_its_parts_in_ready_order(
+    made: tuple[list[Layer], StepModel], cost: CostModel, rho: float, sigma: float
+) -> None:
+    layers, step = made
+    beside = Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
+    search = NextForwardSearch(layers, step, cost, contention=beside)
+    found = search.priority()
+    assert found.parts is not None
+    in_turn = found.parts.model_copy(update={"order": sorted(found.parts.order)})
+    assert found.step.step_s <= search.step_of("priority", found.buckets, in_turn).step_s * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(profiles(), LINES)
+def test_the_best_dear_is_worth_no_less_than_any_candidate(
+    made: tuple[list[Layer], StepModel], cost: CostModel
+) -> None:
+    layers, step = made
+    search = NextForwardSearch(layers, step, cost)
+    best = search.dear()
+    for _, buckets in search._families():
+        other = worth_s(search.step_of("dear", buckets).step_s, 2 * len(buckets))
+        assert best.worth_s <= other * (1 + 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(profiles(), LINES)
+def test_a_free_choice_and_its_own_order_end_at_the_same_time(
+    made: tuple[list[Layer], StepModel], cost: CostModel
+) -> None:
+    layers, step = made
+    search = NextForwardSearch(layers, step, cost)
+    for cut in search._cuts():
+        count = sum(len(parts) for parts in cut.parts)
+        _, _, free = search._net(count).priority(cut.buckets, cut.parts, credit_bytes=0.0)
+        order = [part for part, _, _ in free.sent]
+        assert sorted(order) == list(range(count))
+        _, _, fixed = search._net(count).priority(cut.buckets, cut.parts, credit_bytes=0.0, order=order)
+        assert fixed.end_s == free.end_s
+
+
+def test_an_order_leaves_room_for_gradients_that_are_late() -> None:
+    """To the moment, a would go after the first second of c; a twentieth late, it would have the link wait for it."""
+    mib = 2**20
+    layers = [layer("c", 0.0, [(20 * mib, 0.0)]), layer("a", 0.0, [(mib, 1.0)])]
+    gradients = (Gradient("c.0", 20 * mib, 0.0), Gradient("a.0", mib, 1.0))
+    step = StepModel(gradients, 0.0, 10.0, 0.0)
+    search = NextForwardSearch(layers, step, line(0.0, 1.0 / mib))
+    [cut] = [one for one in search._cuts() if len(one.buckets) == 2 and one.part_bytes == mib]
+    net = search._net(21)
+    _, _, free = net.priority(cut.buckets, cut.parts, credit_bytes=0.0)
+    assert [part for part, _, _ in free.sent][:4] == [0, 20, 1, 2]
+    found = search._ordered(cut)
+    assert found.parts is not None
+    assert found.parts.order[:4] == [0, 1, 20, 2]
+    assert found.step.step_s == free.end_s == 21.0
+    for order, late_s in ((found.parts.order, 21.0), ([0, 20, *range(1, 20)], 21.05)):
+        _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=0.0, order=order, late=0.05)
+        assert period.end_s == pytest.approx(late_s)
+
+
+GRADIENTS = tuple(Gradient(f"l{k}.0", 2**20, 0.01 * (k + 1)) for k in range(6))
+LAYERS = tuple(layer(f"l{k}", 0.01, [(2**20, 0.01 * (k + 1))]) for k in range(6))
+STEP = StepModel(GRADIENTS, 0.06, 0.06, 0.0)
+COST = line(1e-4, 2e-8)
+PLANNER = Planner(STEP, COST, layers=LAYERS)
+
+
+def test_a_planner_with_layers_plans_both() -> None:
+    assert PLANNER.modes[-2:] == list(NEXT_FORWARD)
+    for mode in NEXT_FORWARD:
+        plan = PLANNER.plan(mode)
+        assert (plan.mode, plan.carrier) == (mode, None)
+        assert (plan.parts is not None) == (mode == "priority")
+        assert sum(plan.bucket_bytes) == STEP.grad_bytes
+        assert plan.predicted_exposed_s == pytest.approx(plan.predicted_step_s - STEP.compute_s)
+        assert plan.timeline is not None
+        assert plan.timeline.compute[-1].name == "backward"
+        assert plan.timeline.compute[-1].end_s == pytest.approx(plan.predicted_step_s)
+    assert set(Planner(STEP, COST).modes).isdisjoint(NEXT_FORWARD)
+    with pytest.raises(ValueError, match="the layers of a profile and a cost model are needed"):
+        Planner(STEP, COST).plan("dear")
+    with pytest.raises(SpecError, match="unknown mode 'deer'"):
+        PLANNER.plan("deer")
+
+
+def test_auto_is_one_of_them_only_where_that_is_allowed() -> None:
+    ahead = {mode: PLANNER.plan(mode) for mode in NEXT_FORWARD}
+    assert PLANNER.plan("auto").carrier is None
+    plan = replace(PLANNER, overlap="forward").plan("auto")
+    assert plan.mode == "auto"
+    assert plan.carrier in NEXT_FORWARD
+    twin: Plan = ahead[plan.carrier]
+    assert (plan.buckets, plan.parts, plan.predicted_step_s) == (twin.buckets, twin.parts, twin.predicted_step_s)
+    assert plan.predicted_step_s == min(one.predicted_step_s for one in ahead.values())
+    assert plan.note == f"carried by {plan.carrier}: {twin.note}"
+
+
+def test_a_short_search_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "MOST_TRIALS", 0)  # nothing is improved in it
+    quick = NextForwardSearch(LAYERS, STEP, COST, thorough=False)
+    whole = NextForwardSearch(LAYERS, STEP, COST)
+    assert len(list(quick._families())) < len(list(whole._families()))
+    assert len(list(quick._cuts())) < len(list(whole._cuts()))
+    assert whole.dear().worth_s <= quick.dear().worth_s
+
+
+def test_ready_times_under_load_are_planned_from_where_contention_was_not_measured() -> None:
+    loaded = tuple(replace(gradient, ready_s=gradient.ready_s * 2) for gradient in GRADIENTS[::-1])
+    loaded = tuple(sorted(loaded, key=lambda gradient: gradient.ready_s))
+    plan = Planner(replace(STEP, loaded=loaded), COST, layers=LAYERS).plan("dear")
+    assert plan.timeline is not None
+    backward = plan.timeline.compute[-1]
+    assert backward.end_s - backward.start_s == pytest.approx(0.12)
+    assert sorted(itertools.chain(*plan.buckets)) == [gradient.name for gradient in GRADIENTS]
