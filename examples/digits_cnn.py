@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 WIDTH = 32
 BLOCKS = 6
-BATCH = 16
+BATCH = 32
 
 
 class Block(nn.Module):

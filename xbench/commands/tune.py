@@ -143,12 +143,15 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
 
 def _modes(text: str) -> tuple[ModeSpec, ...]:
     """The control, ddp, and the candidates. Raises SpecError."""
-    from xbench.schedules import parse_modes
+    from xbench.schedules import MODES, parse_modes
 
     asked = parse_modes(text)
     for mode in asked:
         if mode.paired:
             raise SpecError(f"--modes: {mode.text!r} is for two jobs, and tune is for one", hint=f"try {DEFAULT_MODES}")
+        if not MODES.entry(mode.name).facts.get("synchronous", True) and mode.name != "compute":
+            raise SpecError(f"--modes: {mode.text!r} trains another network than DDP, so it cannot be the answer",
+                            hint=f"xbench compare --modes ddp,{mode.text} shows its time")  # fmt: skip
         if "@" in mode.text:
             raise SpecError(f"--modes: {mode.text!r} is a second copy, and tune times each candidate once",
                             hint=f"write {mode.name}")  # fmt: skip

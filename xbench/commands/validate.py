@@ -65,7 +65,7 @@ def validate(
     from xbench.report.validation import markdown
     from xbench.runtime.validate import ValidateRequest
     from xbench.runtime.validate import validate as run
-    from xbench.schedules import parse_modes
+    from xbench.schedules import MODES, parse_modes
     from xbench.workloads import parse_workload
 
     check_json(json_to)
@@ -74,6 +74,8 @@ def validate(
         raise SpecError("--json - and --markdown - both want stdout", hint="write --markdown FILE")
     chosen = parse_modes(modes)
     for mode in chosen:
+        if "gradients" in MODES.entry(mode.name).facts:
+            raise SpecError(f"--modes: {mode.text!r} cannot be validated: it trains another network than DDP")
         if mode.paired or mode.text != mode.name:
             raise SpecError(
                 f"--modes: {mode.text!r} cannot be validated: it takes single-job modes, each once",

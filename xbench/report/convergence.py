@@ -80,8 +80,8 @@ def render_convergence(record: Convergence, console: Console) -> None:
         console,
         "training",
         f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
-        f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; equal for "
-        "all modes",
+        f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; "
+        "equal for all modes",
     )
     fact(console, "workload", workload_line(record.workload))
     fact(console, "fabric", fabric_line(record.fabric))

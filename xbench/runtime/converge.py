@@ -134,7 +134,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
         seeds=seeds, steps=steps, samples=steps * batch, epochs=steps / an_epoch, batch_size=record.batch_size,
         optimizer=record.spec.optimizer, lr=_lr(request, record),
     )  # fmt: skip
-    folder = request.output / f"{stamp()}-convergence-{record.title}"
+    folder = request.output / f"{stamp()}-convergence-{record.title.replace(':', '-')}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as failed:

@@ -87,3 +87,8 @@ def test_ddp_is_said_to_be_best_only_where_the_choice_is(value: float, below: fl
     best = "DDP's default is already best"
     assert best not in " ".join(said("faster", auto) + said("open", auto))
     assert best in said("reference", auto)[0]
+
+
+def test_a_mode_that_trains_another_network_is_no_candidate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "--modes", "spb:variant=temporal"]) == 2
+    assert "'spb:variant=temporal' trains another network than DDP" in capsys.readouterr().err
