@@ -423,7 +423,7 @@ def _plans(directory: Path, jobs: int) -> tuple[JobPlan, ...]:
 def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
     """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
     ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
-    if ours is not None:
+    if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
         return max(1, ours.local_world_size // jobs)
     return 2 if fabric.name == "auto" else fabric.processes
 
