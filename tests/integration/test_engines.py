@@ -190,21 +190,20 @@ def horovodrun(rank: int, world: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", [srun, horovodrun], ids=["srun", "horovodrun"])
-def test_ranks_by_an_engine_s_variables(tmp_path: Path, engine) -> None:
+def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
     words = command("profile", TINY, "--steps", "3", "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path))
-    environments = [clean_environment(**engine(rank, 2)) for rank in range(2)]
+    environments = [clean_environment(**srun(rank, 2)) for rank in range(2)]
     with running([words] * 2, environments) as ranks:
         results = ended(ranks)
     assert [code for code, _ in results] == [0, 0], results
     record = only_record(tmp_path)
     assert (record.fabric.name, record.fabric.world_size) == ("cluster", 2)
     assert record.complete
-    assert f"auto: {engine.__name__} started 2 ranks around us" in results[0][1]
+    assert "auto: srun started 2 ranks around us" in results[0][1]
     assert results[1][1] == ""
 
 
-def test_a_killed_rank_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
+def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--launches", "1", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp",
         "--seq-len", "8", "--batch-size", "2", "--timeout", "30s", "--output", str(tmp_path),
@@ -261,6 +260,16 @@ WRONG = [
     ),
     (horovodrun(0, 3), ["--modes", "crossover"], "2 jobs share the devices, so each host needs a number of ranks"),
     (horovodrun(0, 2), ["--modes", "crossover"], "cluster has 1 rank for each job"),
+    (
+        {
+            "OMPI_COMM_WORLD_RANK": "0",
+            "OMPI_COMM_WORLD_SIZE": "4",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        },
+        [],
+        "mpirun does not tell the 4 ranks on several hosts how to reach rank 0, and MASTER_ADDR is not set",
+    ),
     ({}, ["--fabric", "cluster"], "the cluster fabric needs ranks, and nobody started any around xbench"),
 ]
 

@@ -62,6 +62,12 @@ def meeting_point(ours: ClusterRank, environ: Mapping[str, str], *, patience_s: 
     )
 
 
+def check_meeting_point(ours: ClusterRank, environ: Mapping[str, str]) -> None:
+    """Raise the SpecError that `meeting_point` would, without asking anybody."""
+    if environ.get("MASTER_ADDR") or ours.engine != "horovodrun" or not environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        meeting_point(ours, environ)
+
+
 def derived_port(ours: ClusterRank, environ: Mapping[str, str]) -> int:
     """A port that all ranks of this job derive alike, and ranks of another job most likely not."""
     if ours.engine == "srun":

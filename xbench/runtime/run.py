@@ -23,9 +23,10 @@ from rich.console import Console
 from xbench import environment, gpu_errors
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import choose, open_fabric, rootless
-from xbench.fabrics.cluster import divided
+from xbench.fabrics.cluster import cluster_rank, divided
 from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.fabric import Fabric
+from xbench.fabrics.meeting import check_meeting_point
 from xbench.planning.plans import NEED_COST
 from xbench.records import Comparison, Profile, save
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
@@ -205,7 +206,10 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
 def _chosen(asked: FabricSpec, gpus: int, jobs: int) -> tuple[FabricSpec, str]:
     """The fabric as each job sees it, and why it is this one. Raises SpecError."""
     fabric, reason = choose(asked, gpus)
-    return (divided(fabric, jobs) if fabric.name == "cluster" else fabric), reason
+    if fabric.name == "cluster":
+        check_meeting_point(cluster_rank(os.environ), os.environ)
+        fabric = divided(fabric, jobs)
+    return fabric, reason
 
 
 def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
@@ -443,7 +447,7 @@ def _plans(directory: Path, jobs: int) -> tuple[JobPlan, ...]:
 def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
     """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
     ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
-    if ours is not None:
+    if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
         return max(1, ours.local_world_size // jobs)
     return 2 if fabric.name == "auto" else fabric.processes
 

@@ -81,7 +81,7 @@ class Tune:
                 hint="try --fabric local:ranks=2",
             )
         if run.fabric.name == "cluster":
-            return (f"torchrun started the ranks, so there is one launch of {run.effort.rounds} rounds, however long",)
+            return (f"the ranks are given, so there is one launch of {run.effort.rounds} rounds, however long",)
         return ()
 
     def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> Leg | None:
