@@ -25,6 +25,7 @@ DeviceType = Literal["cpu", "cuda"]
 GlooThreads = Literal["first", "plain"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
+Collectives = Literal["torch", "horovod"]
 
 
 class WorkloadSpec(Spec):
@@ -132,6 +133,7 @@ class RunSpec(Spec):
         default=None, description="how gradients get into a collective and back; null in records that do not say: views"
     )
     compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
+    collectives: Collectives = Field(default="torch", description="whose all-reduce carries the schedules of ours")
 
     @property
     def backend(self) -> str:

@@ -34,8 +34,9 @@ from xbench.runtime.launch import AuxiliaryCommand, Outcome, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
 from xbench.runtime.shortage import Shortages
+from xbench.runtime.unavailable import backend_of, check_available, check_real
 from xbench.schedules.copies import chosen_copies
-from xbench.spec import Compress, Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import Collectives, Compress, Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -61,6 +62,7 @@ class RunRequest:
     copies: Copies | None = None
     """None: the way of the backend (`schedules.copies`)."""
     compress: Compress | None = None
+    collectives: Collectives = "torch"
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
@@ -109,11 +111,12 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     workloads, modes = check_request(request)
     _check_nvtx(request.nvtx, request.device)
     chosen_copies(request.copies, "", request.compress)
-    notes: list[str] = []
+    notes = check_available(modes, request.collectives, request.compress)
     if request.fabric.name != "auto":
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
         asked, _ = choose(request.fabric, 0)
         _check_fabric(asked, workloads, modes)
+        check_real(asked, modes, request.collectives)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
     found = probe(list(workloads), request.device, _ranks_here(request.fabric))
@@ -169,6 +172,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
             request.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
         ),
         compress=compress,
+        collectives=request.collectives,
     )
     return run, found, notes
 
@@ -259,7 +263,7 @@ def execute(request: RunRequest, console: Console) -> Result:
             error = caught
         except KeyboardInterrupt:
             error = Interrupted("interrupted")
-        described = fabric.describe(run.backend)
+        described = fabric.describe(backend_of(run))
         frame = Frame(command, environment.capture(found.environment_facts()), described, records)
         frame.emulated = fabric.emulated
         frame.warnings += [*warnings, *fabric.warnings, *course.warnings]

@@ -36,6 +36,7 @@ from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
+from xbench.runtime.carried import Carried
 from xbench.runtime.gpu_watch import GpuWatch
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
@@ -109,6 +110,8 @@ class Rank:
             said = PLAIN if self.run.gloo_threads == "plain" else NOTE if favour_gloo_threads() else None
             if said is not None and self.rank == 0:
                 self.journal.write("remark", message=said)
+        self.carried = Carried(self)
+        self.group = self.carried.group
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         self.snapshot = parity.Snapshot(self.workload)
@@ -186,6 +189,7 @@ class Rank:
                 continue
             begin_s = time.monotonic()
             plan = profile_job(self)
+            self.carried.rest()
             self.gpu.report(begin_s, time.monotonic(), mode=None)
             if self.rank == 0:
                 part = self.directory / f".plan{job}.part"
@@ -222,7 +226,7 @@ class Rank:
             self.workload.model,
             self.workload.optimizer,
             buckets=plan.buckets.get(mode.carrier),
-            group=self.group,
+            group=self.carried.group_of(mode),
             wait="step",
             unused_parameters=plan.unused_parameters,
             copies=self.run.copies,
@@ -230,7 +234,7 @@ class Rank:
             parts=plan.parts.get(mode.carrier),
             options=dict(mode.options),
         )
-        handle = schedule().attach(setup)
+        handle = self.carried.attached(mode, lambda: schedule().attach(setup))
         if handle.engine is not None:
             handle.engine.note = self.note
             if self.ranges.on:

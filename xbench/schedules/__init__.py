@@ -5,7 +5,9 @@ the devices; the gradients of each job are carried by a single-job mode, its car
 
 Facts of an entry: `planned` (its buckets come from a planner), `synchronous` False (it does not train the network that
 DDP trains, so the correctness gate leaves it out), `options` ('module:function' that is given (text, options) and
-returns the checked options by name; it must not import torch), `paired` and `carrier`.
+returns the checked options by name; it must not import torch), `obstacle` ('module:function' that returns why the mode
+cannot run here, in half a sentence, or None; it must not import torch either) and `remedy` (the command that mends it),
+`paired` and `carrier`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,14 @@ MODES.add(
     "xbench.schedules.auto:Auto",
     "the best plan of a search that knows what traffic costs compute",
     planned=True,
+)
+MODES.add(
+    "horovod",
+    "xbench.schedules.horovod:Horovod",
+    "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
+    options="xbench.horovod.options:checked",
+    obstacle="xbench.horovod.available:obstacle",
+    remedy="make horovod",
 )
 MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
 MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
@@ -63,6 +73,16 @@ def parse_mode(text: str) -> ModeSpec:
         raise unknown(f"carrier for {name}", carrier, singles, listing="xbench modes")
     chosen = carrier or entry.facts["carrier"]
     return ModeSpec(text=f"{name}:{chosen}" if colon else name, name=name, carrier=chosen, paired=True)
+
+
+def obstacle(name: str) -> str | None:
+    """Why the single-job mode of this name cannot run here, in half a sentence, or None."""
+    facts = MODES.entry(name).facts
+    if "obstacle" not in facts:
+        return None
+    module, _, function = facts["obstacle"].partition(":")
+    why: str | None = getattr(importlib.import_module(module), function)()
+    return why
 
 
 def _canonical(name: str, options: dict[str, str]) -> str:
