@@ -12,6 +12,9 @@ from importlib import metadata
 from pathlib import Path
 
 VERSION = "0.28.1"
+LOCAL_VERSION = "xbench"
+"""After the version's '+': one that `xbench.horovod.build` has built."""
+
 INSTALL = "make horovod"
 
 
@@ -24,6 +27,11 @@ def folder() -> Path | None:
 def version() -> str | None:
     """Of the Horovod that is installed, or None."""
     return _version("horovod") if folder() is not None else None
+
+
+def ours() -> bool:
+    """Whether it is one that `xbench.horovod.build` built, which can be initialised again with other settings."""
+    return (version() or "").partition("+")[2] == LOCAL_VERSION
 
 
 def built_against() -> str | None:

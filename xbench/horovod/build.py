@@ -3,9 +3,11 @@
     python -m xbench.horovod.build [--rebuild] [--wheel-only] [--log FILE]
 
 Horovod's last release (0.28.1, of 2023) asks for C++14, and today's torch headers need C++20, so two lines of its CMake
-files are changed; nothing else of it is. With Gloo for CPUs and its own launcher's rendezvous, without MPI. A torch of
-CUDA brings CUDA into the build, which needs nvcc; where there is no nvcc, that one line is left out as well, and
-Horovod then averages on CPUs alone. NCCL is built in where a GPU and NCCL's headers are.
+files are changed. A third change lets it be initialised again: once HOROVOD_FUSION_THRESHOLD or HOROVOD_CYCLE_TIME was
+set, its second `init` writes beyond the end of a vector. Nothing that runs in a step is touched; the version says that
+it is this build (0.28.1+xbench). With Gloo for CPUs and its own launcher's rendezvous, without MPI. A torch of CUDA
+brings CUDA into the build, which needs nvcc; where there is no nvcc, that one line is left out as well, and Horovod
+then averages on CPUs alone. NCCL is built in where a GPU and NCCL's headers are.
 
 The wheel is kept in $XBENCH_CACHE/horovod, else $XDG_CACHE_HOME/xbench/horovod, else ~/.cache/xbench/horovod, in a
 folder named after everything that it depends on, and installed from there the next time. About 5 minutes on two cores.
@@ -29,7 +31,7 @@ from importlib import metadata
 from pathlib import Path
 
 from xbench.errors import RunError, UsageError, XbenchError
-from xbench.horovod.available import VERSION
+from xbench.horovod.available import LOCAL_VERSION, VERSION
 
 NEEDED = ("setuptools", "cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 """What Horovod's setup, and Horovod itself, import."""
@@ -39,6 +41,13 @@ STANDARD = 20
 CUDA_HOME = Path("/usr/local/cuda")
 NO_CUDA = ("elseif (Pytorch_CUDA AND NOT HAVE_CUDA)\n    add_cuda()\n", "")
 """In horovod/torch/CMakeLists.txt: what brings in CUDA because torch has it."""
+
+AGAIN = (
+    "  } else {\n    Eigen::VectorXd v = TunableParameter::BestValue();\n    v[index_[variable]] = value;\n",
+    "  } else if (fixed_values_.find(variable) != fixed_values_.end()) {\n    fixed_values_[variable] = value;\n"
+    "  } else {\n    Eigen::VectorXd v = TunableParameter::BestValue();\n    v[index_[variable]] = value;\n",
+)
+"""In horovod/common/parameter_manager.cc: a fixed value is no longer in the vector that a later `init` writes to."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,12 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def patch(source: Path, *, cuda: bool) -> None:
-    """Make Horovod's CMake files build against today's torch. Raises RunError when they are not the known ones."""
+    """Make Horovod build against today's torch. Raises RunError when its sources are not the known ones."""
+    manager = source / "horovod" / "common" / "parameter_manager.cc"
+    text = manager.read_text(encoding="utf-8")
+    if text.count(AGAIN[0]) != 1:
+        raise RunError(f"Horovod's {manager.name} is not the one that {VERSION} has")
+    manager.write_text(text.replace(*AGAIN), encoding="utf-8")
     for name in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt"):
         file = source / name
         text = file.read_text(encoding="utf-8")
@@ -149,6 +163,7 @@ def check_tools() -> None:
 def build(what: Target, into: Path, log: Path) -> Path:
     """Download, patch and build; the wheel lies in `into`. Raises UsageError and RunError."""
     check_tools()
+    env = what.environment(os.environ)
     missing = [name for name in NEEDED if not installed(name)]
     if shutil.which("cmake") is None and not (Path(sys.executable).parent / "cmake").exists():
         missing.append("cmake")
@@ -161,7 +176,7 @@ def build(what: Target, into: Path, log: Path) -> Path:
         folder = Path(scratch)
         say(f"downloading Horovod {VERSION}")
         words = ["download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation", "--dest", scratch]
-        pip([*words, f"horovod=={VERSION}"], log, what=f"Horovod {VERSION} could not be downloaded", env=what)
+        pip([*words, f"horovod=={VERSION}"], log, what=f"Horovod {VERSION} could not be downloaded", env=env)
         (archive,) = folder.glob(f"horovod-{VERSION}.tar.gz")
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
@@ -174,7 +189,7 @@ def build(what: Target, into: Path, log: Path) -> Path:
             ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)],
             log,
             what=f"Horovod {VERSION} could not be built against torch {what.torch}",
-            env=what,
+            env=env | {"HOROVOD_LOCAL_VERSION": LOCAL_VERSION},
         )
         (wheel,) = wheels.glob("horovod-*.whl")
         into.mkdir(parents=True, exist_ok=True)
@@ -185,7 +200,7 @@ def build(what: Target, into: Path, log: Path) -> Path:
         return kept
 
 
-def pip(words: Sequence[str], log: Path, *, what: str, env: Target | None = None) -> None:
+def pip(words: Sequence[str], log: Path, *, what: str, env: Mapping[str, str] | None = None) -> None:
     """Run pip with its output in `log`. Raises RunError: `what`, and pip's own last error."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
     with open(log, "ab") as stream:
@@ -197,7 +212,7 @@ def pip(words: Sequence[str], log: Path, *, what: str, env: Target | None = None
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                env=env.environment(os.environ) if env is not None else None,
+                env=dict(env) if env is not None else None,
                 timeout=BUILD_S,
                 check=False,
             )
@@ -241,7 +256,7 @@ def run(*, rebuild: bool = False, wheel_only: bool = False, log: Path | None = N
     log = log or Path(tempfile.gettempdir()) / f"xbench-horovod-{os.getuid()}.log"
     log.write_bytes(b"")
     kept = cache_folder() / what.folder
-    wheels = [] if rebuild else sorted(kept.glob(f"horovod-{VERSION}-*.whl"))
+    wheels = [] if rebuild else sorted(kept.glob(f"horovod-{VERSION}+{LOCAL_VERSION}-*.whl"))
     wheel = wheels[0] if wheels else build(what, kept, log)
     if wheel_only:
         return wheel

@@ -118,8 +118,8 @@ def environment(
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_GLOO_IFACE": environ.get("GLOO_SOCKET_IFNAME"),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(PATIENCE_S),
-        "HOROVOD_FUSION_THRESHOLD": str(round(settings.fusion_mib * 1024**2)),
-        "HOROVOD_CYCLE_TIME": f"{settings.cycle_ms:g}",
+        "HOROVOD_FUSION_THRESHOLD": None if settings == Settings() else str(round(settings.fusion_mib * 1024**2)),
+        "HOROVOD_CYCLE_TIME": None if settings == Settings() else f"{settings.cycle_ms:g}",
     }
 
 

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import RunError, UsageError
-from xbench.horovod.available import INSTALL, built_against, folder, mismatch, obstacle
+from xbench.horovod.available import INSTALL, built_against, folder, mismatch, obstacle, ours
 from xbench.horovod.options import Place, Settings, environment
 
 SERVER = (sys.executable, "-m", "xbench.horovod.rendezvous")
@@ -113,6 +113,11 @@ class World:
         hvd: Any = None
         try:
             hvd = loaded()
+            if settings != Settings() and not ours():
+                raise UsageError(
+                    f"this Horovod cannot be initialised twice where its settings are not its defaults: {INSTALL} "
+                    "builds one that can"
+                )
         except Exception as error:
             failure = error
         if hvd is not None and self.settings is None and hvd.is_initialized():

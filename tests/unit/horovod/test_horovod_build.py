@@ -17,13 +17,17 @@ TORCH_PART = "elseif (Pytorch_CUDA AND NOT HAVE_CUDA)\n    add_cuda()\nendif()\n
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     (tmp_path / "horovod" / "torch").mkdir(parents=True)
+    (tmp_path / "horovod" / "common").mkdir()
+    (tmp_path / "horovod" / "common" / "parameter_manager.cc").write_text(f"{{\n{build.AGAIN[0]}}}\n")
     (tmp_path / "CMakeLists.txt").write_text("set(CMAKE_CXX_STANDARD 14)\nset(CMAKE_CXX_STANDARD_REQUIRED ON)\n")
     (tmp_path / "horovod" / "torch" / "CMakeLists.txt").write_text(TORCH_PART)
     return tmp_path
 
 
-def test_two_lines_are_changed(source: Path) -> None:
+def test_three_lines_are_changed(source: Path) -> None:
     patch(source, cuda=True)
+    manager = (source / "horovod" / "common" / "parameter_manager.cc").read_text()
+    assert manager == f"{{\n{build.AGAIN[1]}}}\n"
     assert (source / "CMakeLists.txt").read_text() == (
         "set(CMAKE_CXX_STANDARD 20)\nset(CMAKE_CXX_STANDARD_REQUIRED ON)\n"
     )
@@ -36,6 +40,17 @@ def test_without_nvcc_a_torch_of_cuda_brings_none_in(source: Path) -> None:
 
 
 def test_other_sources_are_refused(source: Path) -> None:
+    with pytest.raises(RunError, match="parameter_manager.cc is not the one that 0.28.1 has"):
+        patch_twice(source)
+
+
+def patch_twice(source: Path) -> None:
+    patch(source, cuda=True)
+    (source / "horovod" / "common" / "parameter_manager.cc").write_text("")
+    patch(source, cuda=True)
+
+
+def test_a_newer_standard_is_refused(source: Path) -> None:
     (source / "CMakeLists.txt").write_text("set(CMAKE_CXX_STANDARD 17)\n")
     with pytest.raises(RunError, match="nothing in it asks for C\\+\\+14"):
         patch(source, cuda=True)
@@ -62,7 +77,7 @@ def test_a_wheel_is_kept_by_what_it_depends_on() -> None:
 
 def test_a_kept_wheel_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XBENCH_CACHE", str(tmp_path))
-    wheel = tmp_path / "horovod" / build.target().folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+    wheel = tmp_path / "horovod" / build.target().folder / "horovod-0.28.1+xbench-cp311-cp311-linux_x86_64.whl"
     wheel.parent.mkdir(parents=True)
     wheel.touch()
     monkeypatch.setattr(build, "build", lambda *_: pytest.fail("built"))
