@@ -247,7 +247,10 @@ def check_import() -> None:
     done = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=300, check=False)
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise RunError(f"Horovod was installed and does not load: {said}", hint="python -m xbench.horovod.build --rebuild builds it anew")
+        raise RunError(
+            f"Horovod was installed and does not load: {said}",
+            hint="python -m xbench.horovod.build --rebuild builds it anew",
+        )
 
 
 def run(*, rebuild: bool = False, wheel_only: bool = False, log: Path | None = None) -> Path:

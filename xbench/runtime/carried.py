@@ -86,8 +86,6 @@ class Carried:
         return self._over_horovod and mode.carrier not in OTHERS
 
 
-
-
 def _favour(threads: list[int]) -> None:
     """Horovod's own thread before its Gloo's event loop, as torch's threads are (`schedules.gloo_threads`).
 

@@ -36,7 +36,18 @@ from xbench.runtime.progress import Progress, stamp
 from xbench.runtime.shortage import Shortages
 from xbench.runtime.unavailable import backend_of, check_available, check_real
 from xbench.schedules.copies import chosen_copies
-from xbench.spec import Collectives, Compress, Copies, DeviceType, Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import (
+    Collectives,
+    Compress,
+    Copies,
+    DeviceType,
+    Effort,
+    FabricSpec,
+    GlooThreads,
+    ModeSpec,
+    RunSpec,
+    WorkloadSpec,
+)
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2

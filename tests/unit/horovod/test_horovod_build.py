@@ -40,7 +40,7 @@ def test_without_nvcc_a_torch_of_cuda_brings_none_in(source: Path) -> None:
 
 
 def test_other_sources_are_refused(source: Path) -> None:
-    with pytest.raises(RunError, match="parameter_manager.cc is not the one that 0.28.1 has"):
+    with pytest.raises(RunError, match=r"parameter_manager\.cc is not the one"):
         patch_twice(source)
 
 
@@ -100,7 +100,7 @@ def test_no_compiler_is_one_sentence(
 def test_no_registry_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     words = ["download", "--no-index", "--no-deps", "--dest", str(tmp_path), "horovod==0.28.1"]
-    with pytest.raises(RunError, match="no Horovod: .*horovod==0.28.1") as caught:
+    with pytest.raises(RunError, match=r"no Horovod: .*horovod==0\.28\.1") as caught:
         build.pip(words, tmp_path / "log", what="no Horovod")
     assert caught.value.hint == f"see {tmp_path / 'log'}"
 
@@ -108,7 +108,7 @@ def test_no_registry_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("a\nx.h:4:2: error: #error C++20 or later\nx.h:9: error: other\nERROR: Failed", "x.h:4:2: error: #error C++20 or later"),
+        ("a\nx.h:4: error: #error C++20\nx.h:9: error: other\nERROR: Failed", "x.h:4: error: #error C++20"),
         ("CMake Error at CMakeLists.txt:3\nERROR: Failed building wheel", "CMake Error at CMakeLists.txt:3"),
         ("WARNING: x\nERROR: No matching distribution found for horovod", "No matching distribution found for horovod"),
         ("this and\nthat", "that"),
