@@ -1,6 +1,7 @@
 # make compare   which schedule is fastest for resnet50 on this machine (sets everything up the first time)
 # make test      lint, types, import contracts and all tests (sets everything up the first time)
 # make lint      the first three of those
+# make horovod   build Horovod against this torch, for its mode and --backend horovod (5 minutes, then kept in ~/.cache)
 # make gpu       everything that only a GPU can say, in ten minutes, into results/gpu (installs nothing)
 # make clean     remove .venv and caches; results stay
 #
@@ -15,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet 
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
-.PHONY: compare test lint gpu clean
+.PHONY: compare test lint gpu horovod clean
 
 compare: $(VENV)/.installed
 	@$(BIN)/xbench compare --modes $(MODES)
@@ -27,6 +28,10 @@ test: lint
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
 gpu:
 	$(GPU_PYTHON) -m pytest tests/gpu -s -p no:cacheprovider
+
+# Needs g++ and make, and nvcc where Horovod is to average on GPUs; pip gets the rest.
+horovod: | $(VENV)/.installed
+	@$(BIN)/python -m xbench.horovod.build
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

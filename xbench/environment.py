@@ -23,7 +23,7 @@ import psutil
 
 from xbench.records import Environment
 
-LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic")
+LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic", "horovod")
 BUSY_SHARE = 0.5
 """A process that uses more than this share of a core disturbs a measurement."""
 

@@ -26,6 +26,7 @@ GlooThreads = Literal["first", "plain"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
+Collectives = Literal["torch", "horovod"]
 
 
 class WorkloadSpec(Spec):
@@ -135,6 +136,7 @@ class RunSpec(Spec):
     )
     compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
     overlap: Overlap = Field(default="backward", description="what gradients may overlap under `auto`")
+    collectives: Collectives = Field(default="torch", description="whose all-reduce carries the schedules of ours")
 
     @property
     def backend(self) -> str:

@@ -66,6 +66,7 @@ def compare(
     nvtx: bool,
     copies: str | None,
     compress: str | None,
+    collectives: str,
 ) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
@@ -98,6 +99,7 @@ def compare(
         copies=copies,  # type: ignore[arg-type]
         compress=compress,  # type: ignore[arg-type]
         overlap=overlap,  # type: ignore[arg-type]
+        collectives=collectives,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to)
 

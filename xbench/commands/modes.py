@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xbench.schedules import MODES
+from xbench.schedules import MODES, obstacle
 
 
 @click.command(name="modes", short_help="List the schedules and paired modes that compare takes.")
@@ -20,4 +20,6 @@ def modes() -> None:
         for entry in entries:
             if bool(entry.facts.get("paired")) is paired:
                 carrier = f" (carried by {entry.facts['carrier']})" if paired else ""
-                click.echo(f"  {entry.name:<{width}}  {entry.summary}{carrier}")
+                why = obstacle(entry.name)
+                missing = f" [unavailable: {why}; {entry.facts['remedy']}]" if why else ""
+                click.echo(f"  {entry.name:<{width}}  {entry.summary}{carrier}{missing}")

@@ -120,12 +120,14 @@ def _compress(context: click.Context, parameter: click.Parameter, value: str) ->
 
 
 def carry_options(command: F) -> F:
-    """`--copies --compress`: None is the fastest way for the backend, and gradients as they are."""
+    """`--copies --compress --backend`: None is the fastest way for the backend, and gradients as they are."""
     return _all(
         click.option("--copies", type=click.Choice(["views", "coalesced", "fused"]),
                      help="How gradients get into a collective and back.  [default: views]"),
         click.option("--compress", type=click.Choice(["none", "bf16"]), callback=_compress, default="none",
                      show_default=True, help="What fp32 gradients travel as, in every mode."),
+        click.option("--backend", "collectives", type=click.Choice(["torch", "horovod"]), default="torch",
+                     show_default=True, help="Whose all-reduce carries our schedules; DDP keeps torch's."),
     )(command)  # fmt: skip
 
 

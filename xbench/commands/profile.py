@@ -38,6 +38,7 @@ def profile(
     nvtx: bool,
     copies: str | None,
     compress: str | None,
+    collectives: str,
 ) -> int:
     """Time every layer of a training step, fit the network, plan schedules.
 
@@ -65,5 +66,6 @@ def profile(
         nvtx=nvtx,
         copies=copies,  # type: ignore[arg-type]
         compress=compress,  # type: ignore[arg-type]
+        collectives=collectives,  # type: ignore[arg-type]
     )
     return run_and_render(request, json_to, all_layers=all_layers)

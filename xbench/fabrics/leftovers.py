@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xbench.fabrics import links
+from xbench.fabrics import host_names, links
 
 KILL_WAIT_S = 3.0
 
@@ -84,6 +84,10 @@ def clean(everything: bool = False, folder: Path | None = None) -> Cleaned:
         done.killed += remove(name)
         done.removed.append(name)
     kept = {name.partition("-")[0] for name in done.kept}
+    for name in host_names.left():
+        match = links.NAMESPACE.fullmatch(name)
+        if name not in done.kept and match is not None and not owner_lives(match["run"], folder):
+            host_names.take(name)
     for path in folder.glob("??????.json"):
         if f"xb{path.stem}" not in kept and not owner_lives(path.stem, folder):
             path.unlink(missing_ok=True)
@@ -103,4 +107,5 @@ def remove(name: str, sleep: Callable[[float], None] = time.sleep) -> list[int]:
                 killed.add(pid)
         sleep(0.02)
     links.remove_namespace(name)
+    host_names.take(name)
     return sorted(killed)

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from xbench.errors import FabricError, SpecError
-from xbench.fabrics import leftovers, links
+from xbench.fabrics import host_names, leftovers, links
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
 from xbench.fabrics.interrupts import interrupts_held
@@ -94,7 +94,11 @@ class ShapedFabric(Fabric):
                 HostSlot(
                     index=host,
                     name=name,
-                    prefix=(links.tool("ip") or "ip", "netns", "exec", name, *pinned(cores, links.tool("taskset"))),
+                    prefix=(
+                        *(links.tool("ip") or "ip", "netns", "exec", name),
+                        *host_names.give(name, links.address(host)),
+                        *pinned(cores, links.tool("taskset")),
+                    ),
                     address=links.address(host),
                     interface=links.INTERFACE,
                     cores=cores,

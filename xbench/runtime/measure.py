@@ -53,6 +53,9 @@ SAME_SPEED = 0.02
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
 FEWEST_UNDER_LOAD = 2
+UNPLANNED = {"horovod": "ddp"}
+"""What decides on its buckets while it runs has no plan; for how long its steps may take, this mode's will do."""
+
 UNDER_LOAD_S = 60.0
 """Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
 
@@ -227,8 +230,15 @@ def job_plan(
     curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
     pace = queue_s_per_byte(contention)
     lower = bounds(step.gradients, curve, compute_s=compute_s, queue_s_per_byte=pace, **step.parts)
+    plans = {**plans, **{name: plans[other] for name, other in UNPLANNED.items() if other in plans}}
+    event = {
+        "cost_model": cost.model_dump() if cost is not None else None,
+        "contention": contention.model_dump() if contention is not None else None,
+        "plans": {name: p.model_dump() for name, p in plans.items() if name not in UNPLANNED},
+        "bounds": lower.model_dump(),
+    }
     plan = JobPlan(
-        buckets={name: None if name in ("ddp", "compute") else p.buckets for name, p in plans.items()},
+        buckets={name: None if name in ("ddp", "compute", *UNPLANNED) else p.buckets for name, p in plans.items()},
         step_s={name: p.predicted_step_s for name, p in plans.items()},
         exposed_s={name: p.predicted_exposed_s for name, p in plans.items()},
         link_s={name: float(sum(curve(float(nbytes)) for nbytes in p.bucket_bytes)) for name, p in plans.items()},
@@ -236,12 +246,6 @@ def job_plan(
         parts={name: p.parts for name, p in plans.items() if p.parts is not None},
         carriers={name: p.carrier for name, p in plans.items() if p.carrier is not None},
     )
-    event = {
-        "cost_model": cost.model_dump() if cost is not None else None,
-        "contention": contention.model_dump() if contention is not None else None,
-        "plans": {name: p.model_dump() for name, p in plans.items()},
-        "bounds": lower.model_dump(),
-    }
     return plan, event
 
 

@@ -37,8 +37,10 @@ from xbench.runtime.launch import AuxiliaryCommand, Outcome, launch
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
 from xbench.runtime.shortage import Shortages
+from xbench.runtime.unavailable import backend_of, check_available, check_real
 from xbench.schedules.copies import chosen_copies
 from xbench.spec import (
+    Collectives,
     Compress,
     Copies,
     DeviceType,
@@ -77,6 +79,7 @@ class RunRequest:
     compress: Compress | None = None
     overlap: Overlap = "backward"
     """Whether `auto` may let gradients travel on into the next forward pass."""
+    collectives: Collectives = "torch"
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
@@ -131,11 +134,12 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     workloads, modes = check_request(request)
     _check_nvtx(request.nvtx, request.device)
     chosen_copies(request.copies, "", request.compress)
-    notes: list[str] = []
+    notes = check_available(modes, request.collectives, request.compress)
     if request.fabric.name != "auto":
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
         asked, _ = _chosen(request.fabric, 0, len(workloads))
         _check_fabric(asked, workloads, modes)
+        check_real(asked, modes, request.collectives)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
     found = probe(list(workloads), request.device, _ranks_here(request.fabric, len(workloads)))
@@ -199,6 +203,7 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
         ),
         compress=compress,
         overlap=request.overlap,
+        collectives=request.collectives,
     )
     return run, found, notes
 
@@ -317,7 +322,7 @@ def execute(request: RunRequest, console: Console) -> Result:
             error = caught
         except KeyboardInterrupt:
             error = Interrupted("interrupted")
-        described = fabric.describe(run.backend)
+        described = fabric.describe(backend_of(run))
         frame = Frame(command, environment.capture(found.environment_facts()), described, records)
         frame.emulated = fabric.emulated
         frame.warnings += [*warnings, *fabric.warnings, *course.warnings]

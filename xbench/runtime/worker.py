@@ -37,6 +37,7 @@ from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
 from xbench.runtime.board import Board, FolderBoard, StoreBoard
+from xbench.runtime.carried import Carried
 from xbench.runtime.gpu_watch import GpuWatch
 from xbench.runtime.journal import Journal
 from xbench.runtime.measure import profile_job
@@ -128,6 +129,8 @@ class Rank:
             said = PLAIN if self.run.gloo_threads == "plain" else NOTE if favour_gloo_threads() else None
             if said is not None and self.rank == 0:
                 self.journal.write("remark", message=said)
+        self.carried = Carried(self)
+        self.group = self.carried.group
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         self.snapshot = parity.Snapshot(self.workload)
@@ -205,6 +208,7 @@ class Rank:
                 continue
             begin_s = time.monotonic()
             plan = profile_job(self)
+            self.carried.rest()
             self.gpu.report(begin_s, time.monotonic(), mode=None)
             if self.rank == 0:
                 self.board.put(f"plan{job}.json", plan.model_dump_json())
@@ -232,7 +236,7 @@ class Rank:
             self.workload.model,
             self.workload.optimizer,
             buckets=plan.buckets.get(mode.carrier),
-            group=self.group,
+            group=self.carried.group_of(mode),
             wait="step",
             unused_parameters=plan.unused_parameters,
             copies=self.run.copies,
@@ -241,7 +245,7 @@ class Rank:
             options=dict(mode.options),
             backward_s=plan.backward_s or None,
         )
-        handle = schedule().attach(setup)
+        handle = self.carried.attached(mode, lambda: schedule().attach(setup))
         if handle.engine is not None:
             handle.engine.note = self.note
             if self.ranges.on:

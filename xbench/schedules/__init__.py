@@ -7,7 +7,9 @@ Facts of an entry: `planned` (its buckets come from a planner), `synchronous` Fa
 DDP trains, so the correctness gate leaves it out), `options` ('module:function' that is given (text, options) and
 returns the checked options by name; it must not import torch), `next_forward` (its updates are put off into the next
 forward pass), `gradients` "partial" (all ranks train one network, by gradients that are not DDP's), `cycle`
-('module:function' from checked options to the number of steps after which steps repeat), `paired` and `carrier`.
+('module:function' from checked options to the number of steps after which steps repeat), `obstacle` ('module:function'
+that returns why the mode cannot run here, in half a sentence, or None; it must not import torch either) and `remedy`
+(the command that mends it), `paired` and `carrier`.
 """
 
 from __future__ import annotations
@@ -59,6 +61,14 @@ MODES.add(
     options="xbench.planning.partial:options",
     cycle="xbench.planning.partial:cycle",
 )
+MODES.add(
+    "horovod",
+    "xbench.schedules.horovod:Horovod",
+    "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
+    options="xbench.horovod.options:checked",
+    obstacle="xbench.horovod.available:obstacle",
+    remedy="make horovod",
+)
 MODES.add("sequential", "", "two jobs one after the other, each with the devices to itself", paired=True, carrier="ddp")
 MODES.add("concurrent", "", "two jobs at once, without turns", paired=True, carrier="ddp")
 MODES.add(
@@ -103,6 +113,16 @@ def cycle_of(mode: ModeSpec) -> int:
     module, _, function = named.partition(":")
     steps: int = getattr(importlib.import_module(module), function)(dict(mode.options))
     return steps
+
+
+def obstacle(name: str) -> str | None:
+    """Why the single-job mode of this name cannot run here, in half a sentence, or None."""
+    facts = MODES.entry(name).facts
+    if "obstacle" not in facts:
+        return None
+    module, _, function = facts["obstacle"].partition(":")
+    why: str | None = getattr(importlib.import_module(module), function)()
+    return why
 
 
 def _canonical(name: str, options: dict[str, str]) -> str:

@@ -110,6 +110,17 @@ class Handle:
         context: AbstractContextManager[None] = inner() if inner is not None else nullcontext()
         return context
 
+    def at_detach(self, call: Callable[[], None]) -> None:
+        """Call this too when the schedule is detached, after everything else."""
+        before = self._on_detach
+
+        def both() -> None:
+            if before is not None:
+                before()
+            call()
+
+        self._on_detach = both
+
     def detach(self) -> None:
         """Remove every hook; the model is as it was before `attach`, gradients kept. Safe to call twice."""
         self.finish()

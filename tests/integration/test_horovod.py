@@ -1,0 +1,105 @@
+"""Horovod for real: its own optimizer, our schedules over its collectives, on local and on shaped ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typed_commands import NETNS, TINY, left_behind, only_record, xbench
+
+from xbench.horovod import available
+from xbench.records import Comparison
+
+RANKS = Path(__file__).parent / "ranks" / "horovod_steps.py"
+SCENARIOS = (
+    "its_own_optimizer", "our_schedules_over_it", "settings_change", "detach_leaves_nothing", "refusals",
+)  # fmt: skip
+HERE = available.obstacle() is None
+pytestmark = pytest.mark.integration
+NEEDS_HOROVOD = pytest.mark.skipif(not HERE, reason=f"{available.obstacle()}: {available.INSTALL} builds it")
+
+
+@pytest.fixture(scope="module")
+def output() -> str:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(RANKS)]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=280, env=env)
+    return done.stdout + done.stderr
+
+
+@NEEDS_HOROVOD
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_it_trains_what_a_hand_written_average_trains(output: str, scenario: str) -> None:
+    for rank in (0, 1):
+        assert f"{rank} {scenario}: ok" in output, output[-3000:]
+
+
+def compared(folder: Path, modes: str, fabric: str, *more: str, workloads: tuple[str, ...] = (TINY,)) -> Comparison:
+    done = xbench("compare", *workloads, "--modes", modes, "--fabric", fabric, "--launches", "1", "--rounds", "2",
+                  "--steps", "3", "--output", str(folder), *more)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(folder)
+    assert isinstance(record, Comparison)
+    assert left_behind() == ""
+    return record
+
+
+def passed(record: Comparison) -> dict[str, bool]:
+    return {name: mode.parity.ok for name, mode in record.modes.items() if mode.parity is not None}
+
+
+@NEEDS_HOROVOD
+def test_two_settings_and_ddp_in_one_comparison(tmp_path: Path) -> None:
+    modes = "ddp,horovod,horovod:fusion=32,cycle=5"
+    record = compared(tmp_path, modes, "local:ranks=2")
+    assert passed(record) == {"ddp": True, "horovod": True, "horovod:fusion=32,cycle=5": True}
+    assert any(note.startswith(f"Horovod {available.version()}, built against torch") for note in record.fabric.notes)
+    assert record.environment.facts["horovod"] == available.version()
+
+
+@NEEDS_HOROVOD
+@NETNS
+@pytest.mark.netns
+def test_on_shaped_links_it_finds_its_hosts(tmp_path: Path) -> None:
+    record = compared(tmp_path, "ddp,horovod", "shaped:hosts=2,rate=1gbit")
+    assert passed(record) == {"ddp": True, "horovod": True}
+    assert not [entry for entry in Path("/etc/netns").glob("xb*")]
+
+
+@NEEDS_HOROVOD
+def test_our_schedules_over_its_collectives(tmp_path: Path) -> None:
+    record = compared(tmp_path, "compute,ddp,wfbp,optimal,horovod", "local:ranks=2", "--backend", "horovod")
+    assert passed(record) == {"ddp": True, "wfbp": True, "optimal": True, "horovod": True}
+    assert record.run.collectives == "horovod"
+    assert record.fabric.backend == "horovod (gloo)"
+    assert record.cost_model is not None
+    assert record.cost_model.backend == "horovod"
+
+
+@NEEDS_HOROVOD
+def test_two_jobs_have_a_horovod_each(tmp_path: Path) -> None:
+    modes = "sequential:horovod,crossover,crossover:horovod"
+    record = compared(tmp_path, modes, "local:ranks=2", "--backend", "horovod")
+    assert passed(record) == {"sequential:horovod": True, "crossover": True, "crossover:horovod": True}
+
+
+def test_where_it_is_missing_the_other_modes_run(tmp_path: Path) -> None:
+    """A package of that name, built against a torch that is not here, stands before any other."""
+    place = tmp_path / "first" / "horovod"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("")
+    (place / "metadata.json").write_text('{"pytorch": "1.0.0"}')
+    before = os.environ.get("PYTHONPATH")
+    words = ["-m", "xbench", "compare", TINY, "--modes", "ddp,horovod", "--fabric", "local:ranks=2", "--launches", "1",
+             "--rounds", "2", "--steps", "3", "--output", str(tmp_path / "runs")]  # fmt: skip
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(place.parent), *filter(None, [before])])}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240, env=env)
+    assert done.returncode == 1, done.stderr[-3000:]
+    record = only_record(tmp_path / "runs")
+    assert isinstance(record, Comparison)
+    assert record.modes["ddp"].status == "ok"
+    assert record.modes["horovod"].status == "failed"
+    assert (record.modes["horovod"].error or "").startswith("Horovod was built against torch 1.0.0, and torch ")

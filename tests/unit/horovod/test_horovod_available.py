@@ -1,0 +1,107 @@
+"""Horovod that is missing, or of another torch, is told apart without importing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xbench.commands.modes import modes as modes_command
+from xbench.errors import SpecError
+from xbench.horovod import available
+from xbench.runtime.unavailable import check_available, check_real
+from xbench.schedules import parse_modes
+from xbench.spec import FabricSpec
+
+MISSING = "Horovod is not installed"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Horovod that says it was built against torch 2.11.0."""
+    place = tmp_path / "horovod"
+    place.mkdir()
+    (place / "__init__.py").write_text("raise AssertionError('imported')")
+    (place / "metadata.json").write_text('{\n"pytorch": "2.11.0+cu128",\n}')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return place
+
+
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "folder", lambda: None)
+
+
+def versions(monkeypatch: pytest.MonkeyPatch, torch: str) -> None:
+    monkeypatch.setattr(available, "_version", {"torch": torch, "horovod": "0.28.1"}.get)
+
+
+def test_a_horovod_of_another_torch_is_named_with_both(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions(monkeypatch, "2.15.0")
+    assert available.folder() == package
+    assert available.obstacle() == "Horovod was built against torch 2.11.0, and torch 2.15.0 is installed"
+
+
+@pytest.mark.parametrize("torch", ["2.11.0", "2.11.0+cpu"])
+def test_a_horovod_of_this_torch_is_none(package: Path, monkeypatch: pytest.MonkeyPatch, torch: str) -> None:
+    versions(monkeypatch, torch)
+    assert available.obstacle() is None
+
+
+def test_a_horovod_that_does_not_say_is_tried(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (package / "metadata.json").unlink()
+    versions(monkeypatch, "2.15.0")
+    assert available.built_against() is None
+    assert available.obstacle() is None
+
+
+def test_a_folder_of_that_name_is_no_horovod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "horovod").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert available.folder() is None
+    assert available.obstacle() == MISSING
+
+
+@pytest.mark.usefixtures("missing")
+def test_the_list_of_modes_names_what_installs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    modes_command.main([], standalone_mode=False)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  horovod ")]
+    assert line.endswith("[unavailable: Horovod is not installed; make horovod]")
+
+
+@pytest.mark.usefixtures("missing")
+def test_the_other_modes_run() -> None:
+    assert check_available(parse_modes("compute,ddp,horovod"), "torch", None) == [
+        "mode horovod cannot run here: Horovod is not installed (make horovod builds it)"
+    ]
+    assert check_available(parse_modes("ddp,wfbp"), "torch", None) == []
+
+
+@pytest.mark.usefixtures("missing")
+@pytest.mark.parametrize("modes", ["horovod", "compute,horovod:cycle=5", "sequential:horovod,horovod"])
+def test_no_mode_that_could_run_is_an_error(modes: str) -> None:
+    with pytest.raises(SpecError, match=f"cannot run here: {MISSING}") as caught:
+        check_available(parse_modes(modes), "torch", None)
+    assert caught.value.hint == "make horovod builds it"
+
+
+@pytest.mark.usefixtures("missing")
+def test_the_backend_needs_it_too() -> None:
+    with pytest.raises(SpecError, match=f"--backend horovod: {MISSING}"):
+        check_available(parse_modes("ddp,wfbp"), "horovod", None)
+
+
+def test_the_backend_does_not_compress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "obstacle", lambda: None)
+    with pytest.raises(SpecError, match="sends gradients as they are, or as fp16, and not as bf16"):
+        check_available(parse_modes("wfbp"), "horovod", "bf16")
+
+
+def test_its_collectives_are_real() -> None:
+    emulated = FabricSpec(name="emulated", workers=64, rate="1gbit")
+    with pytest.raises(SpecError, match="mode 'crossover:horovod' sends by Horovod itself"):
+        check_real(emulated, parse_modes("ddp,crossover:horovod"), "torch")
+    with pytest.raises(SpecError, match="--backend horovod sends by Horovod itself"):
+        check_real(emulated, parse_modes("wfbp"), "horovod")
+    check_real(emulated, parse_modes("ddp,wfbp"), "torch")
+    check_real(FabricSpec(name="local", ranks=2), parse_modes("horovod"), "horovod")

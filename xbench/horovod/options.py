@@ -1,0 +1,128 @@
+"""What `horovod:fusion=32,cycle=5` may say, and the environment of a Horovod process: nothing here imports torch.
+
+Horovod reads its settings, and its place among the ranks, from environment variables when it is initialised. So two
+settings in one comparison need two initialisations; see `world`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xbench.errors import SpecError
+from xbench.spec import known_options
+
+FUSION_MIB, CYCLE_MS = 128.0, 1.0
+"""Horovod's own defaults."""
+
+LIMITS = {"fusion": (0.0, 4096.0), "cycle": (0.1, 1000.0)}
+UNITS = {"fusion": "MiB", "cycle": "ms"}
+PATIENCE_S = 3600
+"""How long Horovod's Gloo waits for data: long, because a rank that is silent is found by its journal."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How Horovod packs tensors: the fusion buffer [MiB], 0 for none, and the time of a cycle [ms]."""
+
+    fusion_mib: float = FUSION_MIB
+    cycle_ms: float = CYCLE_MS
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Settings:
+        """From checked options; what they leave out is Horovod's default."""
+        return cls(float(options.get("fusion", FUSION_MIB)), float(options.get("cycle", CYCLE_MS)))
+
+    def __str__(self) -> str:
+        fusion = f"a fusion buffer of {self.fusion_mib:g} MiB" if self.fusion_mib else "no fusion"
+        return f"{fusion}, a cycle of {self.cycle_ms:g} ms"
+
+
+UNFUSED = Settings(fusion_mib=0.0)
+"""Under our own schedules: a bucket of theirs is a collective, which Horovod must not pack with others."""
+
+
+def checked(text: str, options: dict[str, str]) -> dict[str, str]:
+    """The options of the mode `text`, `fusion` before `cycle`. Raises SpecError with the nearest right one."""
+    known_options(text, options, tuple(LIMITS))
+    found = {}
+    for key, (low, high) in LIMITS.items():
+        if key not in options:
+            continue
+        value, unit = options[key], UNITS[key]
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if number != number:
+            raise SpecError(f"{text!r}: {key}={value} is not a number of {unit}", hint=f"{low:g} to {high:g} {unit}")
+        if not low <= number <= high:
+            near = min(max(number, low), high)
+            raise SpecError(
+                f"{text!r}: {key}={value} is out of range {low:g} to {high:g} {unit}", hint=f"try {key}={near:g}"
+            )
+        found[key] = f"{number:g}"
+    return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank among the ranks of its job, as torchrun counts them: hosts have `local_size` ranks each."""
+
+    rank: int
+    size: int
+    local_size: int
+
+    @classmethod
+    def of(cls, rank: int, size: int, environ: Mapping[str, str]) -> Place:
+        """As the environment has it; where it does not say, or hosts are unequal, every rank is a host of its own."""
+        said = environ.get("LOCAL_WORLD_SIZE", "1")
+        local_size = int(said) if said.isdecimal() and int(said) > 0 else 1
+        return cls(rank, size, local_size if size % local_size == 0 else 1)
+
+    @property
+    def local_rank(self) -> int:
+        """Among the ranks of this host."""
+        return self.rank % self.local_size
+
+    @property
+    def cross_rank(self) -> int:
+        """Of the host, among the hosts."""
+        return self.rank // self.local_size
+
+    @property
+    def cross_size(self) -> int:
+        """Hosts."""
+        return self.size // self.local_size
+
+
+def environment(
+    place: Place, address: str, port: int, settings: Settings, environ: Mapping[str, str]
+) -> dict[str, str | None]:
+    """What Horovod's own launcher would set for this rank; None: not to be set.
+
+    `address` and `port` are its rendezvous server's. Collectives take the network device that `environ` names for
+    Gloo. Variables of Horovod that are in `environ` and not here (HOROVOD_LOG_LEVEL, say) are the user's own affair.
+    """
+    return {
+        "HOROVOD_RANK": str(place.rank),
+        "HOROVOD_SIZE": str(place.size),
+        "HOROVOD_LOCAL_RANK": str(place.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(place.local_size),
+        "HOROVOD_CROSS_RANK": str(place.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(place.cross_size),
+        "HOROVOD_HOSTNAME": host_name(place.cross_rank),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": environ.get("GLOO_SOCKET_IFNAME"),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(PATIENCE_S),
+        "HOROVOD_FUSION_THRESHOLD": None if settings == Settings() else str(round(settings.fusion_mib * 1024**2)),
+        "HOROVOD_CYCLE_TIME": None if settings == Settings() else f"{settings.cycle_ms:g}",
+    }
+
+
+def host_name(cross_rank: int) -> str:
+    """What a host is called in the rendezvous: Horovod's ranks call it by its number."""
+    return str(cross_rank)

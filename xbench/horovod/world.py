@@ -1,0 +1,192 @@
+"""Horovod in this process: up only while something is attached that uses it.
+
+Horovod's thread meets the other ranks' every cycle, a thousand times a second, whether or not there is anything to
+send. Beside another mode's block, or another job's turn at a device of its own, that would be a disturbance. So Horovod
+is initialised when a mode that needs it is attached and shut down when that is detached. That also lets two modes with
+different settings, which Horovod reads at initialisation, stand in one comparison.
+
+All ranks start it together: they agree on whether all can, rank 0's rendezvous server forgets the last meeting, and
+everyone learns its port through torch.distributed. Where the user's own script has initialised Horovod it is used as it
+is, and left up.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.errors import RunError, UsageError
+from xbench.horovod.available import INSTALL, built_against, folder, mismatch, obstacle, ours
+from xbench.horovod.options import Place, Settings, environment
+
+SERVER = (sys.executable, "-m", "xbench.horovod.rendezvous")
+SERVER_S = 60.0
+"""How long the rendezvous server may take to start, which is Python's own imports."""
+
+
+def loaded() -> Any:
+    """The module `horovod.torch`. Raises UsageError where it is missing or of another torch."""
+    why = obstacle()
+    if why is None:
+        try:
+            return importlib.import_module("horovod.torch")
+        except (ImportError, OSError) as error:
+            if folder() is None:
+                raise
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            here = torch.__version__.partition("+")[0]
+            same = built_against() == here
+            why = f"Horovod does not load ({said})" if same else mismatch(built_against(), here)
+    raise UsageError(f"{why}: {INSTALL} builds it", hint=INSTALL)
+
+
+class Server:
+    """The rendezvous server of this job, a process of rank 0's; it ends with us, as its input does."""
+
+    def __init__(self, place: Place) -> None:
+        words = [*SERVER, str(place.cross_size), str(place.local_size)]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+        env["PYTHONPATH"] = os.pathsep.join([_root(), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+        )
+        self.port = self._answer()
+        atexit.register(self.close)
+
+    def clear(self) -> None:
+        """Forget the last meeting. Raises RunError when the server is gone."""
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(b"again\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise RunError("Horovod's rendezvous server has ended") from None
+        self.port = self._answer()
+
+    def close(self) -> None:
+        """End it. Safe to call twice."""
+        self._process.kill()
+        self._process.wait()
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], SERVER_S)
+        line = self._process.stdout.readline() if ready else b""
+        if line.strip().isdigit():
+            return int(line)
+        self._process.kill()
+        _, complaint = self._process.communicate()
+        said = complaint.decode(errors="replace").strip().splitlines()
+        raise RunError(
+            f"Horovod's rendezvous server did not start: {said[-1] if said else f'it was silent for {SERVER_S:.0f} s'}"
+        )
+
+
+class World:
+    """Horovod of this process. One a process, `WORLD`."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+        """Of the Horovod that is up; None when it is down."""
+        self.given = False
+        """Whether it was up before us, and is not ours to shut down."""
+        self.at_start: Callable[[list[int]], None] | None = None
+        """Hears the kernel's ids of Horovod's threads, its own first, each time that it has started."""
+        self._server: Server | None = None
+
+    def start(self, settings: Settings) -> Any:
+        """The module `horovod.torch`, initialised with these settings on every rank; every rank must call it together.
+
+        Raises UsageError, on all ranks alike, where one lacks it, and RunError where the ranks cannot meet.
+        """
+        failure: Exception | None = None
+        hvd: Any = None
+        try:
+            hvd = loaded()
+            if settings != Settings() and not ours():
+                raise UsageError(
+                    f"this Horovod cannot be initialised twice where its settings are not its defaults: {INSTALL} "
+                    "builds one that can"
+                )
+        except Exception as error:
+            failure = error
+        if hvd is not None and self.settings is None and hvd.is_initialized():
+            self.given = True
+        if self.given:
+            return hvd
+        if self.settings == settings:
+            return hvd
+        self.stop()
+        place = Place.of(dist.get_rank(), dist.get_world_size(), os.environ)
+        port = 0
+        if failure is None and place.rank == 0:
+            try:
+                port = self._open(place)
+            except Exception as error:
+                failure = error
+        everyone: list[Any] = [None] * place.size
+        dist.all_gather_object(everyone, (str(failure) if failure is not None else None, port))
+        if failure is not None:
+            raise failure
+        for rank, (said, _) in enumerate(everyone):
+            if said is not None:
+                raise UsageError(f"rank {rank}: {said}")
+        self._initialise(hvd, place, everyone[0][1], settings)
+        return hvd
+
+    def _open(self, place: Place) -> int:
+        if self._server is None:
+            self._server = Server(place)
+        else:
+            self._server.clear()
+        return self._server.port
+
+    def _initialise(self, hvd: Any, place: Place, port: int, settings: Settings) -> None:
+        address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+        for name, value in environment(place, address, port, settings, os.environ).items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        before = _threads()
+        hvd.init()
+        if hvd.size() != place.size or hvd.rank() != place.rank:
+            raise RunError(
+                f"Horovod counts {hvd.size()} ranks and calls this one {hvd.rank()}, which is {place.rank} of "
+                f"{place.size}"
+            )
+        self.settings = settings
+        if self.at_start is not None:
+            self.at_start(sorted(_threads() - before))
+
+    def stop(self) -> None:
+        """Shut Horovod down, if it is ours and up. Every rank must call it, after its last collective."""
+        if self.settings is None:
+            return
+        self.settings = None
+        importlib.import_module("horovod.torch").shutdown()
+
+
+WORLD = World()
+
+
+def _threads() -> set[int]:
+    try:
+        return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
+    except OSError:
+        return set()
+
+
+def _root() -> str:
+    """The folder that holds the package xbench, for a server that starts in any folder."""
+    return str(Path(__file__).parents[2])

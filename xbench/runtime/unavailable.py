@@ -1,0 +1,55 @@
+"""What a run wants of Horovod, checked before anything is launched: nothing here imports torch or Horovod.
+
+A mode that cannot run here fails by itself, and the others run. Only where nothing else was asked for, or where all
+modes would be carried by it, is that an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xbench.errors import SpecError
+from xbench.horovod import available
+from xbench.schedules import MODES, obstacle
+from xbench.spec import Collectives, Compress, FabricSpec, ModeSpec, RunSpec
+
+REAL = "horovod"
+"""The mode whose collectives are its own, whatever the fabric says."""
+
+
+def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compress: Compress | None) -> list[str]:
+    """Sentences on modes that will fail here. Raises SpecError where no mode could run."""
+    if collectives == "horovod":
+        why = available.obstacle()
+        if why is not None:
+            raise SpecError(f"--backend horovod: {why}", hint=f"{available.INSTALL} builds it")
+        if compress is not None:
+            raise SpecError(
+                f"--backend horovod sends gradients as they are, or as fp16, and not as {compress}",
+                hint="leave --compress or --backend out",
+            )
+    reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
+    remedies = {mode.text: MODES.entry(mode.carrier).facts["remedy"] for mode in modes if mode.text in reasons}
+    useful = [mode for mode in modes if mode.name != "compute"]
+    if reasons and all(mode.text in reasons for mode in useful):
+        first = next(iter(reasons))
+        raise SpecError(f"mode {first!r} cannot run here: {reasons[first]}", hint=f"{remedies[first]} builds it")
+    return [f"mode {text} cannot run here: {why} ({remedies[text]} builds it)" for text, why in reasons.items()]
+
+
+def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
+    """Raise SpecError for Horovod on links that are not there: its collectives are real, and would take no time."""
+    if fabric.name != "emulated":
+        return
+    named = [mode.text for mode in modes if mode.carrier == REAL]
+    if named or collectives == "horovod":
+        what = f"mode {named[0]!r} sends" if named else "--backend horovod sends"
+        raise SpecError(
+            f"{what} by Horovod itself, over links that are there, and those of {fabric} are emulated",
+            hint="try --fabric shaped:hosts=2,rate=1gbit",
+        )
+
+
+def backend_of(run: RunSpec) -> str:
+    """What carries the gradients of our schedules, for the record: gloo, nccl, or horovod over one of them."""
+    return f"horovod ({run.backend})" if run.collectives == "horovod" else run.backend

@@ -1,0 +1,129 @@
+"""horovod: hvd.DistributedOptimizer as its users run it (Sergeev and Del Balso, arXiv 1802.05799).
+
+Its own hooks hand each gradient to its own thread, which packs what all ranks have into a buffer (128 MiB, unless
+`fusion` says otherwise) once a cycle (1 ms, unless `cycle` does) and sums it over its own Gloo or NCCL; its own
+`synchronize` waits. Which tensors travel together is decided anew in every cycle, so there is no plan.
+
+The user's optimizer stays the one that steps: before its step the wrapper's `synchronize` is called, which is what the
+wrapper's own `step` does before it steps. Accumulation is Horovod's own (`set_backward_passes_per_step`). Gradients
+are averaged when the optimizer steps, or in `handle.synchronize()` before they are clipped or unscaled.
+
+Horovod never takes its hooks off. They live on the nodes that accumulate gradients, and the wrapper is what keeps those
+alive; so on detach the nodes are let go, and what a graph of the user's still holds is told never to send again.
+
+A parameter that no rank used gets a gradient of zeros, as Horovod has it, where DDP leaves it without one.
+
+Refused by name: what Horovod refuses (bf16 and complex parameters, memory that is not contiguous, as channels-last is,
+an optimizer with parameters that the model has not), compression to bf16 (it has fp16), sparse gradients (for which it
+needs another collective), waiting in `backward`, and a process group other than all ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn import Module
+
+from xbench.compiled import plain_name
+from xbench.errors import UsageError
+from xbench.horovod.group import SENT_BY_HOROVOD
+from xbench.horovod.options import Settings
+from xbench.horovod.world import WORLD
+from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.engine import trainable
+
+NEVER = 2**31 - 1
+
+
+class HorovodHandle(Handle):
+    """An optimizer of Horovod's beside the user's own, over the same parameters."""
+
+    def __init__(self, model: Module, wrapper: Any, hooks: list[Any]) -> None:
+        super().__init__(model)
+        self._wrapper = wrapper
+        self._hooks = hooks
+
+    def synchronize(self) -> None:
+        """See `Handle.synchronize`; does nothing when no backward pass has run."""
+        if self._wrapper is not None and self._wrapper._handles:
+            self._wrapper.synchronize()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """See `Handle.no_sync`."""
+        return self._accumulating()
+
+    @contextmanager
+    def _accumulating(self) -> Iterator[None]:
+        self._wrapper.set_backward_passes_per_step(NEVER)
+        try:
+            yield
+        finally:
+            self._wrapper.set_backward_passes_per_step(1)
+
+    def detach(self) -> None:
+        """See `Handle.detach`: Horovod is shut down as well, if it was we who started it."""
+        if self._wrapper is None:
+            return
+        self.synchronize()
+        for hook in self._hooks:
+            hook.remove()
+        self._wrapper.set_backward_passes_per_step(NEVER)
+        self._wrapper._grad_accs.clear()
+        self._wrapper = None
+        super().detach()
+        WORLD.stop()
+
+
+class Horovod(Schedule):
+    """Wrap the optimizer in hvd.DistributedOptimizer."""
+
+    def attach(self, setup: Setup) -> Handle:
+        """See `Schedule.attach`; every rank must call it together. Raises UsageError where Horovod is missing too."""
+        self.check(setup)
+        hvd = WORLD.start(Settings.of(setup.options))
+        optimizer = setup.optimizer
+        assert optimizer is not None
+        # As users give them, but for the prefix of torch.compile; sorted by name, and shared tensors once, by Horovod.
+        named = [(plain_name(name), parameter) for name, parameter in setup.model.named_parameters()]
+        try:
+            wrapper = hvd.DistributedOptimizer(optimizer, named_parameters=named)
+        except ValueError as error:
+            WORLD.stop()
+            raise UsageError(f"Horovod refuses this model: {error}") from None
+        handle = HorovodHandle(setup.model, wrapper, [])
+        before = functools.partial(_before_step, handle)
+        handle._hooks.append(optimizer.register_step_pre_hook(before))
+        return handle
+
+    def check(self, setup: Setup) -> None:
+        """Raise UsageError, on every rank alike, for what Horovod cannot do."""
+        if not dist.is_initialized():
+            raise UsageError(
+                "the ranks meet in torch.distributed before they do in Horovod, and no process group is initialised",
+                hint="start the script with torchrun",
+            )
+        if setup.optimizer is None:
+            raise UsageError("Horovod wraps an optimizer, and none was given", hint="attach(model, optimizer, ...)")
+        if setup.wait != "step":
+            raise UsageError("Horovod averages gradients in optimizer.step()", hint='attach(..., wait="step")')
+        if setup.compress is not None:
+            raise UsageError(f"Horovod compresses gradients to fp16 and not to {setup.compress}")
+        if setup.group is not None and dist.get_world_size(setup.group) != dist.get_world_size():
+            raise UsageError("Horovod averages over all ranks, and the process group has some of them")
+        for name, parameter in trainable(setup.model).items():
+            if parameter.dtype not in SENT_BY_HOROVOD:
+                dtype = str(parameter.dtype).removeprefix("torch.")
+                raise UsageError(f"Horovod sends no {dtype}, which parameter {name!r} is")
+            if not parameter.is_contiguous():
+                raise UsageError(
+                    f"Horovod sends only contiguous memory, and parameter {name!r} has another layout",
+                    hint="is the model in channels-last?",
+                )
+
+
+def _before_step(handle: HorovodHandle, *_: Any) -> None:
+    handle.synchronize()
