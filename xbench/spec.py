@@ -114,6 +114,11 @@ class Effort(Spec):
     parity_steps: int = Field(default=3, ge=1, le=100)
     profile_steps: int = Field(default=16, ge=3, le=1000)
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether the profile is shorter than usual: then so is everything else that is measured beforehand."""
+        return self.profile_steps < Effort.model_fields["profile_steps"].default
+
 
 class RunSpec(Spec):
     """A whole `profile` or `compare` run, after every default has been resolved."""

@@ -6,7 +6,7 @@ import pytest
 from runs import DRY, Keep, compared, figures
 
 WORKLOADS = ["transformer-tiny"] if DRY else ["resnet50", "gpt2-small"]
-EFFORT = ("--launches", "1", *(("--rounds", "2", "--steps", "3") if DRY else ("--rounds", "8", "--steps", "10")))
+EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "8", "--steps", "10")
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

@@ -9,7 +9,7 @@ RATES = ("10gbit", "25gbit", "100gbit")
 FABRICS = [(4, "1gbit")] if DRY else [(workers, rate) for workers in (8, 64) for rate in RATES]
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
-EFFORT = ("--launches", "1", *(("--rounds", "2", "--steps", "3") if DRY else ("--rounds", "3", "--steps", "6")))
+EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "3", "--steps", "6")
 
 
 def test_predicted_and_measured(device: torch.device, keep: Keep) -> None:

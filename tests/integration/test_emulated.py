@@ -11,7 +11,7 @@ from xbench.planning.cost import Curve
 from xbench.records import Comparison, Profile
 
 pytestmark = pytest.mark.integration
-SHORT = ("--launches", "1", "--rounds", "3", "--steps", "10")
+SHORT = ("--quick", "--rounds", "3", "--steps", "10")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    base = ["compare", TINY, "--launches", "1", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp"]
+    base = ["compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp"]
     return subprocess.Popen(
         command(*base, "--output", str(folder), *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,

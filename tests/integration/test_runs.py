@@ -18,7 +18,7 @@ from xbench.runtime.parity import COMPRESSED_TOLERANCE, compressed
 from xbench.schedules.gloo_threads import NOTE, PLAIN
 
 pytestmark = pytest.mark.integration
-SHORT = ("--launches", "1", "--rounds", "4", "--steps", "3")
+SHORT = ("--quick", "--rounds", "4", "--steps", "3")
 
 
 # --- one job ---------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from xbench.runtime.program import JobPlan
 from xbench.runtime.stalls import measure_stalls
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine, workers_of
-from xbench.spec import Effort, RunSpec
+from xbench.spec import RunSpec
 from xbench.stats.summary import median_estimate
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 COLLECTIVES_S = 6.0
 AGAIN_S = 4.0
+QUICK_SHARE = 0.4
+"""Of these two in a quick run."""
 FEWEST_AGAIN, MOST_AGAIN = 5, 600
 SAME_SPEED = 0.02
 UNDER_LOAD_ROUNDS = 2
@@ -95,7 +97,7 @@ def profile_job(rank: Rank) -> JobPlan:
             sizes(sum(layer.grad_bytes for layer in layers)),
             rank.device,
             rank.group,
-            seconds_budget=COLLECTIVES_S,
+            seconds_budget=COLLECTIVES_S * (QUICK_SHARE if effort.is_quick else 1.0),
             clock=rank.clock,
             note=rank.note,
             wire=wire,
@@ -117,14 +119,19 @@ def profile_job(rank: Rank) -> JobPlan:
         if rank.device.type == "cpu":
             curve = Curve.of(cost)
             most_bytes = sum(layer.grad_bytes for layer in layers)
-            quick = effort.profile_steps < Effort().profile_steps
             link = rank.program.emulated
             if link is not None and link.contention is None and link.slowdown is None:
                 # Rank 0's for all: ranks that knew different things would plan different buckets.
                 contention = gathered(unshared_contention(rank.group, curve, wire=wire))[0]
             else:
                 both = measure_contention(
-                    rank.workload, rank.group, curve, most_bytes=most_bytes, note=rank.note, quick=quick, wire=wire
+                    rank.workload,
+                    rank.group,
+                    curve,
+                    most_bytes=most_bytes,
+                    note=rank.note,
+                    quick=effort.is_quick,
+                    wire=wire,
                 )
                 contention = summarise_contention(gathered(both))
         step = at_present_speed(rank, step)
@@ -169,7 +176,8 @@ def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
     parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks nothing waits for
     the device between steps: a GPU that had to be idle first would seem slower.
     """
-    count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(AGAIN_S / max(step.uninstrumented_step_s, 1e-4))))
+    budget_s = AGAIN_S * (QUICK_SHARE if rank.run.effort.is_quick else 1.0)
+    count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
     marks = [rank.clock.mark()]
     for number in range(count + 1):
         rank.note(f"step without communication, again, {number + 1} of {count + 1}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SHORT_S = 0.03
 PARTS = (1, 3, 8)
 ROUNDS, STEPS = 5, 32
-"""Blocks of each kind, and timed steps a block."""
+"""Blocks of each kind, and timed steps a block; a quick run has 2 blocks."""
 
 
 def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[Stall]:
@@ -42,10 +42,11 @@ def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[
     plans = {len(buckets): buckets for buckets in [*(parts(planner, count) for count in PARTS), merge.wfbp(gradients)]}
     kinds: list[Buckets] = [[], *(plans[count] for count in sorted(plans))]
     times: list[list[list[float]]] = [[] for _ in kinds]
-    for number in range(ROUNDS):
+    rounds = 2 if rank.run.effort.is_quick else ROUNDS
+    for number in range(rounds):
         for offset in range(len(kinds)):
             place = (number + offset) % len(kinds)
-            rank.note(f"steps with {len(kinds[place])} buckets, round {number + 1} of {ROUNDS}")
+            rank.note(f"steps with {len(kinds[place])} buckets, round {number + 1} of {rounds}")
             times[place].append(_block(rank, planner, kinds[place], unused))
     slowest = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=rank.group)

@@ -314,7 +314,7 @@ def others_collectives_do_not_get_between(rank: int, world: int) -> None:
 
 
 def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
-    """No parameter changes before the next forward pass, a layer's when it is called at the latest; gradients are gone."""
+    """Parameters change in the next forward pass, a layer's when it is called at the latest, and gradients are gone."""
     for schedule in PUT_OFF:
         model, optimizer = make(Images)
         names = [name for name, _ in reversed(list(trainable(model).items()))]

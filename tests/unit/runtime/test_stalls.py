@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from xbench.planning.step import StepModel
 from xbench.records import CostModel
 from xbench.runtime import stalls
 from xbench.runtime.stalls import SHORT_S, measure_stalls, parts
+from xbench.spec import Effort
 
 COST = CostModel(
     backend="gloo", world_size=2, alpha_s=1e-4, beta_s_per_byte=1e-9, alpha_ci95=(1e-4, 1e-4), beta_ci95=(1e-9, 1e-9),
@@ -34,6 +36,7 @@ class Rank:
     group = None
 
     def __init__(self) -> None:
+        self.run: Any = SimpleNamespace(effort=Effort())
         self.workload: Any = self
         self.optimizer: Any = self
         self.notes: list[str] = []
