@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, nearest, unknown
+from xbench.measured_parts import Parts
 from xbench.records import Comparison, Plan, Profile, Tuned, load, load_measured
 from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
@@ -56,6 +57,10 @@ def attach(
     collective and back: "views", "coalesced" or "fused" (see `bucket`); None is "views".
     `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
 
+    `dear` and `priority` put updates off into the next forward pass, whatever `wait` says, and need the optimizer: what
+    reads parameters between a step and the next forward pass calls `handle.finish()` first, and what reads gradients
+    before the step calls `handle.synchronize()` (see `next_forward`).
+
     The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact
     means over ranks, but for compressed gradients. Over Gloo its sending threads are put first, where that is allowed,
     as in every measurement (see `gloo_threads`). Raises SpecError for an unknown schedule, a plan that does not fit the
@@ -83,7 +88,19 @@ def attach(
         warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=2)
     if isinstance(plan, Tuned):
         unused_parameters = unused_parameters or plan.unused_parameters
-    handle = kind().attach(Setup(model, optimizer, buckets, process_group, wait, unused_parameters, copies, compress))
+    handle = kind().attach(
+        Setup(
+            model,
+            optimizer,
+            buckets,
+            process_group,
+            wait,
+            unused_parameters,
+            copies,
+            compress,
+            parts=_parts_of(plan, schedule),
+        )
+    )
     if dist.is_initialized() and "gloo" in dist.get_backend(process_group):
         favour_gloo_threads()
     return handle
@@ -109,6 +126,13 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
             )
         plan = plans[schedule]
     return plan.buckets if isinstance(plan, Plan) else plan
+
+
+def _parts_of(plan: PlanSource | None, schedule: str) -> Parts | None:
+    """How the plan cuts its buckets into parts; None where it does not."""
+    if isinstance(plan, (Profile, Comparison)):
+        plan = (plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans)[schedule]
+    return plan.parts if isinstance(plan, Plan) else None
 
 
 def _read(path: Path) -> Profile | Comparison | Tuned:
