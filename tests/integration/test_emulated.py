@@ -19,8 +19,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Pa
     folder = tmp_path_factory.mktemp("emulated")
     done = xbench(
         "compare", TINY, "--fabric", "emulated:workers=16,rate=1gbit", *SHORT,
-        "--modes", "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,sequential,concurrent,crossover",
         "--output", str(folder),
+        "--modes", "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,concurrent,crossover"
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     kept = only_record(folder)

@@ -69,6 +69,10 @@ def attach(
     our schedules get gradients into a collective and back: "views", "coalesced" or "fused" (see `bucket`); None is
     "views". `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
 
+    `dear` and `priority` put updates off into the next forward pass, whatever `wait` says, and need the optimizer: what
+    reads parameters between a step and the next forward pass calls `handle.finish()` first, and what reads gradients
+    before the step calls `handle.synchronize()` (see `next_forward`).
+
     The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact
     means over ranks, but for compressed gradients. Over Gloo its sending threads are put first, where that is allowed,
     as in every measurement (see `gloo_threads`). Raises SpecError for an unknown schedule, a plan that does not fit the

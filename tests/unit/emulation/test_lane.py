@@ -33,6 +33,12 @@ def test_a_collective_on_an_idle_link_takes_t() -> None:
     assert not lane.contended
 
 
+def test_half_of_an_all_reduce_takes_half_of_its_time() -> None:
+    lane = Lane(LINE)
+    scatter, gather = lane.launch(0.0, 2000, share=0.5), lane.launch(0.0, 2000, share=0.5)
+    assert (lane.end_s(scatter), lane.end_s(gather)) == pytest.approx((0.0015, 0.003))
+
+
 def test_collectives_go_one_after_the_other_whenever_they_are_launched() -> None:
     lane = Lane(LINE)
     first = lane.launch(1.0, 1000)

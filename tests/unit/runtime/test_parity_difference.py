@@ -13,7 +13,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from xbench.records import Parity
-from xbench.runtime.parity import COMPRESSED_TOLERANCE, TOLERANCE, Beside, compressed, largest_difference, mean
+from xbench.runtime.parity import (
+    COMPRESSED_TOLERANCE,
+    TOLERANCE,
+    Beside,
+    compressed,
+    largest_difference,
+    mean,
+    read_too_early,
+)
 
 START = {"weight": torch.zeros(3), "bias": torch.zeros(1)}
 
@@ -222,3 +230,33 @@ def test_compressed_gradients_have_a_tolerance_of_their_own(monkeypatch: pytest.
     unequal = verdict(monkeypatch, [DDP] * 3, [(0.1, 0.01 + 1e-8)] * 3, compressed=True)
     assert not unequal.ok
     assert "tolerance 0.25 in place of 0.02" in compressed("bf16")
+
+
+class Ends:
+    """What k steps end in, finished one by one or not, in turn; a value that is missing repeats the last one."""
+
+    def __init__(self, finished: Sequence[float], put_off: Sequence[float]) -> None:
+        self.values = {True: list(finished), False: list(put_off)}
+
+    def __call__(self, finish: bool) -> dict[str, Tensor]:
+        values = self.values[finish]
+        return moved(values.pop(0) if len(values) > 1 else values[0], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("finished", "put_off", "late"),
+    [
+        ([0.25], [0.25], None),
+        ([0.25], [0.2500001], "weight"),
+        ([math.nan], [math.nan], None),
+        ([0.25], [math.nan], "weight"),
+        ([0.25, 0.2500001], [0.2500002], None),  # it is not the same twice either
+        ([0.25, 0.2500001], [0.3], "weight"),
+    ],
+)
+def test_steps_that_are_not_finished_end_where_finished_ones_do(
+    finished: list[float], put_off: list[float], late: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 1)
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, mine, group: found.__setitem__(0, mine))
+    assert read_too_early(Ends(finished, put_off), START, None) == late
