@@ -20,13 +20,14 @@ import numpy as np
 from xbench import environment
 from xbench.planning.contention import Contention
 from xbench.planning.gradients import Gradient
-from xbench.planning.plans import PLANNED_MODES
+from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES
 from xbench.planning.scale import scale
 from xbench.planning.step import StepModel
 from xbench.planning.topology import parse_topology
-from xbench.records import CostModel, CostSegment
+from xbench.records import CostModel, CostSegment, Layer, Tensor
 
 TENSORS = 600
+MODES = (*PLANNED_MODES, *NEXT_FORWARD)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOPOLOGIES = ("ring", "tree", "halving-doubling", "hierarchical:gpus=8")
 
@@ -37,6 +38,22 @@ def model() -> StepModel:
     sizes = [chance.choice([256, 512, 4096, 65536, 600_000]) for _ in range(TENSORS)]
     gradients = tuple(Gradient(f"layer{i}.weight", size, 0.2 * (i + 1) / TENSORS) for i, size in enumerate(sizes))
     return StepModel(gradients, 0.1, 0.2, 0.01)
+
+
+def layers(step: StepModel) -> list[Layer]:
+    """A layer for every two tensors, as a convolution or a normalisation may have them."""
+    pairs = [step.gradients[k : k + 2] for k in range(0, len(step.gradients), 2)]
+    return [
+        Layer(
+            name=f"layer{number}", kind="Conv2d", parameters=1, grad_bytes=sum(g.nbytes for g in pair),
+            forward_s=step.forward_s / len(pairs), backward_s=0.0, ready_s=pair[-1].ready_s, share=0.0,
+            tensors=[
+                Tensor(name=g.name, elements=g.elements, bytes=g.nbytes, dtype=g.dtype, ready_s=g.ready_s)
+                for g in pair
+            ],
+        )
+        for number, pair in enumerate(pairs)
+    ]  # fmt: skip
 
 
 def costs() -> dict[str, CostModel]:
@@ -74,6 +91,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/scale-time.json"))
     options = parser.parse_args()
     step = model()
+    ahead = layers(step)
     samples: dict[str, list[float]] = {}
     for topology in TOPOLOGIES:
         line, pieces = costs().values()
@@ -83,18 +101,18 @@ def main() -> None:
             for _ in range(options.repeats):
                 start_s = time.perf_counter()
                 found = scale(
-                    step, cost, parse_topology(topology), SIZES, PLANNED_MODES,
-                    batch_size=4, band=0.1, contention=shared,
+                    step, cost, parse_topology(topology), SIZES, MODES,
+                    batch_size=4, band=0.1, contention=shared, layers=ahead,
                 )  # fmt: skip
                 times.append(time.perf_counter() - start_s)
-                assert len(found) == len(PLANNED_MODES) * len(SIZES)
+                assert len(found) == len(MODES) * len(SIZES)
     result = {
         "label": "real",
         "made_by": f"python benchmarks/scale_time.py --repeats {options.repeats}",
         "environment": environment.capture().model_dump(),
         "tensors": TENSORS,
         "sizes": list(SIZES),
-        "modes": list(PLANNED_MODES),
+        "modes": list(MODES),
         "median_s": {name: statistics.median(times) for name, times in samples.items()},
         "longest_s": {name: max(times) for name, times in samples.items()},
         "samples_s": samples,

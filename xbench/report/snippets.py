@@ -48,7 +48,7 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
     schedule, unless the record does.
     """
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
-    wait = ', wait="step"' if schedule in EARLY_UPDATE else ""
+    wait = ', wait="step"' if (plan.carrier or plan.mode) in EARLY_UPDATE else ""
     lines = [f"# {plan.mode}: {told or _told(plan)}", "import xbench", ""]
     source = ""
     if plan.mode not in BUCKETS_OF_THEIR_OWN:

@@ -41,6 +41,10 @@ class JobPlan(Spec):
     backward_s: dict[str, float] = Field(default_factory=dict)
     carriers: dict[str, str] = Field(default_factory=dict)
 
+    def carrier_of(self, mode: ModeSpec) -> str:
+        """The schedule that carries this mode's gradients under this plan."""
+        return self.carriers.get(mode.carrier, mode.carrier)
+
 
 def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:
     """What the turn planner needs to know of each job when `carrier` carries its gradients."""

@@ -229,7 +229,7 @@ class Rank:
         """
         self.under = mode.text
         plan = self.plans[self.job]
-        schedule: type[Schedule] = MODES.load(plan.carriers.get(mode.carrier, mode.carrier))  # type: ignore[assignment]
+        schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
             raise UsageError(f"{mode.carrier} is planned from a measured link, and a world of one has none")
         setup = Setup(

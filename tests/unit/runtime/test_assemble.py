@@ -8,16 +8,19 @@ import pytest
 
 from xbench.errors import SpecError
 from xbench.records import (
+    Bounds,
     Comparison,
     CostModel,
     CostPoint,
     Environment,
     FabricRecord,
     Parity,
+    Plan,
     WorkloadRecord,
     dump,
     loads,
 )
+from xbench.report.lines import columns_line
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.run import RunRequest, check_request
@@ -102,6 +105,30 @@ def test_exposed_communication_is_the_step_beyond_the_control() -> None:
     record = compare("compute,ddp", (A,), {"compute": [0.5], "ddp": [0.8]})
     assert record.modes["ddp"].exposed_s == pytest.approx(0.3)
     assert record.modes["compute"].exposed_s == pytest.approx(0.0)
+
+
+def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
+    """DDP takes 1 s; 0.6 s is the bound while forward waits, and 0.4 s where it does not."""
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("compute,ddp,optimal,dear,auto"), fabric=LOCAL)
+    collector = Collector(run, [4])
+    for mode, step_s in (("compute", 0.3), ("ddp", 1.0), ("optimal", 0.8), ("dear", 0.7), ("auto", 0.7)):
+        timed(collector, mode, 0, step_s)
+    plan = Plan(mode="dear", buckets=[["a"]], bucket_bytes=[4], predicted_step_s=0.7, predicted_exposed_s=0.4)
+    carried = plan.model_copy(update={"mode": "auto", "carrier": "dear"})
+    job = collector.jobs[0]
+    job.plans = {"dear": plan, "auto": carried}
+    job.bounds = Bounds(compute_s=0.3, communication_s=0.4, overlap_bound_s=0.4, backward_overlap_bound_s=0.6)
+    job.cost_model = CostModel(
+        backend="gloo", world_size=2, alpha_s=0.0, beta_s_per_byte=1e-6, alpha_ci95=(0, 0), beta_ci95=(1e-6, 1e-6),
+        max_relative_residual=0.0, points=[],
+    )  # fmt: skip
+    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    shares = {name: mode.removed_share for name, mode in record.modes.items()}
+    assert shares["optimal"] == pytest.approx(0.2 / 0.4)
+    assert shares["dear"] == shares["auto"] == pytest.approx(0.3 / 0.6)
+    assert "(of dear and auto the one for a next forward that may start before" in columns_line(record)
+    waits = record.model_copy(update={"modes": {"optimal": record.modes["optimal"]}})
+    assert "100 % is the bound; same network" in columns_line(waits)
 
 
 def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
@@ -203,6 +230,15 @@ def test_requests_that_cannot_work(
     asked.reference = reference
     with pytest.raises(SpecError, match=message):
         check_request(asked)
+
+
+def test_turns_and_gradients_that_travel_on_exclude_each_other() -> None:
+    asked = request("ddp,crossover:auto", A)
+    check_request(asked)
+    asked.overlap = "forward"
+    with pytest.raises(SpecError, match="crossover:auto waits for a job's gradients before its next turn") as caught:
+        check_request(asked)
+    assert caught.value.hint == "write crossover:optimal"
 
 
 @pytest.mark.parametrize(("compress", "bits_per_s"), [(None, 8e6), ("bf16", 4e6)])

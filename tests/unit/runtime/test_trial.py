@@ -16,7 +16,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.gradients import Gradient
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Plan
+from xbench.records import CostModel, Layer, Plan, Tensor
 from xbench.runtime import trial
 from xbench.runtime.trial import try_candidates
 
@@ -192,3 +192,62 @@ def test_without_contention_nothing_is_fitted(monkeypatch: pytest.MonkeyPatch) -
 def test_every_gradient_is_in_the_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, _ = tried(monkeypatch, second_takes(0.5))
     assert sorted(itertools.chain(*plan.buckets)) == [gradient.name for gradient in GRADIENTS]
+
+
+LAYERS = tuple(
+    Layer(
+        name=f"l{k}", kind="Linear", parameters=g.nbytes // 4, grad_bytes=g.nbytes, forward_s=0.01, backward_s=0.01,
+        ready_s=g.ready_s, share=0.1,
+        tensors=[Tensor(name=g.name, elements=g.nbytes // 4, bytes=g.nbytes, dtype=g.dtype, ready_s=g.ready_s)],
+    )
+    for k, g in enumerate(GRADIENTS)
+)  # fmt: skip
+SLOW = COST.model_copy(update={"beta_s_per_byte": 4e-7})  # 0.1 s for all: more than backward hides
+AHEAD = Planner(replace(STEP, forward_s=0.06), SLOW, SHARED, layers=LAYERS, overlap="forward")
+
+
+def without_attaching(rank: Any, planner: Planner, shortlist: list[Candidate], unused: Any) -> tuple[Any, str]:
+    return shortlist, ""
+
+
+def refusing(name: str) -> Callable[..., tuple[list[Candidate], str]]:
+    def attachable(rank: Any, planner: Planner, shortlist: list[Candidate], unused: Any) -> tuple[Any, str]:
+        return [c for c in shortlist if c.carrier != name], f"; {name} was not tried: a module is called twice"
+
+    return attachable
+
+
+def test_schedules_that_travel_on_are_tried_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_attachable", without_attaching)
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    plan, plans = tried(monkeypatch, runs, AHEAD)
+    [shortlist] = runs.shortlists
+    assert plans["auto"].carrier in ("dear", "priority")
+    assert {"dear", "priority"} <= {candidate.carrier for candidate in shortlist}
+    assert "searched" in {candidate.name for candidate in shortlist}
+    assert (plan.mode, plan.carrier, plan.parts) == ("auto", plans["auto"].carrier, plans["auto"].parts)
+    assert plan.predicted_step_s == plans["auto"].predicted_step_s
+    assert plan.note is not None
+    assert plan.note.startswith(f"carried by '{plan.carrier}', after 10 steps each of: {plan.carrier} ")
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    tried(monkeypatch, runs, replace(AHEAD, overlap="backward"))
+    assert {candidate.carrier for candidate in runs.shortlists[0]} == {None}
+
+
+def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier = AHEAD.plan("auto").carrier
+    assert carrier is not None
+    monkeypatch.setattr(trial, "_attachable", refusing(carrier))
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    plan, _ = tried(monkeypatch, runs, AHEAD)
+    assert carrier not in {candidate.carrier for candidate in runs.shortlists[0]}
+    assert plan.carrier != carrier
+    assert plan.note is not None
+    assert plan.note.endswith(f"; {carrier} was not tried: a module is called twice")
+
+
+def test_where_our_engine_is_faster_in_truth_it_carries_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_attachable", without_attaching)
+    runs = Runs(lambda shortlist: [c.step_s * (1.05 if c.carrier else 0.5) for c in shortlist])
+    plan, _ = tried(monkeypatch, runs, replace(AHEAD, contention=None))
+    assert (plan.carrier, plan.parts) == (None, None)
