@@ -73,7 +73,7 @@ def test_on_shaped_links_it_finds_its_hosts(tmp_path: Path) -> None:
 def test_our_schedules_over_its_collectives(tmp_path: Path) -> None:
     record = compared(tmp_path, "compute,ddp,wfbp,optimal,horovod", "local:ranks=2", "--backend", "horovod")
     assert passed(record) == {"ddp": True, "wfbp": True, "optimal": True, "horovod": True}
-    assert record.run.collectives == "horovod"
+    assert record.spec.collectives == "horovod"
     assert record.fabric.backend == "horovod (gloo)"
     assert record.cost_model is not None
     assert record.cost_model.backend == "horovod"
