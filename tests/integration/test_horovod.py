@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typed_commands import NETNS, TINY, left_behind, only_record, xbench
 
+from xbench.fabrics import host_names, open_fabric, parse_fabric
 from xbench.horovod import available
 from xbench.records import Comparison
 
@@ -66,14 +67,23 @@ def test_two_settings_and_ddp_in_one_comparison(tmp_path: Path) -> None:
 def test_on_shaped_links_it_finds_its_hosts(tmp_path: Path) -> None:
     record = compared(tmp_path, "ddp,horovod", "shaped:hosts=2,rate=1gbit")
     assert passed(record) == {"ddp": True, "horovod": True}
-    assert not [entry for entry in Path("/etc/netns").glob("xb*")]
+
+
+@NETNS
+@pytest.mark.netns
+def test_in_a_namespace_the_machine_s_name_is_the_host_s_address() -> None:
+    with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit"), "a1b2d1") as fabric:
+        for host in fabric.hosts:
+            words = [*host.prefix, sys.executable, "-c", "import socket as s; print(s.gethostbyname(s.gethostname()))"]
+            assert subprocess.run(words, capture_output=True, text=True).stdout.strip() == host.address
+    assert not [name for name in host_names.left() if name.startswith("xba1b2d1")]
 
 
 @NEEDS_HOROVOD
 def test_our_schedules_over_its_collectives(tmp_path: Path) -> None:
     record = compared(tmp_path, "compute,ddp,wfbp,optimal,horovod", "local:ranks=2", "--backend", "horovod")
     assert passed(record) == {"ddp": True, "wfbp": True, "optimal": True, "horovod": True}
-    assert record.run.collectives == "horovod"
+    assert record.spec.collectives == "horovod"
     assert record.fabric.backend == "horovod (gloo)"
     assert record.cost_model is not None
     assert record.cost_model.backend == "horovod"

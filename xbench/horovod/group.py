@@ -40,13 +40,13 @@ class Names:
     """What each piece of memory is called in Horovod, alike on every rank that launches in the same order."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int, torch.dtype], tuple[StorageWeakRef, str]] = {}
+        self._known: dict[tuple[int, int, int, torch.dtype], tuple[Any, str]] = {}
         self._given = 0
 
     def of(self, tensor: Tensor) -> str:
         """The name that this memory had before, else the next."""
-        ref = StorageWeakRef(tensor.untyped_storage())
-        key = (ref.cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype)
+        ref: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        key = (int(ref.cdata), int(tensor.storage_offset()), tensor.numel(), tensor.dtype)
         known = self._known.get(key)
         if known is not None and not known[0].expired():
             return known[1]
@@ -102,7 +102,7 @@ class HorovodWork(dist.Work):
             try:
                 self.wait()
             except Exception as error:
-                future.set_exception(error)
+                future.set_exception(error)  # type: ignore[arg-type]
             else:
                 future.set_result(self._tensors)
 
