@@ -136,7 +136,13 @@ class DearEngine(NextForward):
         return [self._scatters[id(bucket)]]
 
     def _learnt(self, first_use: FirstUse) -> None:
-        """Gathers go in the order in which rank 0's forward pass needed them; the others' may have been another."""
+        """Gathers go in the order in which rank 0's forward pass needed them; the others' may have been another.
+
+        An emulated link of several ranks has no group of its own, and a broadcast would get between what it carries:
+        there the order stays the reverse of the launches.
+        """
+        if self.lane is self.group and self.carrier == "exchange" and self.world_size > 1:
+            return
         needed = [min((first_use.place(home) for home in piece.homes), default=-1) for piece in self.pieces]
         order: list[list[int]] = [sorted(range(len(needed)), key=needed.__getitem__)]
         source = dist.get_process_group_ranks(self.group)[0] if self.group is not None else 0
