@@ -225,13 +225,18 @@ class Net:
         tasks = [Task("backward", self.backward_s)]
         if self._whole == 0 and self.step.optimizer_s:
             tasks.append(Task("optimizer", self.step.optimizer_s))
-        needs_at: dict[int, frozenset[int]] = {0: frozenset()}
+        wanted_at: dict[int, set[int]] = {0: set()}
         for index, parcels in bringing.items():
-            place = self.first_use[index]
-            needs_at[place] = needs_at.get(place, frozenset()).union(parcels)
+            wanted_at.setdefault(self.first_use[index], set()).update(parcels)
+        there: set[int] = set()
+        needs_at: dict[int, frozenset[int]] = {}
+        for place in sorted(wanted_at):
+            fresh = wanted_at[place] - there
+            if fresh or place == 0:
+                needs_at[place] = frozenset(fresh)
+                there |= fresh
         if not detailed:
-            places = sorted(needs_at)
-            for first, after in itertools.pairwise([*places, len(self._layers)]):
+            for first, after in itertools.pairwise([*needs_at, len(self._layers)]):
                 tasks.append(Task("forward", self._until_s[after] - self._until_s[first], needs_at[first]))
             return tasks
         for place, layer in enumerate(self._layers):

@@ -279,7 +279,7 @@ def test_a_short_search_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = NextForwardSearch(LAYERS, STEP, COST)
     assert len(list(quick._families())) < len(list(whole._families()))
     assert len(list(quick._cuts())) < len(list(whole._cuts()))
-    assert whole.dear().worth_s <= quick.dear().worth_s
+    assert whole.dear().worth_s <= quick.dear().worth_s * (1 + 1e-9)
 
 
 def test_ready_times_under_load_are_planned_from_where_contention_was_not_measured() -> None:
