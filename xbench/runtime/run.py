@@ -135,7 +135,8 @@ def prepare(request: RunRequest, console: Console) -> tuple[RunSpec, Preflight, 
     _check_nvtx(request.nvtx, request.device)
     chosen_copies(request.copies, "", request.compress)
     notes = check_available(modes, request.collectives, request.compress)
-    if request.fabric.name != "auto":
+    ours = ranks_around(os.environ) if request.fabric.name == "auto" else None
+    if request.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
         asked, _ = _chosen(request.fabric, 0, len(workloads))
         _check_fabric(asked, workloads, modes)
