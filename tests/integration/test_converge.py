@@ -18,7 +18,7 @@ HAS_SKLEARN = importlib.util.find_spec("sklearn") is not None
 @pytest.mark.skipif(not HAS_SKLEARN, reason="scikit-learn is not installed")
 def test_modes_train_the_same_samples_and_the_synchronous_ones_the_same_network(tmp_path: Path) -> None:
     told = xbench("converge", f"{NET}:make", "--modes", "ddp,wfbp,spb,spb:variant=temporal,k=2,crossover", "--seeds",
-                  "1", "--samples", "256", "--fabric", "local:ranks=2", "--output", str(tmp_path))  # fmt: skip
+                  "1", "--samples", "512", "--fabric", "local:ranks=2", "--output", str(tmp_path))  # fmt: skip
     assert told.returncode == 0, told.stderr
     (path,) = tmp_path.glob("*/record.json")
     record = load(path)
@@ -37,10 +37,10 @@ def test_modes_train_the_same_samples_and_the_synchronous_ones_the_same_network(
         assert part.activation_bytes is not None
         assert whole.activation_bytes is not None
         assert part.activation_peak_bytes == pytest.approx(whole.activation_bytes, rel=0.05)
-        assert part.activation_bytes < 0.9 * whole.activation_bytes
+        assert part.activation_bytes < 0.95 * whole.activation_bytes
         assert part.backward_flops is not None
         assert whole.backward_flops is not None
-        assert part.backward_flops < 0.9 * whole.backward_flops
+        assert part.backward_flops < 0.95 * whole.backward_flops
     assert not left_behind()
 
 
