@@ -104,6 +104,9 @@ class ModeSpec(Spec):
     options: tuple[tuple[str, str], ...] = ()
 
 
+PROFILE_STEPS = 16
+
+
 class Effort(Spec):
     """How much to measure. A launch is one start of the ranks; a round times one block of every mode."""
 
@@ -112,12 +115,12 @@ class Effort(Spec):
     steps: int | None = Field(default=None, ge=2, le=10000, description="timed steps a block; None: to fill about 3 s")
     warmup_steps: int = Field(default=2, ge=1, le=100)
     parity_steps: int = Field(default=3, ge=1, le=100)
-    profile_steps: int = Field(default=16, ge=3, le=1000)
+    profile_steps: int = Field(default=PROFILE_STEPS, ge=3, le=1000)
 
     @property
     def is_quick(self) -> bool:
         """Whether the profile is shorter than usual: then so is everything else that is measured beforehand."""
-        return self.profile_steps < Effort.model_fields["profile_steps"].default
+        return self.profile_steps < PROFILE_STEPS
 
 
 class RunSpec(Spec):

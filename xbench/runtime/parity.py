@@ -42,7 +42,7 @@ from torch import Tensor
 
 from xbench.records import RANKS, Parity
 from xbench.runtime.program import block_id, whole_cycles
-from xbench.schedules import MODES, cycle_of
+from xbench.schedules import MODES, cycle_of, puts_off
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload
@@ -147,7 +147,7 @@ def gate(rank: Rank, mode: ModeSpec) -> None:
 
         steps_of(mode, alone)
     late = None
-    if MODES.entry(mode.carrier).facts.get("next_forward"):
+    if puts_off(rank.plans[rank.job].carrier_of(mode)):
 
         def end(finish: bool) -> dict[str, Tensor]:
             ends: dict[str, Tensor] = {}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from xbench.profilers.timeline import TimelineRecorder
-from xbench.schedules import MODES
+from xbench.schedules import puts_off
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload
@@ -100,7 +100,7 @@ def _agreed(rank: Rank, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
 def _write(rank: Rank, mode: ModeSpec, recorder: TimelineRecorder) -> None:
     try:
         recorded = recorder.lanes()
-        if MODES.entry(mode.carrier).facts.get("next_forward"):
+        if puts_off(rank.plans[rank.job].carrier_of(mode)):
             recorded = recorded[1:] or recorded  # what the first of them waits for was sent before anybody watched
         lanes = sorted(recorded, key=lambda step: step.step_s)
         median = lanes[len(lanes) // 2]

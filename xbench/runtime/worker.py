@@ -54,7 +54,7 @@ from xbench.runtime.program import (
     whole_cycles,
 )
 from xbench.runtime.timeline import record_timeline
-from xbench.schedules import MODES, cycle_of
+from xbench.schedules import MODES, cycle_of, puts_off
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
 from xbench.spec import ModeSpec, RunSpec
@@ -360,7 +360,7 @@ class Rank:
             with self.attach(mode) as handle:
                 if self.run.backend == "gloo" and self.run.gloo_threads != "plain":
                     favour_gloo_threads()  # of groups that the schedule made for itself
-                if MODES.entry(mode.carrier).facts.get("next_forward"):
+                if puts_off(self.plans[self.job].carrier_of(mode)):
                     with torch.no_grad():
                         self.workload.forward_loss(handle.model)
         except UsageError as error:

@@ -97,12 +97,17 @@ def parse_mode(text: str) -> ModeSpec:
     if colon and carrier not in singles:
         raise unknown(f"carrier for {name}", carrier, singles, listing="xbench modes")
     chosen = carrier or entry.facts["carrier"]
-    if name == "crossover" and MODES.entry(chosen).facts.get("next_forward"):
+    if name == "crossover" and puts_off(chosen):
         raise SpecError(
             f"crossover waits for a job's gradients before its next turn, and {chosen!r} waits for them in it",
             hint="write crossover:optimal",
         )
     return ModeSpec(text=f"{name}:{chosen}" if colon else name, name=name, carrier=chosen, paired=True)
+
+
+def puts_off(carrier: str) -> bool:
+    """Whether the single-job mode of this name puts updates off into the next forward pass."""
+    return bool(MODES.entry(carrier).facts.get("next_forward"))
 
 
 def cycle_of(mode: ModeSpec) -> int:
