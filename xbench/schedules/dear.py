@@ -9,10 +9,9 @@ waits for the buckets of its own parameters (see `next_forward`). Predicted by `
 takes at least max(C, ΣT).
 
 **What Gloo does instead.** Its reduce-scatter is a whole all-reduce and a copy, so `dear` would send one half too much.
-Here each rank sends every other its N-th of the bucket (`all_to_all_single`: (N−1)/N of the bytes, as it would be),
-and adds up what it gets, in the order of ranks, on the thread that learns of the arrival. A part is summed on one rank
-alone, and the others get that sum: all have the same bits. With two ranks both halves are exchanges of the half that
-the other needs, without a copy.
+Here each rank sends every other its N-th of the bucket ((N−1)/N of the bytes, as it would be), adds up what it gets on
+the thread that learns of the arrival, and then sends the sum to all: see `exchange` for how. A part is summed on one
+rank alone, and the others get that sum: all have the same bits.
 
 Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers go in place on one stream, which keeps them in
 order: a gather follows its scatter without anybody waiting, and a layer's wait is the stream's.
@@ -34,6 +33,7 @@ from torch.nn import Module
 from xbench.schedules.base import Setup
 from xbench.schedules.bucket import Travelling, Views
 from xbench.schedules.departures import Departures, Parcel
+from xbench.schedules.exchange import Exchange, Share
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.next_forward import NextForward, Piece, PutOff
 
@@ -41,34 +41,35 @@ from xbench.schedules.next_forward import NextForward, Piece, PutOff
 class _Halves:
     """The two collectives of one bucket on this rank."""
 
-    def __init__(self, bucket: Views, group: dist.ProcessGroup | None, *, in_place: bool) -> None:
+    def __init__(self, bucket: Views, group: dist.ProcessGroup | None, *, in_place: bool, tag: int) -> None:
         self.bucket = bucket
         self._group = group
         self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
         self._in_place = in_place
-        self._pair = self._world == 2 and not in_place and dist.get_backend(group) != "emulated"
+        self._tag = tag
         parts = bucket.whole.chunk(self._world)
         self._own = parts[self._rank]
-        self._other = parts[1 - self._rank] if self._pair else self._own
-        size = self._own.numel()
-        self._to_other = [size if rank != self._rank else 0 for rank in range(self._world)]
-        received = self._own if self._pair else bucket.whole
-        alone = in_place or self._world == 1
-        self._received: Tensor = bucket.whole if alone else torch.empty_like(received)
+        others = [rank for rank in range(self._world) if rank != self._rank]
+        self._others: list[Share] = [(rank, parts[rank]) for rank in others]
+        self._exchanges = bool(others) and not in_place and dist.get_backend(group) != "emulated"
+        alone = in_place or not others
+        self._received: Tensor = bucket.whole if alone else torch.empty_like(bucket.whole)
+        self._theirs: list[Share] = [(rank, self._received.chunk(self._world)[rank]) for rank in others]
 
     def scatter(self) -> Travelling:
         """Start the first half."""
         whole, group = self.bucket.whole, self._group
         if self._in_place:
             return _started(dist.reduce_scatter_tensor(self._own, whole, group=group, async_op=True))
-        if self._pair:
-            return self._exchange(self._received, self._other)
+        if self._exchanges:
+            return self._exchange(self._others, self._theirs, self._tag)
         return _started(dist.all_to_all_single(self._received, whole, group=group, async_op=True))
 
     def add(self) -> None:
-        """The first half has arrived: sum what the others sent, in the order of ranks."""
-        if self._pair:
-            self._own.add_(self._received)
+        """The first half has arrived: add up what the others sent."""
+        if self._exchanges:
+            for _, theirs in self._theirs:
+                self._own.add_(theirs)
         elif not self._in_place and self._world > 1:
             first, second, *others = self._received.chunk(self._world)
             torch.add(first, second, out=self._own)
@@ -78,14 +79,13 @@ class _Halves:
     def gather(self) -> Travelling:
         """Start the second half."""
         group = self._group
-        if self._pair:
-            return self._exchange(self._other, self._own)
+        if self._exchanges:
+            return self._exchange([(rank, self._own) for rank, _ in self._others], self._others, self._tag + 1)
         return _started(dist.all_gather_into_tensor(self.bucket.whole, self._own, group=group, async_op=True))
 
-    def _exchange(self, received: Tensor, sent: Tensor) -> Travelling:
-        """With the one other rank."""
-        sizes = self._to_other
-        return _started(dist.all_to_all_single(received, sent, sizes, sizes, group=self._group, async_op=True))
+    def _exchange(self, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> Travelling:
+        assert self._group is not None
+        return Exchange(self._group, sends, receives, tag)
 
 
 def _started(work: dist.Work | None) -> Travelling:
@@ -105,8 +105,8 @@ class DearEngine(NextForward):
         self._lock = threading.Lock()
         self._order: list[Parcel] | None = None
         streams = self.carrier == "streams"
-        for bucket in self._flat_buckets():
-            halves = _Halves(bucket, self.lane, in_place=streams)
+        for number, bucket in enumerate(self._flat_buckets()):
+            halves = _Halves(bucket, self.lane, in_place=streams, tag=2 * number)
             arrived = self._arrived(halves)
             self._scatters[id(bucket)] = Parcel(bucket.grad_bytes, halves.scatter, arrived)
             self._gathers[id(bucket)] = Parcel(bucket.grad_bytes, halves.gather)
