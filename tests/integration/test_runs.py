@@ -316,7 +316,8 @@ def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
     ready = [layer.ready_s for layer in record.layers]
     assert ready == sorted(ready)
     assert sum(layer.parameters for layer in record.layers) == record.workload.parameters
-    assert set(record.plans) == {"compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal", "auto"}
+    planned = {"compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal", "auto", "dear", "priority"}
+    assert set(record.plans) == planned
     assert record.contention is not None
     assert {point.in_flight for point in record.contention.points} == {1, 2}
     stalled = [stall.buckets for stall in record.contention.stalls]  # a step of milliseconds

@@ -6,6 +6,7 @@ that somebody else started need not share a disk, so theirs is the store at whic
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,8 +31,8 @@ class FolderBoard:
         self._folder = folder
 
     def put(self, name: str, text: str) -> None:
-        """See `Board`; it appears as a whole."""
-        part = self._folder / f".{name}.part"
+        """See `Board`; it appears as a whole, also where several ranks put it at once."""
+        part = self._folder / f".{name}.{os.getpid()}.part"
         part.write_text(text)
         part.replace(self._folder / name)
 
