@@ -117,7 +117,8 @@ def torchruns(hosts: Sequence[str], ranks: int, *arguments: str) -> list[list[st
 @NETNS
 @pytest.mark.netns
 def test_torchrun_by_hand_in_four_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
-    words = ["compare", TINY, *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path)]
+    short = ("--quick", "--rounds", "1", "--steps", "2")  # four hosts share two cores
+    words = ["compare", "synthetic:layers=3,bytes=16k", *short, "--modes", "ddp,wfbp", "--output", str(tmp_path)]
     with running(torchruns(namespaces, 1, *words), [clean_environment()] * 4) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0] * 4, results
