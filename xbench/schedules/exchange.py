@@ -3,8 +3,9 @@
 Before a large message Gloo's sender waits to hear that the receiver has a buffer for it, on the connection that carries
 the data. Its all-to-all starts to send before it says that it can receive. Where one rank is some milliseconds behind
 the other, the other's buffer is known to it already, so all of its data goes out before its own announcement, and the
-link carries one direction and then the other: between shaped hosts at 1 Gbit/s an exchange of 4.7 MB takes 39 ms when
-both ranks begin together, 57 ms when one is 5 ms late, and four in a row up to twice their time.
+link carries one direction and then the other: between shaped hosts at 1 Gbit/s an exchange of 4.7 MB each way takes 57
+ms where one rank is 5 ms late, in place of 44, and four in a row take 286 ms in place of 160
+(`python benchmarks/exchange.py`, results/exchange.json).
 
 Here the receives are posted first, and then the sends, by Gloo's own point-to-point calls. Those tell nobody when they
 are done, so one thread of the process waits for one exchange after the other, in the order of their launches.
