@@ -20,7 +20,7 @@ from xbench.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from xbench.runtime.run import RunRequest
+    from xbench.runtime.prepare import RunRequest
 
 DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
@@ -80,7 +80,7 @@ def compare(
     effort = effort_from(launches=launches, rounds=rounds, steps=steps, quick=quick, rigorous=rigorous)
 
     from xbench.fabrics import parse_fabric
-    from xbench.runtime.run import RunRequest
+    from xbench.runtime.prepare import RunRequest
     from xbench.schedules import parse_modes
     from xbench.workloads import parse_workload
 

@@ -50,7 +50,7 @@ def profile(
     check_json(json_to)
 
     from xbench.fabrics import parse_fabric
-    from xbench.runtime.run import RunRequest
+    from xbench.runtime.prepare import RunRequest
     from xbench.spec import Effort
     from xbench.workloads import parse_workload
 

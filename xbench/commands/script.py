@@ -122,7 +122,7 @@ def check_inner(command: str, arguments: tuple[str, ...], ranks: int, ranks_a_no
     effort_from(**{key: given[key] for key in ("launches", "rounds", "steps", "quick", "rigorous")})
     modes = parse_modes(given["modes"])
 
-    from xbench.runtime.run import RunRequest, check_request
+    from xbench.runtime.prepare import RunRequest, check_request
     from xbench.spec import Effort
 
     request = RunRequest("comparison", workloads, parse_fabric("cluster"), Effort(), modes, given["reference"])

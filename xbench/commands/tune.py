@@ -75,7 +75,8 @@ def tune(
 
     from xbench.fabrics import parse_fabric
     from xbench.report.terminal import make_console
-    from xbench.runtime.run import RunRequest, execute
+    from xbench.runtime.prepare import RunRequest
+    from xbench.runtime.run import execute
     from xbench.runtime.tune import REFERENCE, Tune
     from xbench.spec import Effort
     from xbench.workloads import parse_workload

@@ -26,9 +26,9 @@ from xbench.fabrics.fabric import Fabric
 from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkloadRecord, save
 from xbench.runtime.assemble import now
 from xbench.runtime.launch import AuxiliaryCommand, launch
+from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import Phase
 from xbench.runtime.progress import stamp
-from xbench.runtime.run import RunRequest, prepare
 from xbench.schedules import MODES, cycle_of
 from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
@@ -120,8 +120,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
             gloo_threads=request.gloo_threads,
             timeout_s=request.timeout_s,
             output=request.output,
-        ),
-        console,
+        )
     )
     world = run.fabric.world_size
     if world < 2:

@@ -49,9 +49,10 @@ from xbench.records import (
     save,
 )
 from xbench.runtime.assemble import mode_values, now
+from xbench.runtime.prepare import RunRequest
 from xbench.runtime.program import BLOCK_S
 from xbench.runtime.progress import stamp
-from xbench.runtime.run import RunRequest, execute
+from xbench.runtime.run import execute
 from xbench.spec import Effort, FabricSpec, ModeSpec, WorkloadSpec
 from xbench.stats.compare import paired_ratio
 from xbench.stats.validation import CONTROLS, goals, summaries

@@ -23,6 +23,7 @@ import xbench
 from xbench.compiled import plain_name
 from xbench.errors import UsageError
 from xbench.planning.partial import Split
+from xbench.runtime.converge_rank import kept_bytes
 from xbench.schedules.base import Handle
 from xbench.schedules.spb import Partial
 
@@ -180,7 +181,7 @@ def graph_is_left_out(rank: int, world: int) -> None:
             engine = engine_of(handle)
             for step in range(4):
                 level = engine.split.level(rank, step)
-                kept = saved(model, lambda: model(inputs).sum())  # noqa: B023
+                _, kept = kept_bytes(model, lambda: model(inputs).sum())  # noqa: B023
                 share = level / engine.split.levels
                 whole = 2 * 16 * inputs.nbytes  # a layer's input, and its output for the sine
                 assert abs(kept / whole - share) < 0.05, (schedule, level, kept, whole)
@@ -191,23 +192,6 @@ def graph_is_left_out(rank: int, world: int) -> None:
                 assert computed == reached, (schedule, step, computed)
                 for parameter in model.parameters():
                     parameter.grad = None
-
-
-def saved(model: nn.Module, loss: Callable[[], Tensor]) -> int:
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
-    alive: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss()
-    return sum(kept.values())
 
 
 def bytes_as_computed(rank: int, world: int) -> None:

@@ -23,7 +23,7 @@ from xbench.records import (
 from xbench.report.lines import columns_line
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
-from xbench.runtime.run import RunRequest, check_request
+from xbench.runtime.prepare import RunRequest, check_request
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 

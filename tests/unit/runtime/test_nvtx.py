@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from xbench import cli
 from xbench.crossover.job import crossover_steps
 from xbench.errors import SpecError
-from xbench.runtime import run
+from xbench.runtime import prepare as preparing
 from xbench.runtime.nvtx import Ranges
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
@@ -131,7 +130,7 @@ REFUSED = "--nvtx marks the work of GPUs for Nsight Systems, and this would run 
 def test_ranges_on_the_cpu_are_refused_before_anything_is_done(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "probe", lambda *words: pytest.fail("looked at the workloads first"))
+    monkeypatch.setattr(preparing, "probe", lambda *words: pytest.fail("looked at the workloads first"))
     assert cli.main([command, "resnet18", "--nvtx", "--device", "cpu"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -140,10 +139,10 @@ def test_ranges_on_the_cpu_are_refused_before_anything_is_done(
 
 def test_ranges_are_refused_where_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Preflight(device="cpu", gpus=0, torch="2.15", torchvision=None, nccl=None, cuda=None, workloads=[])
-    monkeypatch.setattr(run, "probe", lambda *words: found)
-    request = run.RunRequest(
+    monkeypatch.setattr(preparing, "probe", lambda *words: found)
+    request = preparing.RunRequest(
         kind="comparison", workloads=[WorkloadSpec(name="resnet18")], modes=parse_modes("ddp"), effort=Effort(),
         fabric=FabricSpec(name="local", ranks=2), nvtx=True,
     )  # fmt: skip
     with pytest.raises(SpecError, match=r"^--nvtx marks the work of GPUs"):
-        run.prepare(request, Console(quiet=True))
+        preparing.prepare(request)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from xbench.errors import SpecError
 from xbench.records import WorkloadRecord
-from xbench.runtime import run as running
-from xbench.runtime.run import RunRequest, prepare
+from xbench.runtime import prepare as preparing
+from xbench.runtime.prepare import RunRequest, prepare
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, Probed
@@ -28,11 +26,11 @@ def found(**fields: Any) -> Preflight:
 def prepared(
     monkeypatch: pytest.MonkeyPatch, asked: str, fabric: FabricSpec, **fields: Any
 ) -> tuple[RunSpec, list[str]]:
-    monkeypatch.setattr(running, "probe", lambda specs, device, ranks: found(**fields))
+    monkeypatch.setattr(preparing, "probe", lambda specs, device, ranks: found(**fields))
     request = RunRequest(
         kind="comparison", workloads=[SPEC], fabric=fabric, effort=Effort(), modes=parse_modes("ddp,wfbp"), device=asked
     )
-    run, _, notes = prepare(request, Console(file=io.StringIO()))
+    run, _, notes = prepare(request)
     return run, notes
 
 

@@ -1,0 +1,219 @@
+"""What a user asked for, checked and resolved before a rank is started: RunRequest → prepare → RunSpec."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from xbench import gpu_errors
+from xbench.errors import SpecError
+from xbench.fabrics import choose, rootless
+from xbench.fabrics.cluster import cluster_rank, divided
+from xbench.fabrics.engines import ranks_around
+from xbench.fabrics.meeting import check_meeting_point
+from xbench.planning.plans import NEED_COST
+from xbench.runtime.course import Course
+from xbench.runtime.unavailable import check_available, check_real
+from xbench.schedules.copies import chosen_copies
+from xbench.spec import (
+    Collectives,
+    Compress,
+    Copies,
+    DeviceType,
+    Effort,
+    FabricSpec,
+    GlooThreads,
+    ModeSpec,
+    Overlap,
+    RunSpec,
+    WorkloadSpec,
+)
+from xbench.workloads.probe import Preflight, probe
+
+MAX_JOBS = 2
+
+
+@dataclass
+class RunRequest:
+    """What a user asked for, parsed and not yet resolved."""
+
+    kind: Literal["profile", "comparison"]
+    workloads: Sequence[WorkloadSpec]
+    fabric: FabricSpec
+    effort: Effort
+    modes: Sequence[ModeSpec] = ()
+    reference: str | None = None
+    device: str = "auto"
+    """auto, cpu, cuda, or cuda:N for one GPU."""
+    gloo_threads: GlooThreads = "first"
+    nvtx: bool = False
+    timeout_s: float = 120.0
+    output: Path = Path("results/runs")
+    copies: Copies | None = None
+    """None: the way of the backend (`schedules.copies`)."""
+    compress: Compress | None = None
+    overlap: Overlap = "backward"
+    """Whether `auto` may let gradients travel on into the next forward pass."""
+    collectives: Collectives = "torch"
+    argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
+    course: Course | None = None
+    """What decides on each launch; None: `effort` does."""
+
+
+def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
+    """Workloads (one, twice, where a paired mode needs two) and modes that fit each other. Raises SpecError."""
+    workloads, modes = tuple(request.workloads), tuple(request.modes)
+    if not workloads:
+        raise SpecError("no workload was named", hint="xbench workloads lists them")
+    paired = [mode.text for mode in modes if mode.paired]
+    in_turns = next((mode.text for mode in modes if mode.name == "crossover" and mode.carrier == "auto"), None)
+    if request.overlap == "forward" and in_turns is not None:
+        raise SpecError(
+            f"{in_turns} waits for a job's gradients before its next turn, and --overlap forward lets auto wait in it",
+            hint="write crossover:optimal",
+        )
+    if len(workloads) > MAX_JOBS:
+        raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
+    if paired and len(workloads) == 1:
+        workloads = workloads * 2
+    if request.reference is not None and request.reference not in [mode.text for mode in modes]:
+        raise SpecError(
+            f"the reference {request.reference!r} is not among the modes",
+            hint=f"it can be {', '.join(m.text for m in modes)}",
+        )
+    distinct = len(set(workloads)) > 1
+    if paired and distinct and not any(m.name == "sequential" for m in modes):
+        # Two different jobs at once are compared through what each takes alone, so that must be measured as well.
+        modes = (*modes, ModeSpec(text="sequential", name="sequential", carrier="ddp", paired=True))
+    return workloads, modes
+
+
+def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
+    """Fill in every default and check everything that can be checked before a rank is started.
+
+    Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
+    """
+    workloads, modes = check_request(request)
+    _check_nvtx(request.nvtx, request.device)
+    chosen_copies(request.copies, "", request.compress)
+    notes = check_available(modes, request.collectives, request.compress)
+    ours = ranks_around(os.environ) if request.fabric.name == "auto" else None
+    if request.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
+        # The probe takes seconds, so what is wrong whatever it finds is said before it.
+        asked, _ = _chosen(request.fabric, 0, len(workloads))
+        _check_fabric(asked, workloads, modes)
+        check_real(asked, modes, request.collectives)
+        if rootless.reexec_needed(asked):
+            rootless.reexec(sys.argv)
+    found = probe(list(workloads), request.device, _ranks_here(request.fabric, len(workloads)))
+    if found.gpu_trouble is not None and request.device == "auto":
+        notes.append(f"no GPU is used: {found.gpu_trouble}")
+    if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
+        notes.append(
+            "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
+            "with collectives that take as long as a link's figures say"
+        )
+        found = probe(list(workloads), "cpu", _ranks_here(request.fabric, len(workloads)))
+    device: DeviceType = found.device
+    _check_nvtx(request.nvtx, device)
+    fabric, reason = _chosen(request.fabric, found.gpus if device == "cuda" else 0, len(workloads))
+    if request.fabric.name == "auto":
+        notes.append(reason)
+    if fabric.name == "cluster" and len(workloads) > 1:
+        notes.append(
+            f"two jobs: the ranks are divided, half of each host's for each, so every mode runs on {fabric.world_size} "
+            f"of the {2 * fabric.world_size} as workers of its job"
+        )
+    if rootless.reexec_needed(fabric):
+        rootless.reexec(sys.argv)
+    _check_fabric(fabric, workloads, modes)
+    if fabric.world_size < 2:
+        unplanned = [mode.text for mode in modes if mode.name in NEED_COST]
+        modes = tuple(mode for mode in modes if mode.name not in NEED_COST)
+        if unplanned:
+            notes.append(
+                f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
+            )
+        notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
+    apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device == "cuda" and fabric.name != "emulated" and not apart:  # whose ranks may share a GPU, or see only theirs
+        ranks = _ranks_here(fabric, len(workloads))
+        gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
+    resolved = tuple(found.specs)
+    reference = request.reference
+    if reference is not None and reference not in [mode.text for mode in modes]:
+        raise SpecError(f"the reference {reference!r} is planned from a link's speed, and {fabric} has no link")
+    if request.kind == "comparison" and reference is None:
+        reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
+    compress = request.compress
+    if compress is not None and all(spec.dtype == compress for spec in resolved):
+        notes.append(f"nothing to compress: gradients are {compress} already")
+        compress = None
+    run = RunSpec(
+        kind=request.kind,
+        workloads=resolved,
+        modes=modes,
+        reference=reference,
+        fabric=fabric,
+        effort=request.effort,
+        device=device,
+        gpu=found.gpu,
+        timeout_s=request.timeout_s,
+        gloo_threads=request.gloo_threads,
+        nvtx=request.nvtx,
+        copies=chosen_copies(
+            request.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
+        ),
+        compress=compress,
+        overlap=request.overlap,
+        collectives=request.collectives,
+    )
+    return run, found, notes
+
+
+def _chosen(asked: FabricSpec, gpus: int, jobs: int) -> tuple[FabricSpec, str]:
+    """The fabric as each job sees it, and why it is this one. Raises SpecError."""
+    fabric, reason = choose(asked, gpus)
+    if fabric.name == "cluster":
+        check_meeting_point(cluster_rank(os.environ), os.environ)
+        fabric = divided(fabric, jobs)
+    return fabric, reason
+
+
+def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for jobs or modes that a resolved fabric cannot serve."""
+    if fabric.world_size >= 2 or not modes:
+        return
+    paired = [mode.text for mode in modes if mode.paired]
+    if paired:
+        raise SpecError(
+            f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank"
+            + (" for each job" if fabric.name == "cluster" else ""),
+            hint="start more ranks" if fabric.name == "cluster" else "try --fabric local:ranks=2",
+        )
+    if all(mode.name in NEED_COST for mode in modes):
+        raise SpecError(
+            f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
+            hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",
+        )
+
+
+def _check_nvtx(asked: bool, device: str) -> None:
+    """Raise SpecError for ranges of GPU work on a CPU."""
+    if asked and device == "cpu":
+        raise SpecError(
+            "--nvtx marks the work of GPUs for Nsight Systems, and this would run on the CPU",
+            hint="leave --nvtx out, or try --device cuda --fabric local:ranks=1",
+        )
+
+
+def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
+    """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
+    ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
+    if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
+        return max(1, ours.local_world_size // jobs)
+    return 2 if fabric.name == "auto" else fabric.processes
