@@ -233,10 +233,12 @@ def _silence_stdout() -> None:
 
 
 def _never_fail_on_encoding() -> None:
-    """A terminal that knows no 'µ' gets an escape in its place, not a crash."""
+    """A terminal that knows no 'µ' or '█' gets a 'u' or '#' in its place, not a crash."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors="backslashreplace")
+            from xbench.characters import STAND_INS
+
+            stream.reconfigure(errors=STAND_INS)
 
 
 if __name__ == "__main__":

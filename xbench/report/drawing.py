@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from rich.box import SIMPLE_HEAD
+from rich.box import SIMPLE_HEAD, Box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -17,6 +17,9 @@ NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
 
 WIDE_COLUMNS = 100
+_RULED = Box(str(SIMPLE_HEAD), ascii=True)
+"""Called ASCII so that rich draws no other, wider box on such terminals: `xbench.characters` stands in for the line."""
+
 OFF_TTY_COLUMNS = 100
 
 
@@ -44,7 +47,7 @@ def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
 
 def titled_table(title: str, *columns: tuple[str, str]) -> Table:
     """A table with a left-aligned title; each column is its heading and 'left' or 'right'."""
-    table = Table(title=title, title_justify="left", title_style="italic", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", title_style="italic", box=_RULED, padding=(0, 1, 0, 0))
     for heading, side in columns:
         right = side == "right"
         table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
