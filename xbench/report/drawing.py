@@ -17,6 +17,7 @@ NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
 
 WIDE_COLUMNS = 100
+_ANY_WIDTH = 10_000
 _RULED = Box(str(SIMPLE_HEAD), ascii=True)
 """Called ASCII so that rich draws no other, wider box on such terminals: `xbench.characters` stands in for the line."""
 
@@ -55,5 +56,12 @@ def titled_table(title: str, *columns: tuple[str, str]) -> Table:
 
 
 def indented(console: Console, text: str) -> None:
-    """A line of a stacked block."""
-    console.print(Padding(Text(text), (0, 0, 0, 2)))
+    """A line of a stacked block; where it is folded, it goes on below its own beginning."""
+    told = text.lstrip()
+    console.print(Padding(Text(told), (0, 0, 0, 2 + len(text) - len(told)), expand=False))
+
+
+def spare_columns(console: Console, table: Table) -> int:
+    """How many columns of the terminal are left beside a table as wide as it wants to be; below 0 it does not fit."""
+    unlimited = console.options.update(max_width=_ANY_WIDTH)
+    return console.width - console.measure(table, options=unlimited).maximum

@@ -12,13 +12,15 @@ from xbench.records import Label, Layer, Plan, Profile, StepTimes
 from xbench.report import lines
 from xbench.report.answer import is_control
 from xbench.report.cells import signed_percent, whole_percent
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
 TOP_LAYERS = 10
 OVERHEAD_GOAL = 0.02
+PLAN_HEADINGS = ("mode", "buckets", "step", "exposed", "gap", "largest")
+COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
 
 
 def render_profile(record: Profile, console: Console, all_layers: bool = False) -> None:
@@ -43,14 +45,14 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
             say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
         console.print()
     if record.plans:
-        console.print(_plan_table(list(record.plans.values()), console.width))
+        console.print(_plan_table(list(record.plans.values()), console))
         say(console, lines.PLAN_COLUMNS, "dim")
         for plan in record.plans.values():
             if plan.note:
                 say(console, f"{plan.mode}: {plan.note}")
         console.print()
     if record.cost_model is not None and record.cost_model.points:
-        console.print(_cost_table(record, console.width))
+        console.print(_cost_table(record, console))
         say(console, lines.COST_COLUMNS, "dim")
         say(console, lines.waits_line(record.cost_model))
     render_gpu(record, console)
@@ -115,43 +117,51 @@ def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
                        f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
 
 
-def _cost_table(record: Profile, width: int) -> Table:
+def _cost_table(record: Profile, console: Console) -> Table:
     """The measured points of the cost model; the wait for late ranks is not part of the transfer."""
     model = record.cost_model
     assert model is not None  # render_profile asked
-    columns = [("size", "right"), ("transfer", "right"), ("95 % CI", "right"), ("wait", "right"), ("fit", "right")]
-    wide = width >= NARROW_COLUMNS
-    table = titled_table(
-        f"Cost of one {model.collective} ({record.fabric.label})", *columns, *([("times", "right")] if wide else [])
-    )
+    rows = []
     for point in model.points:
         fitted_s = model.alpha_s + model.beta_s_per_byte * point.nbytes
-        row = [
+        rows.append([
             format_bytes(point.nbytes),
             format_seconds(point.transfer_s),
             f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
             format_seconds(point.wait_s),
             signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
-        ]
-        table.add_row(*row, *([str(point.repetitions)] if wide else []))
-    return table
+            str(point.repetitions),
+        ])  # fmt: skip
+    title = f"Cost of one {model.collective} ({record.fabric.label})"
+    return _fitting(console, title, COST_HEADINGS, rows, ("times", "wait", "95 % CI"))
 
 
-def _plan_table(plans: Sequence[Plan], width: int) -> Table:
+def _plan_table(plans: Sequence[Plan], console: Console) -> Table:
     """What each schedule would do with this profile; the gap is to the best schedule here, which no control is."""
     best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
-    columns = [("mode", "left"), ("buckets", "right"), ("step", "right"), ("exposed", "right"), ("gap", "right")]
-    wide = width >= NARROW_COLUMNS
-    table = titled_table(
-        "Plans and their predicted steps (simulated)", *columns, *([("largest", "right")] if wide else [])
-    )
+    rows = []
     for plan in plans:
         behind = best_s > 0 and not is_control(plan.mode)
-        row = [
+        rows.append([
+            plan.mode,
             str(len(plan.buckets)),
             format_seconds(plan.predicted_step_s),
             format_seconds(plan.predicted_exposed_s),
             signed_percent(plan.predicted_step_s / best_s - 1 if behind else None),
-        ]
-        table.add_row(Text(plan.mode), *row, *([format_bytes(max(plan.bucket_bytes, default=0))] if wide else []))
+            format_bytes(max(plan.bucket_bytes, default=0)),
+        ])  # fmt: skip
+    return _fitting(console, "Plans and their predicted steps (simulated)", PLAN_HEADINGS, rows, ("largest", "exposed"))
+
+
+def _fitting(
+    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
+) -> Table:
+    """A table of these rows, without as many dispensable columns, in their order, as the terminal has no room for."""
+    for count in range(len(dispensable) + 1):
+        kept = [at for at, heading in enumerate(headings) if heading not in dispensable[:count]]
+        table = titled_table(title, *((headings[at], "left" if headings[at] == "mode" else "right") for at in kept))
+        for row in rows:
+            table.add_row(*(Text(row[at]) for at in kept))
+        if spare_columns(console, table) >= 0:
+            break
     return table
