@@ -32,8 +32,8 @@ def complete_workload(context: click.Context, parameter: click.Parameter, typed:
         return _items(f"{path}.py:", _factories(Path(f"{path}.py")), word)
     summaries = {entry.name: entry.summary for entry in WORKLOADS}
     summaries |= {name: f"torchvision's {name}" for name in sorted(installed_models() - summaries.keys())}
-    named = _items("", summaries, typed)
-    return named or _paths(typed, ".py", after=":")
+    named, files = _items("", summaries, typed), _paths(typed, ".py", after=":")
+    return named + [item for item in files if not named or not item.value.endswith("/")]
 
 
 def complete_modes(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
