@@ -99,7 +99,10 @@ def _write(format: str, target: str, text: str) -> None:
     if target == STDOUT:
         click.echo(text.encode(), nl=False)
     else:
-        Path(target).write_text(text, encoding="utf-8")
+        try:
+            Path(target).write_text(text, encoding="utf-8")
+        except OSError as error:  # where the disk is full it does not say which file that was
+            raise OSError(error.errno, error.strerror, target) from None
         click.echo(f"{format}: {target}", err=True)
 
 

@@ -192,6 +192,15 @@ def test_a_result_is_never_written_over(run: Callable[..., Outcome], result: Pat
     assert (result.read_bytes(), pages) == (before, [])
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_disk_is_one_sentence_with_the_file_s_name(run: Callable[..., Outcome], result: Path) -> None:
+    assert run(result, "--markdown", "/dev/full") == (
+        1,
+        "",
+        "error: /dev/full: No space left on device\n  hint: --debug shows where\n",
+    )
+
+
 BROKEN = {
     "cut off": (lambda text: text[:5000], "is not whole JSON: it was cut off or is another kind of file"),
     "empty": (lambda text: "", "is not whole JSON: it was cut off or is another kind of file"),
