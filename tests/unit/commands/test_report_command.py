@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -105,6 +106,14 @@ def test_a_format_goes_to_a_file_beside_or_to_stdout(
     assert (code, nothing) == (0, "")
     assert (tmp_path / "named").read_text(encoding="utf-8") == out
     assert "optimal" in out
+
+
+@pytest.mark.parametrize("words", [["--markdown", "-"], ["--json", "-"]], ids=str)
+def test_a_file_s_text_on_stdout_is_utf_8_whatever_the_terminal_is(words: list[str]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "xbench.cli", "report", str(COMPARISON), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert "3×128×128 images" in done.stdout.decode("utf-8")
 
 
 def test_csv_writes_its_other_tables_beside_the_samples(run: Callable[..., Outcome], result: Path) -> None:
