@@ -7,6 +7,7 @@ builds them by zensical.toml. Whatever it warns of fails the build. Nothing is f
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ FETCHED = "https://unpkg.com/iframe-worker/shim"
 """What the theme would load to search pages that were opened from a disk; docs/worker.js does it here."""
 
 _OUTWARD = re.compile(r"\]\(\.\./(?P<target>[^)#]+)(?P<anchor>#[^)]*)?\)")
+_BARRED = re.compile(r"`(?P<text>[^`\n]*\\\|[^`\n]*)`")
+BAR = "\\|"
 
 
 def build(folder: Path) -> int:
@@ -49,8 +52,13 @@ def stage(folder: Path) -> None:
 
 
 def inward(text: str) -> str:
-    """The text of a page of docs/ or results/ with its links between the two as they are in the staged folder."""
-    return _OUTWARD.sub(lambda link: f"]({_staged(link['target'])}{link['anchor'] or ''})", text)
+    """The text of a page of docs/ or results/ as the staged folder needs it.
+
+    Its links between the two folders are those of the one folder, and a bar inside code inside a table, which a code
+    host wants escaped, is one that the site's Markdown takes too.
+    """
+    text = _OUTWARD.sub(lambda link: f"]({_staged(link['target'])}{link['anchor'] or ''})", text)
+    return _BARRED.sub(lambda code: f"<code>{html.escape(code['text']).replace(BAR, '&#124;')}</code>", text)
 
 
 def _staged(target: str) -> str:
