@@ -46,6 +46,10 @@ TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="
 NEVER_TYPED_FOR_REAL = PROGRAMS - {"xbench", "python", "jq"}
 
 
+CAPTURED_BY_SCRIPTS = ("NCCL_", "GLOO_", "UCX_", "OMP_", "MKL_", "XBENCH_", "CUDA_VISIBLE_DEVICES")
+UPDATE = bool(os.environ.get("XBENCH_UPDATE_GOLDEN"))
+
+
 class Launched(BaseException):
     """All words were parsed and held to be right; now ranks would be started."""
 
@@ -69,8 +73,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     own = next(block.text for block in PYTHON if block.text.startswith("# train.py"))
     (tmp_path / "train.py").write_text(own, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in os.environ:
+        if name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE") or name.startswith(CAPTURED_BY_SCRIPTS):
+            monkeypatch.delenv(name)
     monkeypatch.setattr("xbench.runtime.inventory.take_inventory", taken_once)
     for function in ("run.execute", "converge.execute", "validate.validate"):
         monkeypatch.setattr(f"xbench.runtime.{function}", _launch)
@@ -154,7 +159,7 @@ def _judge(command: Typed, code: int, both: str, block: Block) -> None:
     assert not refused or code != 0, f"{block.where}: {command.line} was to be refused\n{both}"
     if command.shown:
         told = "\n".join(command.shown)
-        if os.environ.get("XBENCH_UPDATE_GOLDEN") and not agrees(command.shown, both):
+        if UPDATE and not agrees(command.shown, both):
             page = block.page.read_text(encoding="utf-8")
             now = "\n".join(renewed(command.shown, both))
             block.page.write_text(page.replace(f"$ {command.line}\n{told}\n", f"$ {command.line}\n{now}\n"), "utf-8")
