@@ -77,6 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         if name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE") or name.startswith(CAPTURED_BY_SCRIPTS):
             monkeypatch.delenv(name)
     monkeypatch.setattr("xbench.runtime.inventory.take_inventory", taken_once)
+    monkeypatch.setattr("xbench.horovod.available.obstacle", lambda: None)  # typed where Horovod is built
     for function in ("run.execute", "converge.execute", "validate.validate"):
         monkeypatch.setattr(f"xbench.runtime.{function}", _launch)
     yield tmp_path
