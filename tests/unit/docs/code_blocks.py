@@ -1,9 +1,10 @@
 """The code blocks of README.md and docs/*.md, and what a line of one asks for.
 
 A block is commands if it is fenced as `sh` or `console`, or if it is indented or has no language and its first line
-begins with a program of `PROGRAMS`. In a `console` block lines after `$ ` are commands and the others are what they
-print; a line of `…` alone stands for any lines, and `…` inside a line for any text. In the other blocks every line is a
-command. `<!-- needs: REASON -->`, alone above a block, says why no test runs it; `REASONS` are all there are.
+begins with a program of `PROGRAMS` (as in `sh`) or with `$ ` (as in `console`). In a `console` block lines after `$ `
+are commands and the others are what they print; a line of `…` alone stands for any lines, and `…` inside a line for any
+text. In the other blocks every line is a command. `<!-- needs: REASON -->`, alone above a block, says why no test runs
+it; `REASONS` are all there are.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def blocks(page: Path) -> list[Block]:
         comment = before.content if before is not None and before.type == "html_block" else ""
         marked = _NEEDS.fullmatch(comment)
         number = token.map[0] + 1 if token.map else 0
-        found.append(Block(page, number, token.info.strip(), token.content, marked["reason"] if marked else None))
+        language = token.info.strip() or ("console" if token.content.startswith("$ ") else "")
+        found.append(Block(page, number, language, token.content, marked["reason"] if marked else None))
     return found
 
 
@@ -103,7 +105,7 @@ def xbench_words(line: str) -> list[str] | None:
     if "xbench" not in words or _program(line) in ("git", "cd"):
         return None
     own = words[words.index("xbench") + 1 :]
-    ends = [at for at, word in enumerate(own) if word in ("|", ">", "&&")]
+    ends = [at for at, word in enumerate(own) if word in ("|", ">", ">>", "&&")]
     return own[: ends[0]] if ends else own
 
 

@@ -14,20 +14,23 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
 from typing import NoReturn
 
 import click
 import pytest
 from code_blocks import (
+    PAGES,
     PROGRAMS,
     REASONS,
     ROOT,
     Block,
     Typed,
     agrees,
+    blocks,
     command_blocks,
     python_blocks,
     redirected,
@@ -62,17 +65,25 @@ def _launch(*_: object, **__: object) -> NoReturn:
     raise Launched
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder to type in: what a checkout has, and the reader's own train.py; what is written there harms nothing."""
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a reader has: committed results, the reader's own train.py, and the record of a run."""
+    folder = tmp_path_factory.mktemp("checkout")
     for name in ("docs", "examples", "benchmarks"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "results").mkdir()
-    for file in (ROOT / "results").iterdir():
-        (tmp_path / "results" / file.name).symlink_to(file)
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "results", folder / "results", ignore=shutil.ignore_patterns("runs"))
+    (folder / "results" / "runs" / "20260301-120000-resnet18").mkdir(parents=True)
+    for record in ("record.json", "results/runs/20260301-120000-resnet18/record.json"):
+        shutil.copy(ROOT / "results" / "resnet18-b14-1gbit.json", folder / record)
     own = next(block.text for block in PYTHON if block.text.startswith("# train.py"))
-    (tmp_path / "train.py").write_text(own, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    (folder / "train.py").write_text(own, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Type in the copy, without what an environment may change, and without starting ranks."""
+    monkeypatch.chdir(checkout)
     for name in os.environ:
         if name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE") or name.startswith(CAPTURED_BY_SCRIPTS):
             monkeypatch.delenv(name)
@@ -80,9 +91,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr("xbench.horovod.available.obstacle", lambda: None)  # typed where Horovod is built
     for function in ("run.execute", "converge.execute", "validate.validate"):
         monkeypatch.setattr(f"xbench.runtime.{function}", _launch)
-    yield tmp_path
-    for name in ("results",):  # a record that was committed is read and never written
-        assert all(file.is_symlink() for file in (tmp_path / name).glob("*.json") if (ROOT / name / file.name).exists())
 
 
 def typed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
@@ -124,9 +132,8 @@ def test_a_mark_names_a_known_reason(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in COMMANDS if block.needs], ids=_where)
-def test_commands_that_are_not_run_have_words_that_hold(
-    block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_commands_that_are_not_run_have_words_that_hold(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in block.typed():
         words = words_of(command.line)
         if words is None:
@@ -139,7 +146,8 @@ def test_commands_that_are_not_run_have_words_that_hold(
 
 
 @pytest.mark.parametrize("block", [block for block in COMMANDS if not block.needs], ids=_where)
-def test_commands_do_what_the_page_says(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("folder")
+def test_commands_do_what_the_page_says(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in block.typed():
         words = words_of(command.line)
         hint = f"{block.where}: nothing runs this; put a mark above it: <!-- needs: minutes -->"
@@ -187,7 +195,7 @@ def test_python_in_the_pages_names_what_there_is(block: Block) -> None:
             assert {word.arg for word in node.keywords} <= taken, block.where
 
 
-def test_the_factory_of_the_pages_is_one_and_trains(folder: Path) -> None:
+def test_the_factory_of_the_pages_is_one_and_trains() -> None:
     own = {block.text for block in PYTHON if block.text.startswith("# train.py")}
     assert len(own) == 1, "the pages show different files of the name train.py"
     names: dict[str, object] = {}
@@ -216,9 +224,8 @@ def test_what_is_left_out_of_an_output_is_marked(shown: tuple[str, ...], printed
     assert agrees(shown, printed) is same
 
 
-def test_json_in_the_pages_is_json() -> None:
-    from code_blocks import PAGES, blocks
-
+def test_json_and_toml_in_the_pages_parse() -> None:
+    parsers = {"json": json.loads, "toml": tomllib.loads}
     for block in (block for page in PAGES for block in blocks(page)):
-        if block.language == "json":
-            json.loads(block.text)
+        if block.language in parsers:
+            parsers[block.language](block.text)
