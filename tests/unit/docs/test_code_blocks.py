@@ -18,7 +18,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import pytest
@@ -41,6 +41,9 @@ from code_blocks import xbench_words as words_of
 import xbench
 from xbench import cli
 from xbench.runtime.inventory import take_inventory
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COMMANDS = command_blocks()
 PYTHON = python_blocks()
@@ -93,19 +96,28 @@ def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"xbench.runtime.{function}", _launch)
 
 
+class Copied(io.BytesIO):
+    """What is written here is written to another stream as well."""
+
+    def __init__(self, other: io.BytesIO) -> None:
+        super().__init__()
+        self.other = other
+
+    def write(self, data: Buffer) -> int:
+        self.other.write(data)
+        return super().write(data)
+
+
 def typed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
     """Run the command line in this process: exit code, standard output, and both outputs as a terminal shows them."""
     monkeypatch.setattr(sys, "argv", ["xbench", *words])
-    both, out = io.StringIO(), io.StringIO()
-
-    class Output(io.StringIO):
-        def write(self, text: str) -> int:
-            out.write(text)
-            return both.write(text)
-
-    with contextlib.redirect_stdout(Output()), contextlib.redirect_stderr(both):
+    both = io.BytesIO()
+    out = Copied(both)
+    stdout = io.TextIOWrapper(out, "utf-8", write_through=True)
+    stderr = io.TextIOWrapper(both, "utf-8", write_through=True)
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = cli.main(words)
-    return code, out.getvalue(), both.getvalue()
+    return code, out.getvalue().decode(), both.getvalue().decode()
 
 
 def held(words: list[str]) -> None:
