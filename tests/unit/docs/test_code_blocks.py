@@ -169,6 +169,9 @@ def test_commands_do_what_the_page_says(block: Block, monkeypatch: pytest.Monkey
         except Launched:
             pytest.fail(hint)
         _judge(command, code, both, block)
+        asked = re.search(r"\| jq \.([\w.]+)$", command.line)
+        if asked:
+            functools.reduce(dict.__getitem__, asked[1].split("."), json.loads(out))
         target = redirected(command.line)
         if target:
             Path(target).write_text(out, encoding="utf-8")
