@@ -14,7 +14,7 @@ from rich.text import Text
 from xbench.planning.plans import DDP_REDUCER
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import lines
-from xbench.report.drawing import fact, say, titled_table
+from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.snippets import attach_snippet, ddp_snippet
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
@@ -91,23 +91,31 @@ def snippet(tuned: Tuned, path: str) -> str:
     return attach_snippet(plan, path, measured)
 
 
+def kept_sentence(record: Tuned) -> str:
+    """What was found best, in one sentence."""
+    title = record.workload.title
+    if record.ratio is None:
+        return f"DDP's default is best for {title}: nothing tried is faster by more than {_percent(record.margin)}."
+    return (
+        f"{record.schedule} trains {title} in {_ratio(record.ratio)} of DDP's time: "
+        f"{_percent(1 - record.ratio.value)} less a step."
+    )
+
+
 def render_tuned(record: Tuned, console: Console) -> None:
     """The kept file: what to use, what was tried, and what it rests on."""
-    title = record.workload.title
-    if record.ratio is not None:
-        sentence = (
-            f"{record.schedule} trains {title} in {_ratio(record.ratio)} of DDP's time: "
-            f"{_percent(1 - record.ratio.value)} less a step."
-        )
-    else:
-        sentence = f"DDP's default is best for {title}: nothing tried is faster by more than {_percent(record.margin)}."
-    say(console, sentence, "bold")
+    say(console, kept_sentence(record), "bold")
     console.print()
     table = titled_table(f"Time per sample over that of {record.reference} ({record.label})",
                          ("mode", "left"), ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     for mode, ratio in record.tried.items():
         table.add_row(Text(mode), _ratio(ratio), Text(ratio.verdict))
-    console.print(table)
+    if spare_columns(console, table) >= 0:
+        console.print(table)
+    else:
+        say(console, str(table.title), "italic")
+        for mode, ratio in record.tried.items():
+            indented(console, f"{mode} {_ratio(ratio)}: {ratio.verdict}")
     if record.buckets is not None:
         carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
         fact(console, "buckets", _count(len(record.buckets)) + carrier)
