@@ -7,29 +7,26 @@ from collections.abc import Sequence
 from xbench.records import Bounds, Comparison, ModeResult
 from xbench.report import lines
 from xbench.report.answer import controls, partial, ranking, trusted
+from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict, whole_percent
 from xbench.report.html.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
 from xbench.report.html.facts import capital, label_badge
 from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
-from xbench.units import format_percent, format_seconds
+from xbench.units import format_seconds
 
 ROW_PX = 34
 LINE_PX = 16
 MARGIN_PX = 128
 
 
+PLAIN = ("reference", "partial", "control")
+"""Verdicts that are no judgement."""
+
+
 def word(record: Comparison, result: ModeResult) -> Badge:
     """What a mode came to, in one word."""
-    if lines.failure_line(result) is not None:
-        return Badge("FAILED", "failed")
-    if result.mode == record.reference:
-        return Badge("reference", "plain")
-    if result.mode in partial(record):
-        return Badge("partial", "plain")
-    if result.mode in controls(record):
-        return Badge("control", "plain")
-    if result.ratio is None:
-        return Badge("no ratio" if trusted(result) else "not measured", "inconclusive")
-    return Badge(result.ratio.verdict, result.ratio.verdict)
+    said = verdict(record, result)
+    kind = "failed" if said == "FAILED" else "plain" if said in PLAIN else said
+    return Badge(said, kind if " " not in kind else "inconclusive")
 
 
 def fastest_first(record: Comparison) -> list[ModeResult]:
@@ -181,7 +178,7 @@ def _hover(record: Comparison, result: ModeResult) -> str:
     told = [f"<b>{plain(result.mode)}</b> ({result.label})", f"{format_seconds(one.median)} a sample",
             f"95 % CI {format_seconds(low)} to {format_seconds(high)}"]  # fmt: skip
     if result.ratio is not None and result.ratio.verdict != "reference":
-        told.append(f"{ratio_text(result)} of {plain(record.reference)}'s: {word(record, result).text}")
+        told.append(f"{ratio_cell(result)} of {plain(record.reference)}'s: {word(record, result).text}")
     return "<br>".join(told)
 
 
@@ -210,16 +207,6 @@ def _interval(unit: Unit, estimates: Sequence[tuple[float, tuple[float, float]]]
     }
 
 
-def ratio_text(result: ModeResult) -> str:
-    """'0.891 [0.872, 0.910]'; '–' where there is none that may be shown."""
-    if result.ratio is None or not trusted(result):
-        return "–"
-    if result.ratio.verdict == "reference":
-        return f"{result.ratio.value:.3f}"
-    low, high = result.ratio.ci95
-    return f"{result.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table:
     """The figures behind the bars. A mode that failed has its row."""
     rows: list[list[Cell]] = []
@@ -230,7 +217,7 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
                 result.mode,
                 format_seconds(one.median) if one else "–",
                 f"{format_seconds(one.ci95[0])} – {format_seconds(one.ci95[1])}" if one else "–",
-                ratio_text(result),
+                ratio_cell(result),
                 word(record, result),
                 str(result.blocks),
                 label_badge(result.label),
@@ -307,7 +294,7 @@ def step_table(record: Comparison) -> Table:
                 result.mode + (f" (turns {result.pattern})" if result.pattern else ""),
                 format_seconds(result.step_s.median) if fine and result.step_s else "–",
                 format_seconds(result.exposed_s) if fine else "–",
-                format_percent(result.removed_share, 0).replace("-", "−") if fine else "–",
+                whole_percent(result.removed_share).replace("-", "−") if fine else "–",
                 format_seconds(result.predicted_step_s),
                 signed(result.prediction_error) if fine else "–",
                 str(len(result.plan.buckets)) if result.plan else "–",
@@ -321,16 +308,10 @@ def step_table(record: Comparison) -> Table:
 
 
 def signed(share: float | None) -> str:
-    """'+1.2 %'; '–' for None."""
-    return "–" if share is None else f"{100 * share:+.1f} %".replace("-", "−")
+    """'−1.2 %', with a minus as wide as the plus; '–' for None."""
+    return signed_percent(share).replace("-", "−")
 
 
 def _parity(result: ModeResult) -> Cell:
-    parity = result.parity
-    if parity is None:
-        return "–"
-    if not parity.ok:
-        return Badge("NO", "failed")
-    if parity.reference != "ddp":
-        return "no (ranks agree)"
-    return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"
+    said = parity_cell(result)
+    return Badge(said, "failed") if said == "NO" else said

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xbench.planning.cost import Curve
 from xbench.records import CostModel, Label, Layer
 from xbench.report import lines
+from xbench.report.cells import signed_percent
 from xbench.report.html.axes import (
     BELOW,
     byte_decades,
@@ -189,14 +190,12 @@ def _cost_table(cost: CostModel) -> Table:
             format_seconds(point.transfer_s),
             f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
             format_seconds(point.wait_s),
-            _off(cost.alpha_s + cost.beta_s_per_byte * point.nbytes, point.transfer_s),
+            signed_percent((cost.alpha_s + cost.beta_s_per_byte * point.nbytes) / point.transfer_s - 1)
+            if point.transfer_s > 0
+            else "–",
             str(point.repetitions),
         ]
         for point in cost.points
     ]
     columns = list(map(Column, ("size", "transfer", "95 % CI", "wait", "fit", "times")))
     return Table("Every size in figures", columns, rows, capital(lines.COST_COLUMNS))
-
-
-def _off(fitted_s: float, transfer_s: float) -> str:
-    return f"{100 * (fitted_s / transfer_s - 1):+.1f} %".replace("-", "−") if transfer_s > 0 else "–"

@@ -14,8 +14,9 @@ from xbench.errors import UsageError
 from xbench.records import AnyRecord, Comparison, Label, ModeResult
 from xbench.report import lines
 from xbench.report.answer import answer, ranking, trusted
+from xbench.report.cells import ratio_cell
 from xbench.report.html.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
-from xbench.report.html.bars import ratio_text, word
+from xbench.report.html.bars import word
 from xbench.report.html.facts import command_section, label_badge
 from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
 from xbench.units import format_seconds
@@ -177,7 +178,7 @@ def _ratios(records: Sequence[Comparison]) -> list[Figure]:
     def estimate(result: ModeResult) -> tuple[float, float, float] | None:
         return (result.ratio.value, *result.ratio.ci95) if result.ratio is not None and trusted(result) else None
 
-    traces = _lines(records, Unit("", 1.0), estimate, ratio_text)
+    traces = _lines(records, Unit("", 1.0), estimate, ratio_cell)
     if not traces:
         return []
     line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1,
@@ -193,7 +194,7 @@ def _ratios(records: Sequence[Comparison]) -> list[Figure]:
             layout=_over(records, {"title": {"text": "ratio to the reference"}}, line),
             height=440,
             table=_matrix("Ratios in figures", records, lambda record, result: (
-                ratio_text(result) if result.ratio is not None and trusted(result) else word(record, result))),
+                ratio_cell(result) if result.ratio is not None and trusted(result) else word(record, result))),
         )
     ]  # fmt: skip
 
