@@ -55,8 +55,8 @@ def test_bounds_are_drawn_per_sample_and_called_simulated() -> None:
     bounds = bounds_per_sample(record)
     assert bounds == {
         "compute alone": 0.402 / 16,
-        "bound if it may start early": 0.4161 / 16,
-        "bound if the next forward waits": 0.5482 / 16,
+        "bound, next forward starts early": 0.4161 / 16,
+        "bound, next forward waits": 0.5482 / 16,
     }
     shapes = _found(time_per_sample(record)).layout["shapes"]
     assert [shape["x0"] for shape in shapes] == pytest.approx([25.125, 26.00625, 34.2625], rel=1e-5)
@@ -156,6 +156,15 @@ def test_a_layer_lies_where_its_backward_pass_ran() -> None:
     assert travels["base"] == pytest.approx([18, 36, 54])
     assert sizes["x"] == [layer.grad_bytes for layer in layers]
     assert sizes["xaxis"] == "x2"
+
+
+@pytest.mark.parametrize("count", [1, 45, 46, 107, 400])
+def test_named_layers_are_few_and_reach_from_end_to_end(count: int) -> None:
+    ticks = _found(waterfall(made.layers(14) * (count // 14) + made.layers(count % 14), None, "real")).layout["yaxis"]
+    assert len(ticks["tickvals"]) == len(ticks["ticktext"]) <= 45
+    assert ticks["tickvals"][0] <= count / 10 + 1
+    assert ticks["tickvals"][-1] >= count * 0.9
+    assert count > 45 or ticks["tickvals"] == list(range(1, count + 1))
 
 
 def test_without_a_cost_model_nothing_travels() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import sample_records as made
@@ -29,6 +31,7 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
     "convergence": convergence,
     "tuned": tuned,
 }
+GOLDEN = Path(__file__).parents[2] / "golden"
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 HOSTILE = '</script><script>alert("x")</script><b>'
 
@@ -125,6 +128,15 @@ def test_colours_are_in_the_style(kind: str) -> None:
 
 def test_the_same_record_makes_the_same_bytes() -> None:
     assert render(made.comparison()) == render(made.comparison())
+
+
+@pytest.mark.parametrize("kind", ["troubled", "scaling"])
+def test_every_word_of_a_page(kind: str) -> None:
+    path = GOLDEN / f"html-{kind}.txt"
+    text = "\n".join(Reader(render(MADE[kind]())).text) + "\n"
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 def test_it_is_a_format() -> None:

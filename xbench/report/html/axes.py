@@ -24,6 +24,7 @@ BELOW = {
     "xref": "paper",
     "x": 0.0,
     "maxheight": 1.0,
+    "traceorder": "normal",
 }
 """A legend under the plot, where it covers no data."""
 

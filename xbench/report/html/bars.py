@@ -116,7 +116,7 @@ def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours
 
 def _hatched(bars: Trace) -> Trace:
     """The same bars as those of modes that take no part in the answer."""
-    pattern = {"shape": "/", "fgcolor": "--grid-strong", "fillmode": "overlay", "size": 7, "solidity": 0.2}
+    pattern = {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay", "size": 8, "solidity": 0.2}
     return {
         **bars,
         "insidetextfont": {"color": "--ink"},
@@ -137,10 +137,10 @@ def bounds_per_sample(record: Comparison) -> dict[str, float]:
 def _named_bounds(bounds: Bounds, two_jobs: bool) -> dict[str, float]:
     """Steps [s]. Where the next forward pass cannot help, there is one bound; and compute may be one of them."""
     of = " of one job" if two_jobs else ""
-    waiting = f"bound{of} if the next forward waits"
+    waiting = f"bound{of}, next forward waits"
     found = {"compute alone": bounds.compute_s}
     if bounds.overlap_bound_s < bounds.backward_overlap_bound_s and bounds.overlap_bound_s > bounds.compute_s:
-        found[f"bound{of} if it may start early"] = bounds.overlap_bound_s
+        found[f"bound{of}, next forward starts early"] = bounds.overlap_bound_s
     if bounds.backward_overlap_bound_s > bounds.compute_s:
         found[waiting] = bounds.backward_overlap_bound_s
     return found

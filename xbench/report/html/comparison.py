@@ -11,6 +11,7 @@ from xbench.report.html.facts import (
     environment_section,
     fabric_pairs,
     gpu_table,
+    moment,
     warnings_section,
     workload_pair,
 )
@@ -28,7 +29,7 @@ def comparison_page(record: Comparison) -> Page:
     return Page(
         kind="Comparison",
         title=f"{titles} on {record.fabric.spec}",
-        subtitle=f"{record.created} · {record.environment.hostname} · reference {record.reference}",
+        subtitle=f"{moment(record.created)} · {record.environment.hostname} · reference {record.reference}",
         labels=labels,
         answer=answer(record),
         incomplete=lines.incomplete_line(record),

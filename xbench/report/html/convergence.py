@@ -8,7 +8,14 @@ from statistics import fmean
 from xbench.records import Converged, Convergence, ConvergenceCurve
 from xbench.report.convergence import verdicts
 from xbench.report.html.axes import BELOW, Mark, marks, named, plain, rounded
-from xbench.report.html.facts import command_section, environment_section, fabric_pairs, warnings_section, workload_pair
+from xbench.report.html.facts import (
+    command_section,
+    environment_section,
+    fabric_pairs,
+    moment,
+    warnings_section,
+    workload_pair,
+)
 from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Page, Section, Table, Trace
 from xbench.units import format_bytes, format_count, format_seconds
 
@@ -42,7 +49,7 @@ def convergence_page(record: Convergence) -> Page:
     return Page(
         kind="Convergence",
         title=f"{record.workload.title} on {data.name}, {record.fabric.spec}",
-        subtitle=f"{record.created} · {record.environment.hostname} · reference {record.reference}",
+        subtitle=f"{moment(record.created)} · {record.environment.hostname} · reference {record.reference}",
         labels=[record.label],
         answer=[line for line in said if " FAILED: " not in line] or ["No mode was trained to the end."],
         failures=[f"{mode.mode} FAILED: {mode.error}" for mode in record.modes.values() if mode.status == "failed"],

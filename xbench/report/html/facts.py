@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from xbench.environment import fingerprint
 from xbench.records import (
@@ -74,6 +75,15 @@ def warnings_section(warnings: Sequence[str]) -> list[Section]:
 def command_section(*commands: str) -> Section:
     """The commands to type again."""
     return Section("reproduce", "Do it again", [Code(command, "the command", wrapped=True) for command in commands])
+
+
+def moment(created: str) -> str:
+    """'2026-11-22 04:54 UTC' of a record's time; what is no time stays as it is."""
+    try:
+        at = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{at:%Y-%m-%d %H:%M}{' UTC' if at.utcoffset() == timedelta(0) else ''}"
 
 
 def capital(sentence: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from xbench.planning.cost import Curve
@@ -67,9 +68,7 @@ def waterfall(layers: Sequence[Layer], cost: CostModel | None, label: Label) -> 
         key="waterfall",
         title="Layers in the order in which their gradients become ready",
         labels=[label, *(["simulated"] if curve is not None else [])],  # type: ignore[list-item]
-        told="Top to bottom, from the loss towards the input. Left: backward pass, and from the moment its gradients "
-        "are ready how long an all-reduce of them alone would take. A long one beside a short backward pass cannot be "
-        "hidden; many short ones cost more than their sum in one bucket. Right: the gradients' bytes.",
+        told=_told(curve is not None),
         traces=traces,
         layout={
             "barmode": "overlay",
@@ -91,6 +90,17 @@ def waterfall(layers: Sequence[Layer], cost: CostModel | None, label: Label) -> 
     )  # fmt: skip
 
 
+def _told(travels: bool) -> str:
+    left = "Top to bottom, from the loss towards the input. Left: the backward pass"
+    if not travels:
+        return f"{left}. Right: the gradients' bytes."
+    return (
+        f"{left}, and from the moment its gradients are ready how long an all-reduce of them alone would take. A long "
+        "one beside a short backward pass cannot be hidden; many short ones cost more than their sum in one bucket. "
+        "Right: the gradients' bytes."
+    )
+
+
 def _curve(cost: CostModel | None) -> Curve | None:
     """T(bytes), where the record holds what it is made of."""
     try:
@@ -103,12 +113,12 @@ def _ticks(layers: Sequence[Layer]) -> list[int]:
     """Places whose names stand on the axis: all, or those of the largest gradients that leave room between them."""
     if len(layers) <= NAMED:
         return list(range(1, len(layers) + 1))
-    apart = max(2, len(layers) // 40)
+    apart = math.ceil(len(layers) / NAMED)
     chosen: list[int] = []
     for place in sorted(range(1, len(layers) + 1), key=lambda place: -layers[place - 1].grad_bytes):
         if all(abs(place - other) >= apart for other in chosen):
             chosen.append(place)
-    return sorted(chosen)[:NAMED]
+    return sorted(chosen)
 
 
 def _table(layers: Sequence[Layer], sends_s: Sequence[float], sent: bool) -> Table:

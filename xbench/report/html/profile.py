@@ -14,6 +14,7 @@ from xbench.report.html.facts import (
     environment_section,
     fabric_pairs,
     gpu_table,
+    moment,
     warnings_section,
     workload_pair,
 )
@@ -28,7 +29,7 @@ def profile_page(record: Profile) -> Page:
     return Page(
         kind="Profile",
         title=f"{record.workload.title} on {record.fabric.spec}",
-        subtitle=f"{record.created} · {record.environment.hostname}",
+        subtitle=f"{moment(record.created)} · {record.environment.hostname}",
         labels=[record.fabric.label, *(["simulated"] if record.plans else [])],  # type: ignore[list-item]
         answer=_answer(record),
         incomplete=lines.incomplete_line(record),
@@ -129,7 +130,7 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
     if bounds is not None:
         at = unit.of(bounds.backward_overlap_bound_s)
         shapes = [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "showlegend": True,
-                   "name": "bound: next forward waits for all gradients (simulated)",
+                   "name": "bound, next forward waits (simulated)",
                    "line": {"color": "--c2", "width": 2, "dash": "dash"}}]  # fmt: skip
     return Figure(
         key="predicted-steps",

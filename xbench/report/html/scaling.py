@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from xbench.records import Scaling, ScalingPoint
 from xbench.report.html.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
-from xbench.report.html.facts import command_section, fabric_pairs, warnings_section, workload_pair
+from xbench.report.html.facts import command_section, fabric_pairs, moment, warnings_section, workload_pair
 from xbench.report.html.parts import Cell, Column, Facts, Figure, Layout, Page, Section, Table, Trace
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
@@ -23,13 +23,13 @@ def scaling_page(record: Scaling) -> Page:
         ("error band", f"±{format_percent(record.error_band.share)}: {record.error_band.source}"),
         *fabric_pairs(record.fabric),
         *(("assumed" if number == 0 else "", sentence) for number, sentence in enumerate(record.assumptions)),
-        ("from", f"{record.source.path}, a {record.source.kind} of {record.source.created}"),
+        ("from", f"{record.source.path}, a {record.source.kind} of {moment(record.source.created)}"),
         ("made with", f"xbench {record.xbench}"),
     ]  # fmt: skip
     return Page(
         kind="Scaling",
         title=f"{record.workload.title} on more workers: {record.topology}",
-        subtitle=f"{record.created} · from {record.source.path}",
+        subtitle=f"{moment(record.created)} · from {record.source.path}",
         labels=["simulated"],
         answer=[*(record.findings or fallback or ["Nothing was planned."]),
                 "Everything here is simulated, from measurements on a few workers."],

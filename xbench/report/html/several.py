@@ -17,7 +17,7 @@ from xbench.report.answer import answer, ranking, trusted
 from xbench.report.cells import ratio_cell
 from xbench.report.html.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
 from xbench.report.html.bars import word
-from xbench.report.html.facts import command_section, label_badge
+from xbench.report.html.facts import command_section, label_badge, moment
 from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
 from xbench.units import format_seconds
 
@@ -61,7 +61,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     return Page(
         kind="Comparisons",
         title=f"{len(shown)} results: {lines.and_of(titles) if titles else 'nothing'}",
-        subtitle=f"{min(r.created for r in shown)} to {max(r.created for r in shown)}",
+        subtitle=f"{moment(min(r.created for r in shown))} to {moment(max(r.created for r in shown))}",
         labels=labels,
         answer=_answer(shown),
         incomplete=_incomplete(shown),
@@ -127,7 +127,7 @@ def _which(records: Sequence[Comparison]) -> Table:
     rows: list[list[Cell]] = [
         [
             str(number),
-            record.created,
+            moment(record.created),
             record.environment.hostname,
             (record.environment.commit or "–")[:10],
             " and ".join(dict.fromkeys(job.workload.title for job in record.jobs)),

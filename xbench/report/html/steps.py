@@ -131,13 +131,15 @@ def _labels(result: ModeResult) -> list[Label]:
 def _lanes(whose: str, timeline: Timeline) -> list[Lane]:
     compute = [Bar(_kind(part), 0, part.start_s, part.end_s, _said(part)) for part in timeline.compute]
     compute += [Bar(WAITS, 0, part.start_s, part.end_s, _said(part)) for part in waits(timeline)]
-    rows = sub_rows(timeline.communication)
+    travels = [part for part in timeline.communication if part.end_s > part.start_s]
+    rows = sub_rows(travels)
     link = [
         Bar("gradients travel, next bucket" if number % 2 else "gradients travel", row, part.start_s, part.end_s,
             _said(part))
-        for number, (part, row) in enumerate(zip(timeline.communication, rows, strict=True))
+        for number, (part, row) in enumerate(zip(travels, rows, strict=True))
     ]  # fmt: skip
-    return [Lane(f"{whose}<br>compute", compute, 1), Lane(f"{whose}<br>link", link, max(rows, default=0) + 1)]
+    lanes = [Lane(f"{whose}<br>compute", compute, 1), Lane(f"{whose}<br>link", link, max(rows, default=0) + 1)]
+    return [lane for lane in lanes if lane.bars]
 
 
 def _kind(part: Slice) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbench.records import Ratio, Tuned
 from xbench.report.html.axes import named, plain, rounded
-from xbench.report.html.facts import command_section, fabric_pairs, label_badge, workload_pair
+from xbench.report.html.facts import command_section, fabric_pairs, label_badge, moment, workload_pair
 from xbench.report.html.parts import Badge, Block, Cell, Code, Column, Facts, Figure, Page, Section, Sentences, Table
 from xbench.report.tuned import kept_sentence, snippet
 
@@ -32,7 +32,7 @@ def tuned_page(record: Tuned) -> Page:
     return Page(
         kind="Tuned",
         title=f"{record.workload.title} on {record.fabric.spec}",
-        subtitle=record.created,
+        subtitle=moment(record.created),
         labels=[record.label],
         answer=[kept_sentence(record), f"Times are {record.label}."],
         paste=paste,

@@ -8,7 +8,7 @@ from itertools import chain
 from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
 from xbench.report.html.axes import BELOW, marks, named, plain, rounded
 from xbench.report.html.bars import signed
-from xbench.report.html.facts import command_section, environment_section, warnings_section
+from xbench.report.html.facts import command_section, environment_section, moment, warnings_section
 from xbench.report.html.parts import Badge, Block, Cell, Column, Figure, Page, Section, Sentences, Table, Trace
 from xbench.report.validation import AT_SPEED, held_out_line, parts
 from xbench.stats.validation import name_of
@@ -31,7 +31,7 @@ def validation_page(record: Validation) -> Page:
     return Page(
         kind="Validation",
         title=f"{len(record.cells)} cells of {len(record.modes)} modes",
-        subtitle=f"{record.created} · {record.environment.hostname}",
+        subtitle=f"{moment(record.created)} · {record.environment.hostname}",
         labels=[*labels, "simulated"],
         answer=_answer(record),
         incomplete=None if record.complete else f"INCOMPLETE: {why}. What follows is what had been measured by then.",
