@@ -199,6 +199,42 @@ def test_an_empty_comparison_is_still_a_page() -> None:
     assert "No mode was measured" in render(made.comparison([], jobs=[], bounds=None, cost_model=None))
 
 
+BARE: dict[str, Callable[[], AnyRecord]] = {
+    "profile": lambda: made.profile().model_copy(
+        update={"layers": [], "step": None, "cost_model": None, "bounds": None, "plans": {}, "samples": {}}
+    ),
+    "scaling": lambda: made.scaling().model_copy(update={"points": [], "findings": [], "links": []}),
+    "validation": lambda: made.validation().model_copy(
+        update={"cells": [], "errors": [], "errors_at_speed": [], "goals": [], "complete": False}
+    ),
+    "convergence": lambda: convergence(
+        curves=[],
+        modes={
+            name: mode.model_copy(update={"status": "failed", "error": "no data", "accuracy": None, "test_loss": None})
+            for name, mode in convergence().modes.items()
+        },
+    ),
+    "tuned": lambda: tuned(tried={}, ratio=None, buckets=None),
+    "blocks without steps": lambda: made.comparison(
+        samples=[sample.model_copy(update={"steps_s": [], "warmup_s": []}) for sample in made.comparison().samples]
+    ),
+    "only warm-up": lambda: made.comparison(
+        samples=[sample.model_copy(update={"steps_s": []}) for sample in made.comparison().samples]
+    ),
+    "one mode, no plan": lambda: made.comparison([made.mode_result("wfbp", 0.5, None, "faster")], jobs=[], bounds=None),
+}
+
+
+@pytest.mark.parametrize("kind", BARE)
+def test_what_a_record_has_not_is_left_out(kind: str) -> None:
+    record = BARE[kind]()
+    read = Reader(render(record))
+    assert read.wrong == []
+    assert len(read.ids) == len(set(read.ids))
+    for figure in figures(contents([record])):
+        assert any(len(trace["x"]) for trace in figure.traces), f"{figure.key} is empty"
+
+
 def test_several_records_need_to_compare() -> None:
     with pytest.raises(UsageError, match="number 2 is a profile"):
         page([made.comparison(), made.profile()])

@@ -29,10 +29,10 @@ class Step(NamedTuple):
 
 def over_time(record: Comparison) -> Figure | None:
     """A mark for each step of each block: the mode's own, hollow in warm-up, ringed where its block is flagged."""
-    if not record.samples:
-        return None
     begins_s = _launches(record.samples)
     steps = [step for sample in record.samples for step in _steps(sample, begins_s[sample.launch])]
+    if not steps:
+        return None
     unit = time_unit(median(step.step_s for step in steps))
     look = marks(record.modes)
     by_mode: dict[str, list[Step]] = defaultdict(list)
@@ -142,7 +142,8 @@ def _said(step: Step) -> str:
 
 def _upright(steps: Sequence[Step], unit: Unit) -> Layout:
     """Where a first step took many times the rest, the axis shows the rest, and a double click on it everything."""
-    longest_s, typical_s = max(step.step_s for step in steps), max(s.step_s for s in steps if not s.warming)
+    longest_s = max(step.step_s for step in steps)
+    typical_s = max((step.step_s for step in steps if not step.warming), default=longest_s)
     if longest_s <= 1.5 * typical_s:
         return {"rangemode": "tozero"}
     return {"range": [0, unit.of(1.25 * typical_s)]}
