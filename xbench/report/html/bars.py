@@ -16,6 +16,8 @@ from xbench.units import format_seconds
 ROW_PX = 34
 LINE_PX = 16
 MARGIN_PX = 128
+REASON = 90
+"""Letters of a reason that have room beside an axis of time."""
 
 
 PLAIN = ("reference", "partial", "control")
@@ -74,7 +76,7 @@ def time_per_sample(record: Comparison) -> Figure | None:
             "shapes": [_bound(name, place, unit.of(at_s)) for place, (name, at_s) in enumerate(bounds.items())],
             "annotations": [
                 *(_verdict_beside(record, r) for r in results if lines.failure_line(r) is None),
-                *(_failed(r) for r in results if lines.failure_line(r) is not None),
+                *(_failed(r, told=True) for r in results if lines.failure_line(r) is not None),
             ],
             "legend": BELOW,
             "margin": {"r": 160, "t": 8},
@@ -165,10 +167,13 @@ def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
             "text": said, "showarrow": False, "align": "left", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
 
 
-def _failed(result: ModeResult) -> Layout:
-    """In the place of a bar."""
-    return {"x": 0, "xanchor": "left", "xshift": 6, "y": named(result.mode), "yanchor": "middle", "text": "FAILED",
-            "showarrow": False, "font": {"color": "--bad", "weight": 700}}  # fmt: skip
+def _failed(result: ModeResult, *, told: bool = False) -> Layout:
+    """In the place of a bar: that it failed, and where there is room the beginning of why."""
+    why = (lines.failure_line(result) or "").removeprefix(f"{result.mode} ").split("; ")[0]
+    text = why if len(why) <= REASON else f"{why[: REASON - 1]}…"
+    return {"x": 0, "xanchor": "left", "xshift": 6, "y": named(result.mode), "yanchor": "middle",
+            "text": plain(text) if told else "FAILED", "showarrow": False,
+            "font": {"color": "--bad", "weight": 700}}  # fmt: skip
 
 
 def _hover(record: Comparison, result: ModeResult) -> str:

@@ -28,6 +28,7 @@ def comparison_page(record: Comparison) -> Page:
     labels: list[Label] = sorted({result.label for result in record.modes.values()})
     return Page(
         kind="Comparison",
+        warnings=len(record.warnings),
         title=f"{titles} on {record.fabric.spec}",
         subtitle=f"{moment(record.created)} · {record.environment.hostname} · reference {record.reference}",
         labels=labels,

@@ -48,6 +48,7 @@ def convergence_page(record: Convergence) -> Page:
     ]
     return Page(
         kind="Convergence",
+        warnings=len(record.warnings),
         title=f"{record.workload.title} on {data.name}, {record.fabric.spec}",
         subtitle=f"{moment(record.created)} · {record.environment.hostname} · reference {record.reference}",
         labels=[record.label],

@@ -124,6 +124,8 @@ class Page:
     incomplete: str | None = None
     failures: Sequence[str] = ()
     paste: Sequence[Block] = ()
+    warnings: int = 0
+    """How many there are in the section of that name."""
 
 
 def figures(page: Page) -> list[Figure]:

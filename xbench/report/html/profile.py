@@ -28,6 +28,7 @@ def profile_page(record: Profile) -> Page:
     """Every section that the record has something for."""
     return Page(
         kind="Profile",
+        warnings=len(record.warnings),
         title=f"{record.workload.title} on {record.fabric.spec}",
         subtitle=f"{moment(record.created)} · {record.environment.hostname}",
         labels=[record.fabric.label, *(["simulated"] if record.plans else [])],  # type: ignore[list-item]

@@ -28,6 +28,7 @@ def scaling_page(record: Scaling) -> Page:
     ]  # fmt: skip
     return Page(
         kind="Scaling",
+        warnings=len(record.warnings),
         title=f"{record.workload.title} on more workers: {record.topology}",
         subtitle=f"{moment(record.created)} · from {record.source.path}",
         labels=["simulated"],

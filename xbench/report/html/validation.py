@@ -30,6 +30,7 @@ def validation_page(record: Validation) -> Page:
     why = (record.error or "it ended before every cell was measured").rstrip(".")
     return Page(
         kind="Validation",
+        warnings=len(record.warnings),
         title=f"{len(record.cells)} cells of {len(record.modes)} modes",
         subtitle=f"{moment(record.created)} · {record.environment.hostname}",
         labels=[*labels, "simulated"],
