@@ -32,8 +32,8 @@ def complete_workload(context: click.Context, parameter: click.Parameter, typed:
         return _items(f"{path}.py:", _factories(Path(f"{path}.py")), word)
     summaries = {entry.name: entry.summary for entry in WORKLOADS}
     summaries |= {name: f"torchvision's {name}" for name in sorted(installed_models() - summaries.keys())}
-    named = _items("", summaries, typed)
-    return named or _paths(typed, ".py", after=":")
+    named, files = _items("", summaries, typed), _paths(typed, ".py", after=":")
+    return named + [item for item in files if not named or not item.value.endswith("/")]
 
 
 def complete_modes(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
@@ -92,10 +92,12 @@ def complete_fabric(context: click.Context, parameter: click.Parameter, typed: s
 
 def complete_result(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """A record, or the folder of a run; with nothing typed the newest runs first."""
+    runs: list[Path] = []
     if not typed and RUNS.is_dir():
+        typed = "results/"
         runs = sorted((path for path in _listed(RUNS) if (path / RECORD).is_file()), reverse=True)
-        return [CompletionItem(str(path)) for path in runs] + _paths("results/", ".json")
-    return _paths(typed, ".json")
+    files = [item for item in _paths(typed, ".json") if not item.value.endswith(".trace.json")]
+    return [CompletionItem(str(path)) for path in runs] + files
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> Items:

@@ -38,7 +38,10 @@ def test_a_gate_that_was_not_passed_is_a_failure_and_a_crash_an_error() -> None:
 
 def test_a_mode_that_is_not_installed_is_skipped() -> None:
     missing = ModeResult(
-        mode="horovod:fusion=32", status="failed", label="real", error="Horovod is not installed: make horovod builds it"
+        mode="horovod:fusion=32",
+        status="failed",
+        label="real",
+        error="Horovod is not installed: make horovod builds it",
     )
     crashed = missing.model_copy(update={"mode": "horovod", "error": "rank 1 died"})
     found = cases(made.comparison([missing, crashed], reference="horovod"))

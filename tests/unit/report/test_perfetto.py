@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from trace_rules import broken_rules
 
 from xbench.errors import SpecError
-from xbench.records import Comparison, Profile, Slice, Timeline, load
+from xbench.records import Comparison, Parts, Profile, Slice, Timeline, load
 from xbench.report import perfetto
 from xbench.report.trace_events import Process, document
 
@@ -93,13 +94,15 @@ def test_every_committed_record_with_steps_keeps_the_rules(path: Path) -> None:
     text = perfetto.render(record)
     assert broken_rules(text) == []
     if isinstance(record, Comparison):
+        found = events(text)
+        pids = {event["args"]["name"]: event["pid"] for event in found if event["name"] == "process_name"}
+        drawn = Counter(event["pid"] for event in found if event["ph"] == "X" and event["cat"] != "exposed")
         for name, mode in record.modes.items():
-            recorded = [said for said in process_names(text) if f"· {name} · recorded" in said]
-            assert len(recorded) == (mode.timeline is not None)
-            if mode.timeline is not None:
-                drawn = [event for event in of_process(text, f"· {name} · recorded") if event["ph"] == "X"]
-                kept = [event for event in drawn if event["cat"] != "exposed"]
-                assert len(kept) == len(mode.timeline.compute) + len(mode.timeline.communication)
+            recorded = [pid for said, pid in pids.items() if f"· {name} · recorded" in said]
+            kept = mode.timeline
+            assert [drawn[pid] for pid in recorded] == (
+                [len(kept.compute) + len(kept.communication)] if kept is not None else []
+            )
 
 
 def test_there_are_records_to_hold_to_the_rules() -> None:
@@ -147,6 +150,35 @@ def test_a_collective_of_another_size_than_the_plan_s_has_no_arrow() -> None:
     other = mode.plan.model_copy(update={"bucket_bytes": [1, 2, 3]})
     changed = record.model_copy(update={"modes": {"wfbp": mode.model_copy(update={"plan": other})}})
     assert [event for event in of_process(perfetto.render(changed), "recorded") if event["ph"] in "sf"] == []
+
+
+def arrows(record: Comparison) -> list[float]:
+    """When the arrows of the recorded step arrive [us]."""
+    return [event["ts"] for event in of_process(perfetto.render(record), "recorded") if event["ph"] == "f"]
+
+
+def test_what_dear_launches_first_are_all_gathers_and_carry_nobody_s_gradients() -> None:
+    record = small()
+    mode = record.modes["wfbp"]
+    assert mode.plan is not None
+    assert mode.timeline is not None
+    names = [part.model_copy(update={"name": f"bucket {number}"}) for number, part in
+             enumerate(mode.timeline.communication, start=4)]  # fmt: skip
+    gathers = [Slice(name=f"bucket {number}", start_s=0.1 + number / 1000, end_s=0.11, nbytes=nbytes)
+               for number, nbytes in enumerate((4000, 2000, 1000), start=1)]  # fmt: skip
+    step = mode.timeline.model_copy(update={"communication": [*gathers, *names]})
+    plan = mode.plan.model_copy(update={"mode": "dear"})
+    dear = mode.model_copy(update={"plan": plan, "timeline": step})
+    assert arrows(record.model_copy(update={"modes": {"wfbp": dear}})) == [151000.0, 180000.0, 300000.0]
+
+
+def test_parts_of_priority_are_not_told_apart() -> None:
+    record = small()
+    mode = record.modes["wfbp"]
+    assert mode.plan is not None
+    plan = mode.plan.model_copy(update={"parts": Parts(nbytes=4096, order=[0, 1, 2])})
+    assert arrows(record) == [151000.0, 180000.0, 300000.0]
+    assert arrows(record.model_copy(update={"modes": {"wfbp": mode.model_copy(update={"plan": plan})}})) == []
 
 
 def test_a_failed_mode_is_a_process_that_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 from collections import Counter
@@ -102,7 +103,7 @@ def _flows(events: list[dict[str, Any]]) -> Iterator[str]:
     """Each id begins once and then ends once, inside a slice, and where it ends that slice begins."""
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for event in events:
-        if event["ph"] == "X":
+        if event["ph"] == "X" and event["dur"] > 0:
             spans.setdefault((event["pid"], event["tid"]), []).append(_span(event))
     found = Counter((event["ph"], event["id"]) for event in events if event["ph"] in "sf")
     ids = {number for _, number in found}
@@ -113,7 +114,7 @@ def _flows(events: list[dict[str, Any]]) -> Iterator[str]:
         if event["ph"] not in ("s", "f"):
             continue
         at = round(event["ts"] * 1000)
-        inside = [span for span in spans.get((event["pid"], event["tid"]), []) if span[0] <= at < span[1]]
+        inside = _holding(spans.get((event["pid"], event["tid"]), []), at)
         if not inside:
             yield f"flow {event['id']} is in no slice at its {event['ph']}"
         if event["ph"] == "s":
@@ -122,6 +123,12 @@ def _flows(events: list[dict[str, Any]]) -> Iterator[str]:
             yield f"flow {event['id']} ends before it begins"
         elif inside and inside[0][0] != at:
             yield f"flow {event['id']} does not end where a slice begins"
+
+
+def _holding(spans: list[tuple[int, int]], at: int) -> list[tuple[int, int]]:
+    """The span, of those of one track in order of time, that `at` is in; slices that take no time hold nothing."""
+    place = bisect.bisect_right(spans, at, key=lambda span: span[0])
+    return [span for span in spans[max(0, place - 1) : place] if span[0] <= at < span[1]]
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int]:
