@@ -104,6 +104,9 @@ def test_figures_are_what_plotly_takes(kind: str) -> None:
 
     for figure in figures(contents([MADE[kind]()])):
         assert figure.labels, figure.key
+        assert figure.table is not None, f"{figure.key} has no equivalent in text"
+        assert figure.table.rows, figure.key
+        assert {len(row) for row in figure.table.rows} == {len(figure.table.columns)}, figure.key
         graph_objects.Figure(data=_with_colours(figure.traces), layout=_with_colours(figure.layout))
 
 

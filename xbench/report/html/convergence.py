@@ -156,6 +156,7 @@ def losses_figure(record: Convergence) -> Figure | None:
         layout={"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}, "rangemode": "tozero"},
                 "legend": BELOW, "hovermode": "closest", "margin": {"t": 8}},
         height=420,
+        table=_losses(record, group),
     )  # fmt: skip
 
 
@@ -232,6 +233,20 @@ def _epochs(record: Convergence) -> Table:
     ]
     columns = [Column("mode", figures=False), Column("seed"), *(Column(f"epoch {n}") for n in range(1, most + 1))]
     return Table("Test accuracy by seed and epoch", columns, rows, bulk=True)
+
+
+def _losses(record: Convergence, group: int) -> Table:
+    """A row a group of steps, a column a mode: the mean over its seeds."""
+    means: dict[str, list[float]] = {}
+    for mode in record.modes:
+        curves = [grouped(curve.train_loss, group) for curve in record.curves if curve.mode == mode]
+        means[mode] = [fmean(several) for several in zip(*curves, strict=False)]
+    longest = max(map(len, means.values()), default=0)
+    rows: list[list[Cell]] = [
+        [str(group * (place + 1)), *(f"{of[place]:.4f}" if place < len(of) else "–" for of in means.values())]
+        for place in range(longest)
+    ]
+    return Table("Training loss in figures, means over seeds", [Column("step"), *map(Column, means)], rows, bulk=True)
 
 
 def _percent(share: float | None) -> str:

@@ -208,4 +208,4 @@ def _cost_table(cost: CostModel) -> Table:
         for point in cost.points
     ]
     columns = list(map(Column, ("size", "transfer", "95 % CI", "wait", "fit", "times")))
-    return Table("Every size in figures", columns, rows, capital(lines.COST_COLUMNS))
+    return Table("Every size in figures", columns, rows, f"{capital(lines.COST_COLUMNS)} {lines.waits_line(cost)}")

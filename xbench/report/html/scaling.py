@@ -102,6 +102,7 @@ def _more(record: Scaling) -> list[Figure]:
             traces=efficiency,
             layout={**_axes(record), "yaxis": {"title": {"text": "efficiency [%]"}, "rangemode": "tozero"}},
             height=400,
+            table=_matrix("Efficiency in figures", record, lambda p: format_percent(p.efficiency)),
         ),
         Figure(
             key="scaling-throughput",
@@ -112,6 +113,7 @@ def _more(record: Scaling) -> list[Figure]:
             layout={**_axes(record), "yaxis": {"title": {"text": "samples/s"}, "type": "log", "tickformat": "~s",
                                                "dtick": 1}},
             height=400,
+            table=_matrix("Samples per second in figures", record, lambda p: format_count(p.samples_per_s)),
         ),
     ]  # fmt: skip
 
@@ -169,6 +171,16 @@ def _table(record: Scaling) -> Table:
         "step would lie if the prediction is off by as much as predictions were found to be."
     )
     return Table("Every mode at every size (simulated)", columns, rows, note)
+
+
+def _matrix(title: str, record: Scaling, cell: Callable[[ScalingPoint], str]) -> Table:
+    """A row a number of workers, a column a mode."""
+    found = {(point.workers, point.mode): point for point in record.points}
+    rows: list[list[Cell]] = [
+        [str(size), *(cell(found[size, mode]) if (size, mode) in found else "–" for mode in record.modes)]
+        for size in record.workers
+    ]
+    return Table(f"{title} (simulated)", [Column("workers"), *map(Column, record.modes)], rows)
 
 
 def _band(point: ScalingPoint) -> str:

@@ -111,7 +111,7 @@ def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: 
             "margin": {"t": 8},
         },
         height=140 + 44 * len(names),
-        table=_points_table(f"{title}, in figures", shown),
+        table=_errors_table(f"{title}, in figures", shown, modes),
     )  # fmt: skip
 
 
@@ -149,6 +149,7 @@ def steps_figure(record: Validation) -> Figure:
             "margin": {"t": 8},
         },
         height=480,
+        table=_points_table("Every prediction in figures", record.cells),
     )
 
 
@@ -158,6 +159,14 @@ def _said(cell: ValidationCell, point: ValidationPoint) -> str:
         f"(simulated), measured {format_seconds(point.measured_step_s.median)} ({cell.fabric.label}): "
         f"{signed(point.error)}"
     )
+
+
+def _errors_table(title: str, cells: Sequence[ValidationCell], modes: Sequence[str]) -> Table:
+    rows: list[list[Cell]] = []
+    for cell in cells:
+        errors = {point.mode: point.error for point in cell.points}
+        rows.append([name_of(cell), *(signed(errors.get(mode)) for mode in modes)])
+    return Table(title, [Column("cell", figures=False), *map(Column, modes)], rows)
 
 
 def _points_table(title: str, cells: Sequence[ValidationCell]) -> Table:
