@@ -242,11 +242,20 @@ def test_records_stand_in_the_order_given() -> None:
     page = several_page([made.comparison(), _later(hostname="bench2", commit="fedcba9876543210")])
     times = next(block for section in page.sections for block in section.blocks
                  if isinstance(block, Figure) and block.key == "times-over")  # fmt: skip
-    assert times.layout["xaxis"]["ticktext"] == ["1<br>2026-03-01<br>bench1", "2<br>2026-03-02<br>bench2"]
+    assert times.layout["xaxis"]["ticktext"] == [
+        "1<br>2026-03-01<br>bench1<br>0123456",
+        "2<br>2026-03-02<br>bench2<br>fedcba9",
+    ]
     ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
     assert ddp["y"] == pytest.approx([41.0625, 41.0625])
     assert [round(x) for x in ddp["x"]] == [1, 2]
     assert page.answer[0] == "optimal is fastest in 2 of 2."
+
+
+def test_many_records_have_numbers_alone() -> None:
+    page = several_page([made.comparison()] * 9)
+    times = next(block for section in page.sections for block in section.blocks if isinstance(block, Figure))
+    assert times.layout["xaxis"]["ticktext"] == [str(number) for number in range(1, 10)]
 
 
 def test_what_differs_is_named_and_the_rest_is_not() -> None:

@@ -21,6 +21,9 @@ from xbench.report.html.facts import command_section, label_badge, moment
 from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
 from xbench.units import format_seconds
 
+FEW, FEW_NARROW = 8, 3
+"""Up to so many records have room for a date and a name under them, where the page is wide and where it is narrow."""
+
 BESIDE = 0.4
 """How far the marks of one record lie apart, all modes together; records are 1 apart."""
 
@@ -166,7 +169,8 @@ def _times(records: Sequence[Comparison]) -> list[Figure]:
             told="Shorter is better. Whiskers are 95 % confidence intervals of the median.",
             traces=_lines(records, unit, estimate, said),
             layout=_over(records, {"title": {"text": f"time per sample [{unit.name}]"}, "rangemode": "tozero"}),
-            height=440,
+            height=460,
+            narrow={"xaxis.ticktext": _names(records, FEW_NARROW)},
             table=_matrix("Time per sample in figures", records, lambda record, result: (
                 format_seconds(result.seconds_per_sample.median) if trusted(result) and result.seconds_per_sample
                 else word(record, result))),
@@ -192,7 +196,8 @@ def _ratios(records: Sequence[Comparison]) -> list[Figure]:
             told="Below 1 is faster than the reference. Whiskers are 95 % confidence intervals.",
             traces=traces,
             layout=_over(records, {"title": {"text": "ratio to the reference"}}, line),
-            height=440,
+            height=460,
+            narrow={"xaxis.ticktext": _names(records, FEW_NARROW)},
             table=_matrix("Ratios in figures", records, lambda record, result: (
                 ratio_cell(result) if result.ratio is not None and trusted(result) else word(record, result))),
         )
@@ -245,21 +250,31 @@ def _line(
 
 
 def _over(records: Sequence[Comparison], upright: Layout, *shapes: Layout) -> Layout:
-    numbers = list(range(1, len(records) + 1))
-    few = len(records) <= 6
-    names = [
-        f"{number}<br>{plain(record.created[:10])}<br>{plain(record.environment.hostname)}" if few else str(number)
-        for number, record in zip(numbers, records, strict=True)
-    ]
     return {
-        "xaxis": {"tickvals": numbers, "ticktext": names, "range": [0.5, len(records) + 0.5], "showgrid": False,
-                  "zeroline": False},
+        "xaxis": {
+            "tickvals": list(range(1, len(records) + 1)),
+            "ticktext": _names(records, FEW),
+            "range": [0.5, len(records) + 0.5],
+            "showgrid": False,
+            "zeroline": False,
+        },
         "yaxis": upright,
         "shapes": list(shapes),
         "legend": BELOW,
         "hovermode": "closest",
         "margin": {"t": 8},
-    }  # fmt: skip
+    }
+
+
+def _names(records: Sequence[Comparison], few: int) -> list[str]:
+    """Under each record its number; of up to `few`, also when, where and with which commit it was made."""
+    if len(records) > few:
+        return [str(number) for number in range(1, len(records) + 1)]
+    return [
+        "<br>".join([str(number), plain(moment(record.created)[:10]), plain(record.environment.hostname)[:16],
+                     plain((record.environment.commit or "")[:7])])
+        for number, record in enumerate(records, start=1)
+    ]  # fmt: skip
 
 
 def _matrix(title: str, records: Sequence[Comparison], cell: Callable[[Comparison, ModeResult], Cell]) -> Table:
