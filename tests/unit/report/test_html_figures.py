@@ -252,6 +252,15 @@ def test_records_stand_in_the_order_given() -> None:
     assert page.answer[0] == "optimal is fastest in 2 of 2."
 
 
+def test_no_line_joins_what_does_not_compare() -> None:
+    other = made.comparison(fabric=made.FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=10gbit"}))
+    page = several_page([made.comparison(), _later(), other])
+    times = next(block for section in page.sections for block in section.blocks if isinstance(block, Figure))
+    ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
+    assert [x if x is None else round(x) for x in ddp["x"]] == [1, 2, None, 3]
+    assert [y is None for y in ddp["y"]] == [False, False, True, False]
+
+
 def test_many_records_have_numbers_alone() -> None:
     page = several_page([made.comparison()] * 9)
     times = next(block for section in page.sections for block in section.blocks if isinstance(block, Figure))

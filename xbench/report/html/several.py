@@ -24,6 +24,9 @@ from xbench.units import format_seconds
 FEW, FEW_NARROW = 8, 3
 """Up to so many records have room for a date and a name under them, where the page is wide and where it is narrow."""
 
+Point = tuple[int, ModeResult, tuple[float, float, float]]
+"""A result's number, what it says of a mode, and a figure of that with the ends of its interval."""
+
 BESIDE = 0.4
 """How far the marks of one record lie apart, all modes together; records are 1 apart."""
 
@@ -166,7 +169,8 @@ def _times(records: Sequence[Comparison]) -> list[Figure]:
             key="times-over",
             title="Time per sample of each mode",
             labels=sorted({result.label for _, result in timed}),
-            told="Shorter is better. Whiskers are 95 % confidence intervals of the median.",
+            told="Shorter is better; a line joins results of one workload and fabric. Whiskers are 95 % confidence "
+            "intervals of the median.",
             traces=_lines(records, unit, estimate, said),
             layout=_over(records, {"title": {"text": f"time per sample [{unit.name}]"}, "rangemode": "tozero"}),
             height=460,
@@ -221,8 +225,22 @@ def _lines(
             if mode in record.modes and (found := estimate(record.modes[mode])) is not None
         ]
         if points:
-            traces.append(_line(mode, mark, unit, aside, points, said))
+            traces.append(_line(mode, mark, unit, aside, _parted(points, records), said))
     return traces
+
+
+def _parted(points: Sequence[Point], records: Sequence[Comparison]) -> list[Point | None]:
+    """The points, with None where a line would join results of different workloads or fabrics."""
+    found: list[Point | None] = []
+    for before, point in zip([None, *points], points, strict=False):
+        if before is not None and _setting(records[before[0] - 1]) != _setting(records[point[0] - 1]):
+            found.append(None)
+        found.append(point)
+    return found
+
+
+def _setting(record: Comparison) -> tuple[str, str]:
+    return _workloads(record), record.fabric.spec
 
 
 def _line(
@@ -230,21 +248,25 @@ def _line(
     mark: Mark,
     unit: Unit,
     aside: float,
-    points: Sequence[tuple[int, ModeResult, tuple[float, float, float]]],
+    points: Sequence[Point | None],
     said: Callable[[ModeResult], str],
 ) -> Trace:
+    values = [point[2] if point is not None else None for point in points]
     return {
         "type": "scatter", "mode": "lines+markers", "name": named(mode).replace("<br>", ""),
-        "x": [rounded(number + aside) for number, _, _ in points],
-        "y": [unit.of(value) for _, _, (value, _, _) in points],
+        "x": [rounded(point[0] + aside) if point is not None else None for point in points],
+        "y": [unit.of(value[0]) if value is not None else None for value in values],
         "error_y": {
             "type": "data", "symmetric": False, "color": mark.colour, "thickness": 1.2, "width": 3,
-            "array": [unit.of(max(0.0, high - value)) for _, _, (value, _, high) in points],
-            "arrayminus": [unit.of(max(0.0, value - low)) for _, _, (value, low, _) in points],
+            "array": [unit.of(max(0.0, value[2] - value[0])) if value is not None else None for value in values],
+            "arrayminus": [unit.of(max(0.0, value[0] - value[1])) if value is not None else None for value in values],
         },
         "line": {"color": mark.colour, "dash": mark.dash, "width": 1.5},
         "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 9},
-        "customdata": [f"<b>{plain(mode)}</b>, result {number}<br>{said(result)}" for number, result, _ in points],
+        "customdata": [
+            f"<b>{plain(mode)}</b>, result {point[0]}<br>{said(point[1])}" if point is not None else ""
+            for point in points
+        ],
         "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
 
