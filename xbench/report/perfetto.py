@@ -21,7 +21,8 @@ from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.trace_events import Bar, Process, document
 
-COMPUTE, COMMUNICATION, TURNS, IN_FLIGHT = "compute", "communication", "device turns", "bytes in flight"
+COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
+IN_FLIGHT = "bytes", "in flight"
 WAITING = "waits for gradients (exposed)"
 LEAST_WAIT_S = 1e-6
 """A shorter gap between two slices is rounding."""
@@ -159,7 +160,7 @@ def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _G
         for change in ((part.start_s, sizes.get(part.name, 0)), (part.end_s, -sizes.get(part.name, 0)))
     ]
     if changes:
-        process.counter(IN_FLIGHT, "bytes", changes)
+        process.counter(*IN_FLIGHT, changes)
 
 
 def _bucket_of(sent: Slice, plan: Plan | None, *, recorded: bool) -> list[str]:

@@ -118,12 +118,12 @@ def test_buckets_under_way_at_once_have_tracks_of_their_own() -> None:
     found = of_process(perfetto.render(small()), "recorded")
     tracks = {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
     where = {event["name"]: tracks[event["tid"]] for event in found if event.get("cat") == "communication"}
-    assert where == {"bucket 1": "communication", "bucket 2": "communication 2", "bucket 3": "communication"}
+    assert where == {"bucket 1": "communication", "bucket 2": "communication (2)", "bucket 3": "communication"}
 
 
 def test_bytes_in_flight_go_up_and_down() -> None:
     counted = [
-        (event["ts"], event["args"]["bytes"])
+        (event["ts"], event["args"]["in flight"])
         for event in of_process(perfetto.render(small()), "recorded")
         if event["ph"] == "C"
     ]
@@ -228,7 +228,7 @@ def test_any_slices_keep_the_rules(drawn: list[tuple[float, float, int]]) -> Non
     process = Process("any (real)")
     for start_s, length_s, _ in sorted(drawn):
         process.slice("communication", "bucket", start_s, start_s + length_s, "communication", label="real")
-    process.counter("in flight", "bytes", [change for start_s, length_s, nbytes in drawn for change in
+    process.counter("bytes", "in flight", [change for start_s, length_s, nbytes in drawn for change in
                                            ((start_s, nbytes), (start_s + length_s, -nbytes))])  # fmt: skip
     assert broken_rules(document([process], {})) == []
 
