@@ -15,7 +15,7 @@ from test_convergence_report import convergence
 from test_tuned_report import tuned
 
 from xbench.errors import UsageError
-from xbench.records import AnyRecord
+from xbench.records import AnyRecord, Job
 from xbench.report import FORMATS
 from xbench.report.html import contents, page, render
 from xbench.report.html.parts import figures
@@ -25,6 +25,7 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
     "troubled": made.troubled,
     "paired": made.paired,
     "gpus": made.on_gpus,
+    "two workloads": lambda: made.paired().model_copy(update={"jobs": [_job("resnet18"), _job("densenet121")]}),
     "profile": made.profile,
     "scaling": made.scaling,
     "validation": made.validation,
@@ -33,6 +34,16 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
 }
 GOLDEN = Path(__file__).parents[2] / "golden"
 VOID = {"meta", "br", "link", "img", "hr", "input"}
+
+
+def _job(title: str) -> Job:
+    """A job with layers, of a workload of this name."""
+    job = made.comparison().jobs[0]
+    return job.model_copy(
+        update={"workload": job.workload.model_copy(update={"title": title}), "layers": made.layers(5)}
+    )
+
+
 HOSTILE = '</script><script>alert("x")</script><b>'
 
 

@@ -42,11 +42,10 @@ def comparison_page(record: Comparison) -> Page:
 
 def _sections(record: Comparison) -> list[Section]:
     times, predicted = time_per_sample(record), predicted_and_measured(record)
-    costs: list[Block] = [*_layers(record)]
     return [
         Section("times", "Modes side by side", [times] if times else [comparison_table(record, fastest_first(record))]),
         Section("step", "One step on a timeline", comparison_steps(record)),
-        Section("layers", "Layers and the link", costs),
+        Section("layers", "Layers and the link", _layers(record)),
         Section("predictions", "What was predicted", [predicted or step_table(record)]),
         Section("samples", "Every sample", _samples(record)),
         Section("basis", "What it rests on", [Facts(_basis(record)), *_gpus(record), *_notes(record)]),
@@ -64,13 +63,12 @@ def _paste(record: Comparison) -> list[Block]:
 
 
 def _layers(record: Comparison) -> list[Block]:
-    found: list[Block] = []
-    for job in record.jobs[:1] if _twins(record) else record.jobs:
-        figure = waterfall(job.layers, record.cost_model, record.fabric.label)
-        if figure is not None and not found:
-            found.append(figure)
-    link = link_cost(record.cost_model, record.fabric.label)
-    return [*found, *([link] if link is not None else [])]
+    jobs, label = record.jobs[:1] if _twins(record) else record.jobs, record.fabric.label
+    figures = [
+        waterfall(job.layers, record.cost_model, label, f" of {job.workload.title}" if len(jobs) > 1 else "", number)
+        for number, job in enumerate(jobs, start=1)
+    ]
+    return [figure for figure in (*figures, link_cost(record.cost_model, label)) if figure is not None]
 
 
 def _samples(record: Comparison) -> list[Block]:

@@ -30,14 +30,20 @@ LEAST_PX, MOST_PX, LAYER_PX = 260, 1100, 15
 MARGIN_PX = 130
 
 
-def waterfall(layers: Sequence[Layer], cost: CostModel | None, label: Label) -> Figure | None:
-    """Backward passes in the order in which gradients become ready, each with its gradient's own way and its bytes."""
+def waterfall(
+    layers: Sequence[Layer], cost: CostModel | None, label: Label, of: str = "", number: int = 1
+) -> Figure | None:
+    """Backward passes in the order in which gradients become ready, each with its gradient's own way and its bytes.
+
+    `of` and `number` tell several workloads of one page apart.
+    """
     if not layers:
         return None
     curve = _curve(cost)
     sends_s = [curve(float(layer.grad_bytes)) if curve is not None else 0.0 for layer in layers]
     longest_s = max(layer.ready_s + send_s for layer, send_s in zip(layers, sends_s, strict=True))
     unit = time_unit(longest_s)
+    labels: list[Label] = [label] if curve is None else [label, "simulated"]
     places = list(range(1, len(layers) + 1))
     told = [
         f"<b>{plain(layer.name)}</b> ({plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, ready after "
@@ -65,9 +71,9 @@ def waterfall(layers: Sequence[Layer], cost: CostModel | None, label: Label) -> 
     )  # fmt: skip
     ticks, sizes = _ticks(layers), byte_ticks(max(layer.grad_bytes for layer in layers), 3)
     return Figure(
-        key="waterfall",
-        title="Layers in the order in which their gradients become ready",
-        labels=[label, *(["simulated"] if curve is not None else [])],  # type: ignore[list-item]
+        key=f"waterfall-{number}",
+        title=f"Layers{of} in the order in which their gradients become ready",
+        labels=labels,
         told=_told(curve is not None),
         traces=traces,
         layout={

@@ -26,12 +26,13 @@ from xbench.units import format_bytes, format_percent, format_seconds
 
 def profile_page(record: Profile) -> Page:
     """Every section that the record has something for."""
+    labels: list[Label] = [record.fabric.label, "simulated"] if record.plans else [record.fabric.label]
     return Page(
         kind="Profile",
         warnings=len(record.warnings),
         title=f"{record.workload.title} on {record.fabric.spec}",
         subtitle=f"{moment(record.created)} · {record.environment.hostname}",
-        labels=[record.fabric.label, *(["simulated"] if record.plans else [])],  # type: ignore[list-item]
+        labels=labels,
         answer=_answer(record),
         incomplete=lines.incomplete_line(record),
         sections=[section for section in _sections(record) if section.blocks],
