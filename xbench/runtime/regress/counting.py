@@ -1,0 +1,66 @@
+"""What a training step really does: collectives as torch dispatches them, and memory as its allocator hands it out.
+
+Every collective, of our engine, of a schedule's own group and of DDP's C++ reducer, goes through torch's dispatcher as
+an operator of `c10d`, and torch's profiler sees them all. Nothing is timed here: the profiler would slow the step.
+
+The most memory that a step holds is, on a GPU, `torch.cuda.max_memory_allocated`. On a CPU torch keeps no count, but
+its profiler sees every allocation, so that it is the highest sum of them since before the model was built. Memory that
+backends take without torch's allocator (Gloo's buffers, oneDNN's scratch space) is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+SENT_NOTHING = frozenset({"barrier", "monitored_barrier_", "recv_", "recv_any_source_"})
+"""Operators of c10d that are no message of ours: the rank that sends counts it."""
+
+_WINDOW = "xbench counts "
+
+
+class Seen(NamedTuple):
+    """What one window held: collectives, the bytes that this rank handed to them, and the most memory [B]."""
+
+    collectives: int
+    wire_bytes: int
+    peak_bytes: int | None
+
+
+class Counter:
+    """Counts inside `window(name)`; start it before anything is built, read it when all windows are over."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._on_device: dict[str, int] = {}
+        self._profile: Any = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
+        self._profile.__enter__()
+
+    @contextmanager
+    def window(self, name: str) -> Iterator[None]:
+        """What happens inside is counted under this name."""
+        on_gpu = self._device.type == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(self._device)
+        with record_function(_WINDOW + name):
+            yield
+        if on_gpu:
+            self._on_device[name] = torch.cuda.max_memory_allocated(self._device)
+
+    def read(self) -> dict[str, Seen]:
+        """By window. Ends the counting."""
+        self._profile.__exit__(None, None, None)
+        events = self._profile.profiler.kineto_results.events()
+        spans = {
+            event.name().removeprefix(_WINDOW): (event.start_ns(), event.start_ns() + event.duration_ns())
+            for event in events
+            if event.name().startswith(_WINDOW)
+        }
+        peaks = self._on_device if self._device.type == "cuda" else _peaks(events, spans)
+        return {
+            name: Seen(*_handed_over(events, *span), peaks.get(name)) for name, span in spans.items()
+        }
