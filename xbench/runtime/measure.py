@@ -25,8 +25,8 @@ import torch.distributed as dist
 
 from xbench.compiled import plain_name
 from xbench.errors import UsageError
-from xbench.planning import StepModel, bounds
-from xbench.planning.contention import Contention, queue_s_per_byte
+from xbench.planning import StepModel
+from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
@@ -35,7 +35,7 @@ from xbench.profilers.contention import measure_contention, summarise_contention
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, summarise
 from xbench.records import Contention as ContentionRecord
-from xbench.records import CostModel, Layer, Plan, StepTimes
+from xbench.records import CostModel, Layer, StepTimes
 from xbench.runtime.job_plans import complete, job_plan, with_missing
 from xbench.runtime.program import JobPlan
 from xbench.runtime.stalls import measure_stalls

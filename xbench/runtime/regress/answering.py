@@ -53,7 +53,7 @@ def version() -> str:
 
 
 def _looked(order: Order) -> Answer:
-    modes = parse_modes(",".join(order.modes))
+    modes = _modes(order)
     paired = next((mode.text for mode in modes if mode.paired), None)
     if paired is not None:
         raise SpecError(f"mode {paired!r} is of two jobs, and regress times one", hint="xbench compare times it")
@@ -91,6 +91,7 @@ def _timed(order: Order) -> Answer:
     if order.resolved is None:
         raise SpecError("an order to time carries what the look before it has resolved")
     run = RunSpec.model_validate(order.resolved["run"])
+    run = run.model_copy(update={"modes": tuple(mode for mode in run.modes if mode.text in order.modes)})
     plan = JobPlan.model_validate(order.resolved["plan"])
     if rootless.reexec_needed(run.fabric):
         rootless.reexec(sys.argv)
@@ -134,9 +135,7 @@ def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan, batch: in
     )
 
 
-def _ranks(
-    order: Order, run: RunSpec, plan: JobPlan, fabric: Fabric, folder: Path, take: Any
-) -> XbenchError | None:
+def _ranks(order: Order, run: RunSpec, plan: JobPlan, fabric: Fabric, folder: Path, take: Any) -> XbenchError | None:
     """Start the ranks and wait for their end: the error that ended them early."""
     timed = order.kind == "time"
     program = {
@@ -149,11 +148,16 @@ def _ranks(
         "slow_step": order.slow_step,
     }
 
-
     argument = folder / "program.json"
     argument.write_text(json.dumps(program))
     outcome = launch(fabric, 1, RANK, argument, folder, on_event=take, silence_s=run.timeout_s)
     return outcome.error
+
+
+def _modes(order: Order) -> tuple[ModeSpec, ...]:
+    """The modes, called as the order calls them. Raises SpecError."""
+    modes = parse_modes(",".join(order.modes))
+    return tuple(mode.model_copy(update={"text": text}) for mode, text in zip(modes, order.modes, strict=True))
 
 
 def blocks_of(run: RunSpec, seed: int) -> tuple[Phase, ...]:

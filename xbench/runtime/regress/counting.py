@@ -61,6 +61,22 @@ class Counter:
             if event.name().startswith(_WINDOW)
         }
         peaks = self._on_device if self._device.type == "cuda" else _peaks(events, spans)
-        return {
-            name: Seen(*_handed_over(events, *span), peaks.get(name)) for name, span in spans.items()
-        }
+        return {name: Seen(*_handed_over(events, *span), peaks.get(name)) for name, span in spans.items()}
+
+
+def _handed_over(events: Sequence[Any], begin_ns: int, end_ns: int) -> tuple[int, int]:
+    """(Collectives, bytes) that were dispatched in a window."""
+    raise NotImplementedError
+
+
+def _peaks(events: Sequence[Any], spans: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """The highest sum of all allocations up to some moment of each window [B]."""
+    moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    peaks = dict.fromkeys(spans, 0)
+    held = 0
+    for at_ns, nbytes in moves:
+        held += nbytes
+        for name, (begin_ns, end_ns) in spans.items():
+            if begin_ns <= at_ns <= end_ns:
+                peaks[name] = max(peaks[name], held)
+    return peaks

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 
 from xbench.compiled import cut_by_ddp
 from xbench.planning.plans import DDP_REDUCER
@@ -42,40 +41,50 @@ class LaunchRank(Rank):
 
     def start(self) -> None:
         """As every rank, then complete the plans with the parameters that they do not know."""
+        self.counter = Counter(torch.device(self.run.device)) if self.program.counted else None
         super().start()
         named = {name: p.numel() * p.element_size() for name, p in trainable(self.workload.model).items()}
         self.plans = [_covering(plan, named) for plan in self.plans]
+        del self.snapshot  # for gates alone, and as large as the model
 
     def go(self) -> None:
         """Count, then time."""
-        for name in self.program.counted:
-            mode = self.program.mode(name)
-            self.note(f"counting {name}")
-            if not self.refuses(mode):
-                self.count(mode)
+        if self.counter is not None:
+            self.count(self.counter)
         super().go()
 
-    def count(self, mode: ModeSpec) -> None:
-        """What one step of this mode hands to collectives, and what it holds: the mean over a cycle of steps."""
-        self.barrier(f"count {mode.text}")
-        cycle = cycle_of(mode)
+    def count(self, counter: Counter) -> None:
+        """What a step of each mode hands to collectives, and what it holds: over a cycle of steps."""
+        cycles = {}
+        for name in self.program.counted:
+            mode = self.program.mode(name)
+            if not self.refuses(mode):
+                cycles[name] = self._count(counter, mode)
+        found = counter.read()
+        for name, cycle in cycles.items():
+            seen = found[name]
+            peaks = gathered(seen.peak_bytes)
+            if self.rank == 0:
+                self.journal.write(
+                    "counts",
+                    mode=name,
+                    collectives=seen.collectives / cycle,
+                    wire_bytes=seen.wire_bytes / cycle,
+                    peak_bytes=None if None in peaks else max(peaks),
+                )
+
+    def _count(self, counter: Counter, mode: ModeSpec) -> int:
+        """One mode; how many steps its window holds."""
+        what, cycle = f"counting {mode.text}", cycle_of(mode)
+        self.barrier(what)
         with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER), self.attach(mode) as handle:
-            super().train(handle, whole_cycles(WARMUP_STEPS, cycle), f"counting {mode.text}", _nothing)
+            super().train(handle, whole_cycles(WARMUP_STEPS, cycle), what, _nothing)
             self.device_idle()
-            with Counter(self.device) as counter:
-                super().train(handle, cycle, f"counting {mode.text}", _nothing)
+            with counter.window(mode.text):
+                super().train(handle, cycle, what, _nothing)
                 self.device_idle()
-            held = counter.peak_bytes(self.workload)
         self.workload.optimizer.zero_grad(set_to_none=True)
-        peaks = gathered(held)
-        if self.rank == 0:
-            self.journal.write(
-                "counts",
-                mode=mode.text,
-                collectives=counter.collectives / cycle,
-                wire_bytes=counter.wire_bytes / cycle,
-                peak_bytes=None if None in peaks else max(peaks),
-            )
+        return cycle
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
         """`steps` ordinary training steps, `mark()` after each; slowed where that was asked for."""

@@ -47,7 +47,7 @@ class Tree:
 
     def ask(self) -> None:
         """Raise Incomparable, in one sentence, where this tree cannot be measured by orders of ours."""
-        code, out, log = run([*_COMMAND, "--version"], self.folder, self.environ(), ASK_S)
+        code, out, log = run([*_COMMAND, "--protocol"], self.folder, self.environ(), ASK_S)
         try:
             spoken = int(json.loads(out)["protocol"]) if code == 0 else None
         except (ValueError, KeyError, TypeError):
@@ -58,7 +58,9 @@ class Tree:
                 raise Incomparable(f"{self.title} has no xbench regress: it is older than this gate", detail=detail)
             raise Incomparable(f"{self.title}: its xbench does not start: {_last(log)}", detail=detail)
         if spoken != VERSION:
-            raise Incomparable(f"{self.title} speaks version {spoken} of the launch protocol, and head version {VERSION}")
+            raise Incomparable(
+                f"{self.title} speaks version {spoken} of the launch protocol, and head version {VERSION}"
+            )
 
     def carry_out(self, order: Order, longest_s: float) -> Answer:
         """Let this tree carry out an order. A process that dies or answers nonsense is an answer with an `error`.
