@@ -26,12 +26,8 @@ the threshold T itself, a slow-down of exactly T would be found in one check of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from xbench.records import Interval
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from xbench.runtime.regress.figures import layer_of
 from xbench.runtime.regress.measuring import Measuring
 from xbench.runtime.regress.sides import Tree
 from xbench.runtime.regress.trees import Repository, short
+from xbench.runtime.run import check_output
 
 Layer = Literal["deterministic", "wall"]
 BOTH: tuple[Layer, ...] = ("deterministic", "wall")
@@ -59,8 +61,16 @@ def speaker(console: Console) -> Callable[[str], None]:
     return say
 
 
+def check_place(folder: Path) -> None:
+    """Raise SpecError for a folder of baselines that could not be written, before anything is measured."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise SpecError(f"the baseline would be kept under {str(folder)!r}, and {str(there)!r} cannot be written")
+
+
 def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuring:
     """What measures the suite. Raises SpecError where it has nothing in the layers that were asked for."""
+    check_output(request.output)
     checks = request.suite.checks
     if not any(layer_of(check, layer) for check in checks for layer in request.layers):
         raise SpecError(

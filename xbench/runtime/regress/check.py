@@ -21,7 +21,6 @@ from xbench.regress import floors_of, judge, suspected
 from xbench.runtime.assemble import now
 from xbench.runtime.progress import stamp
 from xbench.runtime.regress import baselines
-from xbench.runtime.regress.answering import version
 from xbench.runtime.regress.asked import (
     Kept,
     RegressRequest,
@@ -32,6 +31,7 @@ from xbench.runtime.regress.asked import (
     nothing_measured,
     speaker,
 )
+from xbench.runtime.regress.protocol import version
 from xbench.runtime.regress.sides import Incomparable, Tree
 from xbench.runtime.regress.trees import Repository, other_needs, short
 

@@ -63,6 +63,7 @@ class Measuring:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.suite = suite
+        self.checks = [check for check in suite.checks if any(layer_of(check, layer) for layer in layers)]
         self.failures: list[Failure] = []
         self.warnings: list[str] = []
         self.pairs: list[LaunchPair] = []
@@ -86,7 +87,7 @@ class Measuring:
     @property
     def timeable(self) -> list[Check]:
         """The checks with something to time whose looks and first launches went well on every side."""
-        return [check for check in self.suite.checks if check.name in self._shapes]
+        return [check for check in self.checks if check.name in self._shapes]
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Measuring:
         """What a tree is and what it does, as far as nothing needs a clock; None where no check could be resolved."""
         measurements: list[Measurement] = []
         answers: dict[str, Answer] = {}
-        for check in self.suite.checks:
+        for check in self.checks:
             self._say(f"looking at {check.name} ({check.workload}, {check.fabric}) in {tree.title}")
             answer = tree.carry_out(self._look_order(check), HUNG_S)
             self._looks[tree.name, check.name] = answer
@@ -133,15 +134,15 @@ class Measuring:
 
     def same_look(self, tree: Launchable, other: Launchable) -> None:
         """`tree` is `other` under another name: what was seen there holds here."""
-        for check in self.suite.checks:
+        for check in self.checks:
             self._looks[tree.name, check.name] = self._looks[other.name, check.name]
 
     # --- launches ---------------------------------------------------------------------------------------------------
 
     def first_launches(self, trees: Sequence[Launchable]) -> None:
         """One launch of each check on each side that does not count, and the shape of those that do."""
-        for check in self.suite.checks:
-            if not layer_of(check, "wall") or "wall" not in self._layers:
+        for check in self.checks:
+            if not layer_of(check, "wall"):
                 continue
             began_s = self._clock()
             answers = []

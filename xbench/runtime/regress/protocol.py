@@ -11,6 +11,7 @@ What a look has resolved goes back to the same tree with every later order, unre
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -92,3 +93,8 @@ class Answer(Message):
     failed: dict[str, str] = {}
     warnings: list[str] = []
     launched_s: float = Field(default=0.0, description="from the start of the ranks to their end")
+
+
+def version() -> str:
+    """Of this tree's xbench, as it was installed."""
+    return metadata.version("xbench")

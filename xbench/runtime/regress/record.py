@@ -16,10 +16,10 @@ from xbench.regress import floors_of
 from xbench.runtime.assemble import now
 from xbench.runtime.progress import stamp
 from xbench.runtime.regress import baselines
-from xbench.runtime.regress.answering import version
 from xbench.runtime.regress.asked import (
     Kept,
     RegressRequest,
+    check_place,
     guarded,
     head_tree,
     keep,
@@ -27,6 +27,7 @@ from xbench.runtime.regress.asked import (
     nothing_measured,
     speaker,
 )
+from xbench.runtime.regress.protocol import version
 from xbench.runtime.regress.sides import Tree
 
 CALIBRATION_PAIRS = 20
@@ -38,6 +39,7 @@ def record(request: RegressRequest, console: Console) -> Kept:
 
     What was cut short goes to the runs, and takes no baseline's place.
     """
+    check_place(baselines.folder_of(request.folder))
     measuring = measuring_of(request, speaker(console))
     head, _, revision = head_tree(request)
     warnings = environment.noise_warnings() if "wall" in request.layers else []
@@ -94,6 +96,7 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
     """
     if not baselines.wall_cases(request.suite):
         raise SpecError("the suite has no wall-clock metric, so there is no noise to learn", hint="step_time is one")
+    check_place(baselines.folder_of(request.folder))
     measuring = measuring_of(request, speaker(console))
     head, _, revision = head_tree(request)
     twin = Tree("base", head.root, head.folder, head.head_root, head.title)

@@ -23,6 +23,7 @@ from xbench.runtime.journal import pid_alive
 
 PREFIX = "xbench-base-"
 GIT_S = 120.0
+_OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 SHORT = 10
 
 
@@ -134,9 +135,7 @@ def short(revision: str | None) -> str:
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["git", "-C", str(folder), *arguments]
     # A hook that runs us (pre-push) has these set, and they would turn git to its repository in place of this one.
-    env = {
-        name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-    }
+    env = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False, env=env)
     except FileNotFoundError:
