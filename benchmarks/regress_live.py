@@ -1,11 +1,11 @@
 """Live checks of the gate: how often does it cry wolf, and how often does it see what is there?
 
-    python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--output results/regress-live.json]
+    python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--output FILE]
 
-Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: N of it as it is, where any
-regression is a false alarm, and N with every step of head slowed by each factor (`--inject step=X`: its ranks are kept
-busy for that much longer), where the regression should be found. Slowed by a factor below twice the noise floor of this
-machine (`xbench regress calibrate`) it is not promised. Checks of all kinds alternate, so that a change of the machine
+Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: N of it as it is, where
+any regression is a false alarm, and N with every step of head slowed by each factor (`--inject step=X`: its ranks are
+kept busy for that much longer), where the regression should be found; it is promised from twice this machine's noise
+floor on (`xbench regress calibrate`). Checks of all kinds alternate, so that a change of the machine
 meets them all. The file is written after every check and a second call with it goes on where the first ended.
 
 One check takes about 2 minutes on two cores, and twice that where it suspects something: 60 checks take 3 hours.

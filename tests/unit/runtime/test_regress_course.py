@@ -49,8 +49,8 @@ def test_the_budget_bounds_them_and_is_named() -> None:
     assert (course.pairs, course.too_few) == (5, True)
     assert told(course, 1) == [
         "5 pairs of launches for 1 wall-clock case (what the budget of 1 min has room for): about 50 s",
-        f"fewer than {course.needed} pairs cannot reach the p that a verdict needs, so these cases will be inconclusive "
-        "whatever is measured",
+        f"fewer than {course.needed} pairs cannot reach the p that a verdict needs, so these cases will be "
+        "inconclusive whatever is measured",
     ]
 
 

@@ -79,9 +79,11 @@ class LaunchRank(Rank):
         self.barrier(what)
         with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER), self.attach(mode) as handle:
             super().train(handle, whole_cycles(WARMUP_STEPS, cycle), what, _nothing)
+            handle.finish()  # so that the window holds what its own steps send, and nothing of the step before
             self.device_idle()
             with counter.window(mode.text):
                 super().train(handle, cycle, what, _nothing)
+                handle.finish()
                 self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
         return cycle
