@@ -31,11 +31,11 @@ def main(argv: list[str]) -> int:
         for local_rank in range(ranks):
             env = os.environ | rank_variables(hosts, ranks, host, local_rank, address, port)
             started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True))
-        while any(rank.poll() is None for rank in started):
-            if any(rank.returncode for rank in started):
-                break
+        codes: list[int | None] = [None]
+        while None in codes and not any(codes):
             time.sleep(POLL_S)
-        failed = [(place, rank) for place, rank in enumerate(started) if rank.poll()]
+            codes = [rank.poll() for rank in started]
+        failed = [(place, rank) for place, rank in enumerate(started) if codes[place]]
         for place, rank in failed:
             print(f"failed (exitcode: {rank.returncode}) local_rank: {place} (pid: {rank.pid})", flush=True)
         return 1 if failed else 0

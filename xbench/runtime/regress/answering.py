@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,11 @@ def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer
             found.take(job, rank, event)
 
     began_s = time.monotonic()
-    with open_fabric(run.fabric, device=run.device) as fabric, tempfile.TemporaryDirectory(prefix="xb-regress-") as at:
-        error = _ranks(order, run, plan, fabric, Path(at), take)
+    error: XbenchError | None = None
+    with open_fabric(run.fabric, device=run.device) as fabric:
+        for program in _programs(order, run, plan):
+            with tempfile.TemporaryDirectory(prefix="xb-regress-") as folder:
+                error = error or _ranks(program, run, fabric, Path(folder), take)
         label = fabric.label
     cycles = {mode.text: cycle_of(mode) for mode in run.modes}
     blocks = [
@@ -92,21 +95,28 @@ def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer
     )
 
 
-def _ranks(order: Order, run: RunSpec, plan: JobPlan, fabric: Fabric, folder: Path, take: Any) -> XbenchError | None:
-    """Start the ranks and wait for their end: the error that ended them early."""
-    timed = order.kind == "time"
+def _programs(order: Order, run: RunSpec, plan: JobPlan) -> list[dict[str, Any]]:
+    """What each start of ranks does. What one mode leaves behind would count as the next one's memory: see `held`."""
     program = {
         "run": run.model_dump(mode="json"),
         "launch": 0,
-        "phases": [phase.model_dump() for phase in blocks_of(run, order.seed)] if timed else [],
+        "phases": [phase.model_dump() for phase in blocks_of(run, order.seed)] if order.kind == "time" else [],
         "plans": [plan.model_dump(mode="json")],
-        "emulated": fabric.emulated.model_dump(mode="json") if fabric.emulated is not None else None,
-        "counted": [] if timed else [mode.text for mode in run.modes],
         "slow_step": order.slow_step,
     }
+    if order.kind == "time":
+        return [program]
+    modes = [mode.text for mode in run.modes]
+    return [{**program, "counted": part} for part in ([[mode] for mode in modes] if order.held else [modes])]
 
+
+def _ranks(
+    program: Mapping[str, Any], run: RunSpec, fabric: Fabric, folder: Path, take: Callable[[int, int, Any], None]
+) -> XbenchError | None:
+    """Start the ranks and wait for their end: the error that ended them early."""
+    emulated = fabric.emulated.model_dump(mode="json") if fabric.emulated is not None else None
     argument = folder / "program.json"
-    argument.write_text(json.dumps(program))
+    argument.write_text(json.dumps({**program, "emulated": emulated}))
     outcome = launch(
         fabric, 1, RANK, argument, folder, on_event=take, silence_s=run.timeout_s, agent=plain_agent_command
     )

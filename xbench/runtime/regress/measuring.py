@@ -129,6 +129,7 @@ class Measuring:
             workers=check.workers,
             planned=bool(asked & {"buckets", "planned_step", "simulated_step"}),
             counted=bool(asked & {"wire_bytes", "collectives", "peak_memory"}),
+            held="peak_memory" in asked,
             timeout_s=self._timeout_s,
         )
 

@@ -41,6 +41,9 @@ class Order(Message):
     workers: int | None = Field(default=None, description="of the simulated step; None: as many as were measured")
     planned: bool = Field(default=True, description="look: whether plans and their predictions are asked for")
     counted: bool = Field(default=True, description="look: whether ranks are to be started, to count")
+    held: bool = Field(
+        default=False, description="look: whether each mode is counted in ranks of its own, for its memory"
+    )
     resolved: dict[str, Any] | None = Field(default=None, description="time: what the look of this tree has resolved")
     rounds: int = Field(default=2, ge=1, description="time: blocks of every mode")
     steps: int = Field(default=4, ge=1, description="time: timed steps a block")

@@ -59,7 +59,7 @@ class Tree:
             raise Incomparable(f"{self.title}: its xbench does not start: {_last(log)}", detail=detail)
         if spoken != VERSION:
             raise Incomparable(
-                f"{self.title} speaks version {spoken} of the launch protocol, and head version {VERSION}"
+                f"{self.title} takes orders of version {spoken}, and head gives them in version {VERSION}"
             )
 
     def carry_out(self, order: Order, longest_s: float) -> Answer:
