@@ -94,8 +94,11 @@ def check_command(
     Exit code 3 says that something regressed. A wall-clock regression needs an exact test over pairs of fresh launches,
     an interval beyond the threshold, and fresh launches that agree; a count needs only to differ.
     """
-    for target, option in ((json_to, "--json"), (markdown_to, "--markdown"), (junit_to, "--junit")):
+    targets = {"--json": json_to, "--markdown": markdown_to, "--junit": junit_to}
+    for option, target in targets.items():
         check_json(target, option)
+    if (several := [option for option, target in targets.items() if target == "-"])[1:]:
+        raise SpecError(f"{' and '.join(several)} all want stdout", hint=f"write {several[-1]} FILE")
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
     slow_step = _injected(inject)
@@ -108,12 +111,11 @@ def check_command(
     from xbench.regress import exit_code
     from xbench.runtime.regress.check import check
 
-    console = _console(json_to)
+    console = _console()
     kept = check(request, console)
     regression: Regression = kept.record  # type: ignore[assignment]
     _show(kept, console, json_to)
-    _write(markdown_to, "xbench.report.regression_markdown:regression_markdown", regression)
-    _write(junit_to, "xbench.report.regression_junit:regression_junit", regression)
+    _write_formats(regression, markdown_to, junit_to, strict)
     _tell_github(regression)
     if kept.error is not None:
         raise kept.error
@@ -132,7 +134,7 @@ def record_command(json_to: str | None, layer: str, **options: Any) -> int:
     request = _request(layer=layer, **options)
     from xbench.runtime.regress.record import record
 
-    return _stored(record(request, console := _console(json_to)), console, json_to)
+    return _stored(record(request, console := _console()), console, json_to)
 
 
 @regress.command("calibrate")
@@ -146,7 +148,7 @@ def calibrate_command(json_to: str | None, **options: Any) -> int:
     request = _request(layer="wall", **options)
     from xbench.runtime.regress.record import calibrate
 
-    return _stored(calibrate(request, console := _console(json_to)), console, json_to)
+    return _stored(calibrate(request, console := _console()), console, json_to)
 
 
 @regress.command("launch", hidden=True, short_help="Carry out one order of a check.")
@@ -222,10 +224,10 @@ def _injected(text: str | None) -> float:
     return factor
 
 
-def _console(json_to: str | None) -> Console:
+def _console() -> Console:
     from xbench.report.drawing import make_console
 
-    return make_console(stderr=True)
+    return make_console()
 
 
 def _show(kept: Kept, console: Console, json_to: str | None) -> None:
@@ -258,9 +260,17 @@ def _tell_github(regression: Regression) -> None:
             stream.write(regression_markdown(regression))
 
 
-def _write(target: str | None, text: Callable[[], str]) -> None:
-    """What an option asks for, into its file or, for '-', to stdout."""
-    if target == "-":
-        click.echo(text(), nl=False)
-    elif target is not None:
-        Path(target).write_text(text(), encoding="utf-8")
+def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
+    """The files that were asked for; '-' is stdout."""
+    from xbench.report.regression_junit import regression_junit
+    from xbench.report.regression_markdown import regression_markdown
+
+    texts: list[tuple[str | None, Callable[[], str]]] = [
+        (markdown_to, lambda: regression_markdown(regression)),
+        (junit_to, lambda: regression_junit(regression, strict)),
+    ]
+    for target, text in texts:
+        if target == "-":
+            click.echo(text(), nl=False)
+        elif target is not None:
+            Path(target).write_text(text(), encoding="utf-8")

@@ -47,7 +47,7 @@ class Counter:
         self._device = device
         self._on_device: dict[str, int] = {}
         self._profile: Any = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
-        self._profile.__enter__()
+        self._profile.__enter__()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:
