@@ -18,14 +18,17 @@ from rich.text import Text
 from xbench.records import (
     RANKS,
     AnyRecord,
+    Baseline,
     Comparison,
     Contention,
     Convergence,
     Label,
     Layer,
     ModeResult,
+    Noise,
     Plan,
     Profile,
+    Regression,
     Scaling,
     StepTimes,
     Tuned,
@@ -45,6 +48,7 @@ from xbench.report.drawing import (
     titled_table,
 )
 from xbench.report.gpu import render_gpu
+from xbench.report.regression import render_baseline, render_noise, render_regression
 from xbench.report.scaling import render_scaling
 from xbench.report.timelines import render_timelines
 from xbench.report.tuned import render_tuned
@@ -70,6 +74,12 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_convergence(record, console)
     elif isinstance(record, Tuned):
         render_tuned(record, console)
+    elif isinstance(record, Regression):
+        render_regression(record, console)
+    elif isinstance(record, Baseline):
+        render_baseline(record, console)
+    elif isinstance(record, Noise):
+        render_noise(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 

@@ -1,0 +1,161 @@
+"""A check for regressions, a baseline and a noise floor in the terminal: the answer first, then the worst cases.
+
+Below 84 columns a case is a stacked block. Colour repeats what the verdict says.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from xbench.records import Baseline, Case, Judged, Measurement, Noise, NoiseFloor, Regression
+from xbench.regress.metrics import METRICS
+from xbench.report import lines
+from xbench.report import regression_lines as told
+from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+
+STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "not comparable": "yellow",
+          "missing": "yellow"}  # fmt: skip
+COLUMNS = (
+    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; a case fails where the "
+    "interval's lower end is beyond half of it and p is below alpha."
+)
+
+
+def render_regression(record: Regression, console: Console) -> None:
+    """The answer, wall-clock cases, deterministic ones, why, and what it rests on."""
+    answer, *rest = told.answer(record)
+    worst = {case.verdict for case in record.cases}
+    say(console, answer, "bold red" if "regressed" in worst else "bold")
+    for sentence in (*rest, *told.remarks(record)):
+        say(console, sentence)
+    console.print()
+    cases = told.worst_first(record.cases)
+    timed = [case for case in cases if case.wall_clock]
+    counted = [case for case in cases if not case.wall_clock]
+    if timed:
+        _timed(timed, console)
+        say(console, COLUMNS, "dim")
+        console.print()
+    if counted:
+        _counted(counted, console)
+        console.print()
+    for case in cases:
+        if case.verdict != "equivalent":
+            say(console, f"{told.name(case)}: {case.verdict}: {case.reason}.")
+        if case.confirmation is not None:
+            found = case.confirmation
+            say(console, f"  fresh launches: {told.ratio(found)}, p {told.p_holm(found)}, "
+                         f"{told.count(found.pairs, 'pair')}")  # fmt: skip
+    console.print()
+    for label, text in told.sides(record):
+        fact(console, label, text)
+    how = told.method_line(record)
+    if how is not None:
+        fact(console, "method", how)
+
+
+def render_baseline(record: Baseline, console: Console) -> None:
+    """What later checks are held against: every case with its figure, and the noise floor where one is known."""
+    _top(record, f"Baseline of {told.count(len(record.suite.cases()), 'case')} for {record.machine}.", console)
+    rows: dict[Case, list[Measurement]] = {}
+    for measurement in (*record.side.measurements, *(one for launch in record.launches for one in launch)):
+        rows.setdefault(measurement.case, []).append(measurement)
+    floors = {floor.case: floor for floor in record.floors}
+    table = titled_table("Measured", ("case", "left"), ("median", "right"), ("launches", "right"), ("label", "left"),
+                         ("noise floor", "left"))  # fmt: skip
+    for case, found in rows.items():
+        median = statistics.median(one.value for one in found)
+        launches = str(len(found)) if METRICS[case.metric].layer == "wall" else "–"
+        floor = _floor(floors[case]) if case in floors else "–"
+        table.add_row(Text(" / ".join(case)), told.value(median, found[0].unit), launches, found[0].label, floor)
+    console.print(table)
+    _bottom(record, console)
+
+
+def render_noise(record: Noise, console: Console) -> None:
+    """How far apart unchanged code looks here, by case, and the thresholds that follow."""
+    _top(record, f"Noise floor of {record.machine}, from {told.count(len(record.pairs), 'A/A pair')}.", console)
+    table = titled_table("In 95 of 100 checks of unchanged code the whole interval lies within the floor",
+                         ("case", "left"), ("noise floor", "left"), ("least threshold", "right"))  # fmt: skip
+    known = {floor.case: floor for floor in record.floors}
+    for case in record.suite.cases():
+        if METRICS[case.metric].layer == "wall":
+            floor = known.get(case)
+            least = max(METRICS[case.metric].threshold, 2 * floor.floor) if floor is not None else None
+            shown = _floor(floor) if floor is not None else "unknown: too few pairs"
+            table.add_row(Text(" / ".join(case)), shown, told.percent(least) if least is not None else "–")
+    console.print(table)
+    _bottom(record, console)
+
+
+def _top(record: Baseline | Noise, sentence: str, console: Console) -> None:
+    say(console, sentence, "bold")
+    if not record.complete:
+        say(console, f"INCOMPLETE: {(record.error or 'it ended early').rstrip('.')}.", "bold yellow")
+    for failure in record.failures:
+        mode = f" / {failure.mode}" if failure.mode is not None else ""
+        say(console, f"FAILED: {failure.check}{mode}: {failure.reason}", "bold red")
+    console.print()
+
+
+def _bottom(record: Baseline | Noise, console: Console) -> None:
+    for name, workload in record.side.workloads.items():
+        fact(console, "workload", f"{name}: {lines.workload_line(workload)}")
+    fact(console, "measured", told.side_line(record.side))
+    fact(console, "made by", f"xbench {record.xbench}: {record.command}")
+    for warning in record.warnings:
+        fact(console, "warning", warning, "yellow")
+
+
+def _floor(floor: NoiseFloor) -> str:
+    return f"{told.percent(floor.floor)} in checks of {told.count(floor.checked_pairs, 'pair')}"
+
+
+def _timed(cases: Sequence[Judged], console: Console) -> None:
+    if console.width < NARROW_COLUMNS:
+        _stacked("Wall clock", cases, console)
+        return
+    table = titled_table("Wall clock", ("case", "left"), ("verdict", "left"), ("ratio [95 % CI]", "right"),
+                         ("p (Holm)", "right"), ("pairs", "right"), ("threshold", "left"),
+                         ("label", "left"))  # fmt: skip
+    for case in cases:
+        table.add_row(
+            Text(told.name(case)), _verdict(case), told.ratio(case.found), told.p_holm(case.found),
+            str(case.found.pairs) if case.found is not None else "–", told.threshold(case.threshold),
+            case.label or "–",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _counted(cases: Sequence[Judged], console: Console) -> None:
+    if console.width < NARROW_COLUMNS:
+        _stacked("Deterministic", cases, console)
+        return
+    table = titled_table("Deterministic", ("case", "left"), ("verdict", "left"), ("base", "right"), ("head", "right"),
+                         ("threshold", "left"), ("label", "left"))  # fmt: skip
+    for case in cases:
+        base, head = told.value(case.base, case.unit, case.head), told.value(case.head, case.unit, case.base)
+        table.add_row(
+            Text(told.name(case)), _verdict(case), base, head, told.threshold(case.threshold), case.label or "–"
+        )
+    console.print(table)
+
+
+def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
+    say(console, title, "italic")
+    for case in cases:
+        console.print(Text.assemble(f"{told.name(case)}: ", _verdict(case)))
+        if case.found is not None:
+            indented(console, f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)}")
+            indented(console, f"{told.count(case.found.pairs, 'pair')}, {told.both(case)} ({case.label})")
+        elif case.base is not None:
+            indented(console, f"{told.both(case)} ({case.label})")
+        indented(console, f"threshold {told.threshold(case.threshold)}")
+
+
+def _verdict(case: Judged) -> Text:
+    return Text(case.verdict, style=STYLES.get(case.verdict, ""))

@@ -1,0 +1,101 @@
+"""A check for regressions as Markdown, for `$GITHUB_STEP_SUMMARY` and pull requests: the answer, one table, details.
+
+GitHub refuses a step's summary above 1 MiB as a whole, so rows are left out from the end, where the least bad ones are,
+until it fits, and a line says how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xbench.records import Judged, Regression
+from xbench.report import regression_lines as told
+
+LIMIT_BYTES = 1024**2
+ROOM_BYTES = 1024
+"""Kept free for the line about what was left out."""
+
+HEAD = (
+    "| case | verdict | head over base [95 % CI] | p (Holm) | threshold | pairs | label |\n"
+    "| --- | --- | ---: | ---: | --- | ---: | --- |\n"
+)
+MARKS = {"regressed": "❌", "improved": "✅", "equivalent": "✅"}
+UNJUDGED = "⚠️"
+
+
+def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> str:
+    """The text, at most `limit_bytes` long as UTF-8 (from 8 KiB on; below that the table may be empty).
+
+    A step that has written a part of its summary already passes what is left of the limit.
+    """
+    top = "".join(f"{_escaped(line)}\n\n" for line in (*told.answer(record), *told.remarks(record)))
+    top = _cut(f"### xbench regress\n\n{top}", limit_bytes // 3)
+    bottom = _cut_details(_how(record), limit_bytes // 3)
+    left = limit_bytes - sum(len(part.encode()) for part in (top, bottom, HEAD)) - ROOM_BYTES
+    cases = told.worst_first(record.cases)
+    rows, shown = _fitting([_row(case) for case in cases], left)
+    table = f"{HEAD}{rows}" if cases else ""
+    omitted = f"\n{told.count(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
+    left -= len(rows.encode())
+    reasons, explained = _fitting([_reason(case) for case in cases[:shown] if case.verdict != "equivalent"], left - 256)
+    why = f"\n<details><summary>Why</summary>\n\n{reasons}\n</details>\n" if explained else ""
+    return f"{top}{table}{omitted}{why}{bottom}"
+
+
+def _row(case: Judged) -> str:
+    measured = case.found is not None and case.found.ratio is not None
+    figure = told.ratio(case.found) if measured else told.both(case) if case.base is not None else "–"
+    cells = (
+        told.name(case), f"{MARKS.get(case.verdict, UNJUDGED)} {case.verdict}", figure, told.p_holm(case.found),
+        told.threshold(case.threshold), str(case.found.pairs) if case.found is not None else "–", case.label or "–",
+    )  # fmt: skip
+    return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"
+
+
+def _reason(case: Judged) -> str:
+    fresh = (
+        f"; fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}"
+        if case.confirmation is not None
+        else ""
+    )
+    return f"- {_escaped(told.name(case))}: {_escaped(case.reason + fresh)}\n"
+
+
+def _how(record: Regression) -> str:
+    facts = [*told.sides(record), ("command", record.command)]
+    how = told.method_line(record)
+    if how is not None:
+        facts.insert(-1, ("method", how))
+    listed = "".join(f"- {label}: {_escaped(text)}\n" for label, text in facts)
+    return f"\n<details><summary>How it was measured</summary>\n\n{listed}\n</details>\n"
+
+
+def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
+    """As many whole parts from the front as fit, and how many those are."""
+    taken = 0
+    for number, part in enumerate(parts):
+        taken += len(part.encode())
+        if taken > room_bytes:
+            return "".join(parts[:number]), number
+    return "".join(parts), len(parts)
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """Whole lines from the front; one that says so where some are missing."""
+    rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
+    return rows if shown == len(text.splitlines()) else f"{rows}\n(more was left out)\n\n"
+
+
+def _cut_details(text: str, most_bytes: int) -> str:
+    rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
+    return rows if shown == len(text.splitlines()) else f"{rows}\n(more was left out)\n</details>\n"
+
+
+def _escaped(text: str) -> str:
+    """One line that Markdown shows as it is written."""
+    line = " ".join(text.split())
+    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        line = line.replace(sign, name)
+    for sign in "\\|`*_[]":
+        line = line.replace(sign, f"\\{sign}")
+    return line
