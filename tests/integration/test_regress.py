@@ -1,0 +1,182 @@
+"""The gate on real revisions of a real repository: what it finds, what it says in CI, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typed_commands import command, ran
+
+from xbench.records import Regression, load
+from xbench.runtime.regress.trees import PREFIX
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+SUITE = """
+[[regress.check]]
+name = "planned"
+workload = "resnet18:batch-size=2,image-size=32"
+modes = ["optimal"]
+metrics = ["buckets", "planned_step"]
+plan_from = "measured.json"
+
+[[regress.check]]
+name = "timed"
+workload = "transformer-tiny:batch-size=1,seq-len=16"
+modes = ["ddp"]
+metrics = ["step_time", "collectives"]
+"""
+OTHER_PLAN = """
+from xbench.planning import merge
+
+found = merge.optimal
+
+
+def optimal(*arguments):
+    first, second, *rest = found(*arguments)
+    return [[*first, *second], *rest]
+
+
+merge.optimal = optimal
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *(word for one in settings for word in ("-c", one)), *words],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One commit of a project that xbench is installed beside."""
+    shutil.copy(ROOT / "results" / "resnet18-b14-1gbit.json", tmp_path / "measured.json")
+    (tmp_path / "xbench.toml").write_text(SUITE)
+    (tmp_path / ".gitignore").write_text("/results/\n/out/\n__pycache__/\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "--quiet", "-m", "the base")
+    return tmp_path
+
+
+def bases() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+
+
+def only_regression(folder: Path) -> Regression:
+    (path,) = (folder / "results" / "runs").glob("*-regression/record.json")
+    record = load(path)
+    assert isinstance(record, Regression)
+    return record
+
+
+def test_a_changed_number_of_buckets_is_found_and_said_to_ci(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = repository / "out" / "summary.md"
+    summary.parent.mkdir()
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    (repository / "sitecustomize.py").write_text(OTHER_PLAN)  # a planner of its own, in head's tree alone, uncommitted
+    words = ["regress", "check", "--base", "HEAD", "--layer", "deterministic", "--check", "planned"]
+    done = ran(command(*words, "--junit", "out/cases.xml"), cwd=repository)
+    assert done.returncode == 3, done.stderr[-3000:]
+    record = only_regression(repository)
+    verdicts = {case.metric: (case.verdict, case.base, case.head) for case in record.cases}
+    verdict, base, head = verdicts["buckets"]
+    assert (verdict, head) == ("regressed", (base or 0) - 1)
+    assert record.complete
+    assert record.against == "revision"
+    assert record.base is not None
+    assert record.base.revision == git(repository, "rev-parse", "HEAD")
+    assert done.stderr.count("::error") == 1
+    assert summary.read_text().startswith("before\n")
+    assert "buckets" in summary.read_text()
+    cases = ElementTree.parse(repository / "out" / "cases.xml").getroot().iter("testcase")
+    assert [case.find("failure") is not None for case in cases] == [True, False]
+    assert bases() == []
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_an_unchanged_tree_is_launched_by_turns_and_passes(repository: Path) -> None:
+    words = ["regress", "check", "--base", "HEAD", "--check", "timed", "--pairs", "2"]
+    done = ran(command(*words), cwd=repository)
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_regression(repository)
+    assert record.complete
+    assert record.failures == []
+    assert [pair.first for pair in record.pairs] == ["base", "head"]
+    for pair in record.pairs:
+        for (one,) in (pair.base, pair.head):
+            assert (one.metric, one.label, one.unit) == ("step_time", "real", "s")
+            assert len(one.samples) >= 6
+            assert min(one.samples) > 0
+    verdicts = {case.metric: case.verdict for case in record.cases}
+    assert verdicts == {"step_time": "inconclusive", "collectives": "equivalent"}  # two pairs can show nothing
+    assert "2 pairs of launches for 1 wall-clock case" in done.stderr
+    assert bases() == []
+    assert ran(command(*words[:4], "--layer", "wall", "--check", "timed", "--pairs", "1", "--strict"),
+               cwd=repository).returncode == 4  # fmt: skip
+
+
+def test_a_check_that_is_ended_keeps_what_it_has_and_leaves_nothing(repository: Path) -> None:
+    words = ["regress", "check", "--base", "HEAD", "--layer", "wall", "--pairs", "50"]
+    process = subprocess.Popen(
+        command(*words), cwd=repository, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("pair 2 of 50"):
+                break
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert process.wait(60) == 130, said
+    finally:
+        process.kill()
+        process.wait()
+    record = only_regression(repository)
+    assert (record.complete, record.error, len(record.pairs)) == (False, "interrupted", 1)
+    assert bases() == []
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_base_without_the_gate_is_not_comparable(repository: Path) -> None:
+    package = repository / "xbench"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("import sys; sys.exit('error: unknown command') if sys.argv[1:] else None\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "--quiet", "-m", "an xbench of long ago")
+    shutil.rmtree(package)
+    words = ["regress", "check", "--base", "HEAD", "--layer", "deterministic", "--check", "planned"]
+    done = ran(command(*words, "--strict"), cwd=repository)
+    assert done.returncode == 5, done.stderr[-3000:]
+    record = only_regression(repository)
+    assert {case.verdict for case in record.cases} == {"not comparable"}
+    assert all("base revision" in case.reason for case in record.cases)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a dead process is told from a living one by /proc")
+def test_the_baseline_of_a_machine_serves_the_next_check(repository: Path) -> None:
+    words = ["--layer", "deterministic", "--check", "planned"]
+    assert ran(command("regress", "record", *words), cwd=repository).returncode == 0
+    stored = repository / "results" / "baselines" / "any" / "baseline.json"
+    assert stored.exists()
+    began = time.time()
+    done = ran(command("regress", "check", *words, "--strict"), cwd=repository)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert str(stored) in done.stderr
+    assert stored.stat().st_mtime < began  # a check writes no baseline
+    (repository / "sitecustomize.py").write_text(OTHER_PLAN)
+    assert ran(command("regress", "check", *words), cwd=repository).returncode == 3
