@@ -20,8 +20,8 @@ from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_ta
 STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "not comparable": "yellow",
           "missing": "yellow"}  # fmt: skip
 COLUMNS = (
-    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; floor: what unchanged code "
-    "may look like here. A case fails where the interval's lower end is beyond half the threshold and p below alpha."
+    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; floor: what unchanged "
+    "code may look like here. A case fails where the interval's lower end is beyond half the threshold and p below alpha."
 )
 
 
