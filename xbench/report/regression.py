@@ -20,8 +20,8 @@ from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_ta
 STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "not comparable": "yellow",
           "missing": "yellow"}  # fmt: skip
 COLUMNS = (
-    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; a case fails where the "
-    "interval's lower end is beyond half of it and p is below alpha."
+    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; floor: what unchanged "
+    "code may look like here. A case fails where the interval's lower end is beyond half the threshold and p below alpha."
 )
 
 
@@ -38,19 +38,18 @@ def render_regression(record: Regression, console: Console) -> None:
     counted = [case for case in cases if not case.wall_clock]
     if timed:
         _timed(timed, console)
-        say(console, COLUMNS, "dim")
-        console.print()
+        if any(case.found is not None for case in timed):
+            say(console, COLUMNS, "dim")
+            console.print()
     if counted:
         _counted(counted, console)
+    reasons = told.reasons(cases)
+    for reason, alike in reasons:
+        say(console, f"{', '.join(map(told.name, alike))}: {reason}.")
+        for fresh in filter(None, map(told.confirmation, alike)):
+            indented(console, f"{fresh}.")
+    if reasons:
         console.print()
-    for case in cases:
-        if case.verdict != "equivalent":
-            say(console, f"{told.name(case)}: {case.verdict}: {case.reason}.")
-        if case.confirmation is not None:
-            found = case.confirmation
-            say(console, f"  fresh launches: {told.ratio(found)}, p {told.p_holm(found)}, "
-                         f"{told.count(found.pairs, 'pair')}")  # fmt: skip
-    console.print()
     for label, text in told.sides(record):
         fact(console, label, text)
     how = told.method_line(record)
@@ -71,7 +70,7 @@ def render_baseline(record: Baseline, console: Console) -> None:
         median = statistics.median(one.value for one in found)
         launches = str(len(found)) if METRICS[case.metric].layer == "wall" else "–"
         floor = _floor(floors[case]) if case in floors else "–"
-        table.add_row(Text(" / ".join(case)), told.value(median, found[0].unit), launches, found[0].label, floor)
+        table.add_row(Text(told.name_of(case)), told.value(median, found[0].unit), launches, found[0].label, floor)
     console.print(table)
     _bottom(record, console)
 
@@ -87,7 +86,7 @@ def render_noise(record: Noise, console: Console) -> None:
             floor = known.get(case)
             least = max(METRICS[case.metric].threshold, 2 * floor.floor) if floor is not None else None
             shown = _floor(floor) if floor is not None else "unknown: too few pairs"
-            table.add_row(Text(" / ".join(case)), shown, told.percent(least) if least is not None else "–")
+            table.add_row(Text(told.name_of(case)), shown, told.percent(least) if least is not None else "–")
     console.print(table)
     _bottom(record, console)
 
@@ -97,7 +96,7 @@ def _top(record: Baseline | Noise, sentence: str, console: Console) -> None:
     if not record.complete:
         say(console, f"INCOMPLETE: {(record.error or 'it ended early').rstrip('.')}.", "bold yellow")
     for failure in record.failures:
-        mode = f" / {failure.mode}" if failure.mode is not None else ""
+        mode = f"/{failure.mode}" if failure.mode is not None else ""
         say(console, f"FAILED: {failure.check}{mode}: {failure.reason}", "bold red")
     console.print()
 
@@ -116,33 +115,43 @@ def _floor(floor: NoiseFloor) -> str:
 
 
 def _timed(cases: Sequence[Judged], console: Console) -> None:
+    title, columns = _titled("Wall clock", cases)
     if console.width < NARROW_COLUMNS:
-        _stacked("Wall clock", cases, console)
+        _stacked(title, cases, console)
         return
-    table = titled_table("Wall clock", ("case", "left"), ("verdict", "left"), ("ratio [95 % CI]", "right"),
-                         ("p (Holm)", "right"), ("pairs", "right"), ("threshold", "left"),
-                         ("label", "left"))  # fmt: skip
+    pairs = {case.found.pairs for case in cases if case.found is not None}
+    told_apart = [("pairs", "right")] if len(pairs) > 1 else []
+    table = titled_table(title, ("case", "left"), ("verdict", "left"), ("ratio [95 % CI]", "right"),
+                         ("p (Holm)", "right"), *told_apart, ("threshold", "right"), ("from", "left"),
+                         ("floor", "right"), *columns)  # fmt: skip
     for case in cases:
+        share, source, floor = told.threshold_parts(case.threshold)
         table.add_row(
             Text(told.name(case)), _verdict(case), told.ratio(case.found), told.p_holm(case.found),
-            str(case.found.pairs) if case.found is not None else "–", told.threshold(case.threshold),
-            case.label or "–",
+            *[str(case.found.pairs) if case.found is not None else "–" for _ in told_apart],
+            share, source, floor, *[case.label or "–" for _ in columns],
         )  # fmt: skip
     console.print(table)
 
 
 def _counted(cases: Sequence[Judged], console: Console) -> None:
+    title, columns = _titled("Deterministic", cases)
     if console.width < NARROW_COLUMNS:
-        _stacked("Deterministic", cases, console)
+        _stacked(title, cases, console)
         return
-    table = titled_table("Deterministic", ("case", "left"), ("verdict", "left"), ("base", "right"), ("head", "right"),
-                         ("threshold", "left"), ("label", "left"))  # fmt: skip
+    table = titled_table(title, ("case", "left"), ("verdict", "left"), ("base", "right"), ("head", "right"),
+                         ("threshold", "left"), *columns)  # fmt: skip
     for case in cases:
         base, head = told.value(case.base, case.unit, case.head), told.value(case.head, case.unit, case.base)
-        table.add_row(
-            Text(told.name(case)), _verdict(case), base, head, told.threshold(case.threshold), case.label or "–"
-        )
+        labels = [case.label or "–" for _ in columns]
+        table.add_row(Text(told.name(case)), _verdict(case), base, head, told.threshold(case.threshold), *labels)
     console.print(table)
+
+
+def _titled(title: str, cases: Iterable[Judged]) -> tuple[str, list[tuple[str, str]]]:
+    """The title with the label that all figures share; else a column for the labels."""
+    labels = {case.label for case in cases if case.label is not None}
+    return (f"{title} ({labels.pop()})", []) if len(labels) == 1 else (title, [("label", "left")] if labels else [])
 
 
 def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
@@ -155,6 +164,7 @@ def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
         elif case.base is not None:
             indented(console, f"{told.both(case)} ({case.label})")
         indented(console, f"threshold {told.threshold(case.threshold)}")
+    console.print()
 
 
 def _verdict(case: Judged) -> Text:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from xbench.records import Found, Judged, LaunchPair, MetricUnit, Regression, Side, Threshold
+from xbench.records import Case, Found, Judged, LaunchPair, MetricUnit, Regression, Side, Threshold
 from xbench.report import lines
 from xbench.units import format_bytes, format_percent, format_seconds
 
@@ -24,14 +24,14 @@ def answer(record: Regression) -> list[str]:
         return ["Nothing was judged: no case was measured."]
     worst = worst_first(record.cases)[0]
     if words["regressed"]:
-        others = f"{words['regressed']} of {total} got worse; worst is" if words["regressed"] > 1 else f"of {total},"
-        first = f"Regression: {others} {name(worst)}, {change(worst)}."
+        others = "; the worst" if words["regressed"] > 1 else ""
+        first = f"Regression in {words['regressed']} of {total}{others}: {name(worst)} {change(worst)}."
     elif words["equivalent"] + words["improved"] == len(record.cases):
-        first = f"No regression: {_counted(words)} of {total}."
+        first = f"No regression in {total}: {_counted(words)}."
     elif words["equivalent"] + words["improved"]:
-        first = f"No regression found, but not every case could be judged: {_counted(words)} of {total}."
+        first = f"No regression found, but not all of {total} could be judged: {_counted(words)}."
     else:
-        first = f"No answer: {_counted(words)} of {total}."
+        first = f"No answer on {total}: {_counted(words)}."
     return [first, *filter(None, (_kinds(record.cases),))]
 
 
@@ -41,15 +41,22 @@ def worst_first(cases: Iterable[Judged]) -> list[Judged]:
 
 
 def name(case: Judged) -> str:
-    """'resnet18 / optimal / step_time'."""
-    return f"{case.check} / {case.mode} / {case.metric}"
+    """'resnet18/optimal step_time': a narrow column breaks it at the space."""
+    return name_of(case.case)
+
+
+def name_of(case: Case) -> str:
+    """The name of a case that was not judged."""
+    return f"{case.check}/{case.mode} {case.metric}"
 
 
 def change(case: Judged) -> str:
     """What happened to a case that was measured on both sides, for a sentence."""
     if case.found is not None and case.found.ratio is not None:
         return f"takes {ratio(case.found)} of base's time ({case.label})"
-    return f"from {value(case.base, case.unit, case.head)} to {value(case.head, case.unit, case.base)} ({case.label})"
+    return (
+        f"went from {value(case.base, case.unit, case.head)} to {value(case.head, case.unit, case.base)} ({case.label})"
+    )
 
 
 def ratio(found: Found | None) -> str:
@@ -66,7 +73,7 @@ def p_holm(found: Found | None) -> str:
     if found is None or found.ratio is None or found.p_slower_holm is None or found.p_faster_holm is None:
         return "–"
     p = found.p_slower_holm if found.ratio >= 1 else found.p_faster_holm
-    return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
+    return "<0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
 def threshold(of: Threshold) -> str:
@@ -75,8 +82,14 @@ def threshold(of: Threshold) -> str:
         return "exact"
     if of.source == "noise floor":
         return f"{percent(of.share)} (twice the noise floor of {percent(of.floor or 0.0)})"
-    known = f"; noise floor {percent(of.floor)}" if of.floor is not None else ""
+    known = f", floor {percent(of.floor)}" if of.floor is not None else ""
     return f"{percent(of.share)} ({SOURCES[of.source]}{known})"
+
+
+def threshold_parts(of: Threshold) -> tuple[str, str, str]:
+    """The same for three columns: how much, from where, and the noise floor."""
+    source = "2 × floor" if of.source == "noise floor" else SOURCES[of.source]
+    return percent(of.share), source, percent(of.floor) if of.floor is not None else "–"
 
 
 def value(number: float | None, unit: MetricUnit, beside: float | None = None) -> str:
@@ -140,10 +153,27 @@ def remarks(record: Regression) -> list[str]:
     if record.injected is not None:
         found.append(f"On purpose: {record.injected}.")
     for failure in record.failures:
-        mode = f" / {failure.mode}" if failure.mode is not None else ""
+        mode = f"/{failure.mode}" if failure.mode is not None else ""
         pair = f" in pair {failure.pair + 1}" if failure.pair is not None else ""
         found.append(f"FAILED: {failure.check}{mode} on {failure.side}{pair}: {failure.reason}")
     return [*found, *record.warnings]
+
+
+def reasons(cases: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
+    """Every verdict but `equivalent` with its reason, and the cases that share both, in the order given."""
+    shared: dict[str, list[Judged]] = {}
+    for case in cases:
+        if case.verdict != "equivalent":
+            shared.setdefault(f"{case.verdict}: {case.reason}", []).append(case)
+    return list(shared.items())
+
+
+def confirmation(case: Judged) -> str | None:
+    """What fresh launches said of it, if there were any."""
+    found = case.confirmation
+    if found is None:
+        return None
+    return f"fresh launches: {ratio(found)}, p {p_holm(found)}, {count(found.pairs, 'pair')}"
 
 
 def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:

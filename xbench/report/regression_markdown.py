@@ -37,7 +37,7 @@ def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> s
     table = f"{HEAD}{rows}" if cases else ""
     omitted = f"\n{told.count(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
     left -= len(rows.encode())
-    reasons, explained = _fitting([_reason(case) for case in cases[:shown] if case.verdict != "equivalent"], left - 256)
+    reasons, explained = _fitting([_reason(*shared) for shared in told.reasons(cases[:shown])], left - ROOM_BYTES)
     why = f"\n<details><summary>Why</summary>\n\n{reasons}\n</details>\n" if explained else ""
     return f"{top}{table}{omitted}{why}{bottom}"
 
@@ -52,13 +52,9 @@ def _row(case: Judged) -> str:
     return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"
 
 
-def _reason(case: Judged) -> str:
-    fresh = (
-        f"; fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}"
-        if case.confirmation is not None
-        else ""
-    )
-    return f"- {_escaped(told.name(case))}: {_escaped(case.reason + fresh)}\n"
+def _reason(reason: str, alike: Sequence[Judged]) -> str:
+    fresh = "".join(f"; {found}" for found in map(told.confirmation, alike) if found is not None)
+    return f"- {_escaped(', '.join(map(told.name, alike)))}: {_escaped(reason + fresh)}\n"
 
 
 def _how(record: Regression) -> str:
