@@ -247,12 +247,12 @@ def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
 
 
 def _tell_github(regression: Regression) -> None:
-    """In a GitHub workflow: annotations on stdout, and the Markdown appended to the summary of the step."""
-    from xbench.report.annotations import annotations
+    """In a GitHub workflow: annotations on stderr, and the Markdown appended to the summary of the step."""
+    from xbench.report.annotations import workflow_commands
     from xbench.report.regression_markdown import regression_markdown
 
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in annotations(regression):
+        for line in workflow_commands(regression):
             click.echo(line, err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:

@@ -115,7 +115,10 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
     """The verdict where there is nothing to judge: a side is missing, or is another thing. None where there is."""
     base, head = regression.base, regression.head
     if base is None:
-        return _judged(case, regression, "missing", "there is no baseline")
+        why = next((one.reason for one in regression.failures if one.side == "base" and one.check == case.check), None)
+        if why is not None and regression.against == "revision":
+            return _judged(case, regression, "not comparable", why)
+        return _judged(case, regression, "missing", why or "there is no baseline")
     for side in (base, head):
         check = next((check for check in side.checks if check.name == case.check), None)
         if check is None or case not in check.cases():

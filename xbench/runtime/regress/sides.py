@@ -47,6 +47,8 @@ class Tree:
 
     def ask(self) -> None:
         """Raise Incomparable, in one sentence, where this tree cannot be measured by orders of ours."""
+        if not self.folder.is_dir():
+            raise Incomparable(f"{self.title} has no folder {self.folder.name!r}, in which head's suite stands")
         code, out, log = run([*_COMMAND, "--protocol"], self.folder, self.environ(), ASK_S)
         try:
             spoken = int(json.loads(out)["protocol"]) if code == 0 else None
