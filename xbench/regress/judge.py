@@ -28,7 +28,7 @@ from xbench.records import (
 )
 from xbench.regress.comparable import obstacle
 from xbench.regress.metrics import METRICS, deterministic, wall_clock
-from xbench.stats.regression import LINE, PairsVerdict, log_ratios, noise_floor, pairs_needed, verdicts
+from xbench.stats.regression import LINE, PairsVerdict, agrees, log_ratios, noise_floor, pairs_needed, verdicts
 from xbench.units import format_percent
 
 FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
@@ -48,7 +48,7 @@ def judge(regression: Regression) -> Regression:
 
     A wall-clock case is *suspected* when its interval's lower end passes the line (half the threshold), its upper end
     does not rule the threshold out, and its Holm-adjusted p is below alpha. Where `confirm` is set it is `regressed`
-    only once `confirmation` says the same by itself, and `inconclusive` until then.
+    only once `confirmation` by itself `agrees`, and `inconclusive` until then.
     """
     asked = regression.suite.cases()
     cases = wall_clock(asked) if "wall" in regression.layers else []
@@ -164,7 +164,7 @@ def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
         if case in suspects and regression.confirm:
             if confirmation is None:
                 word, reason = "inconclusive", f"suspected, not yet confirmed: {reason}"
-            elif again[case][1].word != "regressed":
+            elif not agrees(again[case][1], threshold.share, regression.suite.alpha):
                 word, reason = "inconclusive", f"suspected, but fresh launches do not agree: {reason}"
             else:
                 reason = f"{reason}; fresh launches agree"

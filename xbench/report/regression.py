@@ -21,7 +21,8 @@ STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "ye
           "missing": "yellow"}  # fmt: skip
 COLUMNS = (
     "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; floor: what unchanged "
-    "code may look like here. A case fails where the interval's lower end is beyond half the threshold and p below alpha."
+    "code may look like here. A case fails where the interval's lower end is beyond half the threshold and p below "
+    "alpha."
 )
 
 

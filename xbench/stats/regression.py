@@ -78,12 +78,14 @@ class PairsVerdict(NamedTuple):
     word: Word
 
 
-def verdicts(differences: Sequence[Sequence[float]], thresholds: Sequence[float], alpha: float) -> list[PairsVerdict]:
+def verdicts(
+    differences: Sequence[Sequence[float]], thresholds: Sequence[float], alpha: float, *, line: float = LINE
+) -> list[PairsVerdict]:
     """One word for each case of a family that is judged together, from its pairs' log ratios and its threshold (share).
 
     `equivalent`: the whole interval lies within the threshold on both sides. Else `regressed`: the interval's lower
-    end is above the line, half the threshold, and Holm's p below alpha; `improved`: the mirror image. `inconclusive`:
-    none of these, or too few pairs to reach alpha at all.
+    end is above the line, `line` times the threshold, and Holm's p below alpha; `improved`: the mirror image.
+    `inconclusive`: none of these, or too few pairs to reach alpha at all.
 
     Raises ValueError for a case without pairs, and for a threshold that is not above zero.
     """
@@ -92,18 +94,31 @@ def verdicts(differences: Sequence[Sequence[float]], thresholds: Sequence[float]
     faster = holm([test.p_faster for test in tests])
     enough = pairs_needed(alpha, len(tests)) if tests else 0
     return [
-        PairsVerdict(test, up, down, _word(test, up < alpha, down < alpha, threshold, enough))
+        PairsVerdict(test, up, down, _word(test, up < alpha, down < alpha, (line * threshold, threshold), enough))
         for test, up, down, threshold in zip(tests, slower, faster, thresholds, strict=True)
     ]
 
 
-def _word(test: SignedRank, slower: bool, faster: bool, threshold: float, enough: int) -> Word:
+def agrees(fresh: PairsVerdict, threshold: float, alpha: float, *, line: float = LINE) -> bool:
+    """Whether fresh pairs of a suspected case bear the suspicion out.
+
+    They do when Holm's p over the suspected cases is below alpha, the estimate (not the interval's end: the suspicion
+    has passed that test) is above the line, and their interval does not rule a slow-down of the threshold out.
+    """
+    test = fresh.test
+    slower = test.interval is not None and fresh.p_slower_holm < alpha and test.center > math.log1p(line * threshold)
+    return slower and fresh.word != "equivalent"
+
+
+def _word(test: SignedRank, slower: bool, faster: bool, shares: tuple[float, float], enough: int) -> Word:
+    """`shares`: of the line and of the threshold."""
+    line, threshold = shares
     if threshold <= 0:
         raise ValueError(f"a threshold of {threshold} leaves no room for noise")
     if test.interval is None or test.pairs < enough:
         return "inconclusive"
     low, high = test.interval
-    line, most = math.log1p(LINE * threshold), math.log1p(threshold)
+    line, most = math.log1p(line), math.log1p(threshold)
     if -most < low and high < most:
         return "equivalent"
     if slower and low > line:

@@ -14,6 +14,7 @@ from scipy import stats
 from xbench.stats.regression import (
     LINE,
     MIN_PAIRS,
+    agrees,
     first_sides,
     holm,
     log_ratios,
@@ -210,6 +211,21 @@ def test_more_cases_need_more_pairs() -> None:
     assert [found.word for found in alone] == ["regressed"]
     assert [found.word for found in among] == ["inconclusive", "inconclusive"]
     assert [found.word for found in verdicts([[0.2] * 8, [0.0] * 8], [0.05, 0.05], 0.01)] == ["regressed", "equivalent"]
+
+
+@pytest.mark.parametrize(
+    ("shift", "pairs", "agree"),
+    [(0.1, 9, True), (0.035, 9, True), (0.1, 6, False), (0.0, 9, False), (0.015, 9, False), (-0.1, 9, False)],
+)
+def test_fresh_pairs_agree_by_their_p_and_their_estimate(shift: float, pairs: int, agree: bool) -> None:
+    [fresh] = verdicts([[shift + value for value in SPREAD[:pairs]]], [0.04], 0.01)
+    assert agrees(fresh, 0.04, 0.01) == agree
+
+
+def test_fresh_pairs_that_rule_the_threshold_out_do_not_agree() -> None:
+    [fresh] = verdicts([[0.03 + value / 10 for value in SPREAD]], [0.04], 0.01)
+    assert fresh.word == "equivalent"
+    assert not agrees(fresh, 0.04, 0.01)
 
 
 def test_no_cases_are_no_verdicts_and_no_threshold_is_refused() -> None:
