@@ -66,3 +66,14 @@ def test_a_course_fits_its_budget_unless_one_pair_does_not(cases: int, pair_s: f
     course = course_of(of, pair_s, pairs=None, left_s=left_s)
     assert 1 <= course.pairs <= pairs_for(of) + SPARE_PAIRS
     assert course.pairs == 1 or course.takes_s <= left_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("quiet_from", "left_s", "pairs"),
+    [(1, 600.0, 7), (8, 600.0, 12), (20, 600.0, 24), (99, 600.0, 40), (99, 150.0, 15)],
+)
+def test_where_the_noise_is_known_there_are_as_many_as_it_takes(quiet_from: int, left_s: float, pairs: int) -> None:
+    course = course_of(suite(), 10.0, pairs=None, left_s=left_s, quiet_enough=lambda count: count >= quiet_from)
+    assert course.pairs == pairs
+    assert ("budget" in course.reason) == (pairs == 15)
+    assert ("too noisy" in course.reason) == (pairs == 40)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from xbench import environment
 from xbench.errors import XbenchError
-from xbench.records import Baseline, Failure, LaunchPair, NoiseFloor, Regression, Side
-from xbench.regress import floors_of, judge, suspected
+from xbench.records import Baseline, Failure, Noise, NoiseFloor, Regression, Side
+from xbench.regress import METRICS, floors_of, judge, suspected
 from xbench.runtime.assemble import now
 from xbench.runtime.progress import stamp
 from xbench.runtime.regress import baselines
@@ -83,10 +83,9 @@ class Checking:
         if "wall" not in self.request.layers or self.base is None:
             return
         self.measuring.first_launches((base, head))
-        pairs = self._pairs()
-        if not pairs:
+        if not self.measuring.timeable:
             return
-        self._learn_floors(pairs)
+        pairs = self._pairs()
         self.measuring.run_pairs(base, head, pairs, self._keep_so_far)
         self._confirm(base, head, pairs)
 
@@ -139,7 +138,7 @@ class Checking:
             return
         pairs = min(self.request.pairs or len(stored.launches), len(stored.launches))
         self.measuring.course(pairs, self._budget_s)
-        self._learn_floors(pairs)
+        self.floors = self._floors(self._noise(), pairs)
         self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
         self._confirm_stored(head, stored)
 
@@ -157,18 +156,34 @@ class Checking:
         return 60.0 * self.request.suite.budget_minutes
 
     def _pairs(self) -> int:
-        return self.measuring.course(self.request.pairs, self._budget_s).pairs if self.measuring.timeable else 0
+        """How many there will be, and what this machine's noise does to a check of so many."""
+        noise = self._noise()
+        thresholds = self.request.suite.thresholds
 
-    def _learn_floors(self, pairs: int) -> None:
-        """What a calibration of this machine says of checks of so many pairs, of checks that are still the same."""
+        def quiet_enough(pairs: int) -> bool:
+            floors = self._floors(noise, pairs)
+            return bool(floors) and all(
+                2 * one.floor <= thresholds.get(one.metric, METRICS[one.metric].threshold) for one in floors
+            )
+
+        course = self.measuring.course(self.request.pairs, self._budget_s, quiet_enough if noise is not None else None)
+        self.floors = self._floors(noise, course.pairs)
+        return course.pairs
+
+    def _noise(self) -> Noise | None:
+        """What a calibration found on this machine; says so where there was none."""
         assert self.head is not None
         noise = baselines.noise_of(baselines.folder_of(self.request.folder), self.head.environment)
         if noise is None:
             self.say("the noise floor of this machine is not known: xbench regress calibrate learns it")
-            return
+        return noise
+
+    def _floors(self, noise: Noise | None, pairs: int) -> list[NoiseFloor]:
+        """Of a check of so many pairs, for the checks that are still what they were."""
+        if noise is None:
+            return []
         same = {check.name for check in noise.side.checks if check in self.request.suite.checks}
-        found: list[LaunchPair] = noise.pairs
-        self.floors = [one for one in floors_of(self.request.suite, found, pairs) if one.check in same]
+        return [one for one in floors_of(self.request.suite, noise.pairs, pairs) if one.check in same]
 
     def _no_base(self, why: str) -> None:
         self.say(why)

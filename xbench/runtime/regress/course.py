@@ -8,7 +8,7 @@ are must not depend on what they show, or the p value would not mean what it say
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xbench.records import Suite
@@ -27,6 +27,10 @@ FIRST_STEPS = 3
 
 SPARE_PAIRS = 5
 """Beyond the fewest that can reach the p: so many launches may be disturbed, or point the other way by chance."""
+
+
+MORE_PAIRS = (16, 24, 32, 40)
+"""How many are tried where the noise floor of fewer is known to be too large."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +75,37 @@ class Course:
         return self.pairs < self.needed
 
 
-def course_of(suite: Suite, pair_s: float, *, pairs: int | None, left_s: float) -> Course:
-    """The pairs of a check: as many as were asked for, else what is needed and some to spare, if the budget has room.
+def course_of(
+    suite: Suite,
+    pair_s: float,
+    *,
+    pairs: int | None,
+    left_s: float,
+    quiet_enough: Callable[[int], bool] | None = None,
+) -> Course:
+    """The pairs of a check: as many as were asked for, else as many as find the thresholds, if the budget has room.
 
-    `pair_s`: one pair of launches of every check; `left_s`: of the budget [s].
+    `pair_s`: one pair of launches of every check; `left_s`: of the budget [s]; `quiet_enough(n)`: whether the noise
+    floor of n pairs is small enough on this machine, None where that is not known. Then there are some to spare.
     """
     needed = pairs_for(suite)
     asked = pairs if pairs is not None else suite.pairs
     if asked is not None:
         return Course(asked, needed, pair_s, "as asked for")
-    wished = needed + SPARE_PAIRS
+    wished, reason = (
+        needed + SPARE_PAIRS,
+        f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare",
+    )
+    if quiet_enough is not None:
+        sizes = [count for count in (needed, wished, *MORE_PAIRS) if count >= needed]
+        wished = next((count for count in sorted(sizes) if quiet_enough(count)), max(sizes))
+        reason = "with so many this machine is quiet enough for the thresholds"
+        if not quiet_enough(wished):
+            reason = "the most that are tried: this machine is too noisy for the default thresholds"
     room = max(1, int(left_s / pair_s)) if pair_s > 0 else wished
     if room < wished:
         return Course(room, needed, pair_s, f"what the budget of {suite.budget_minutes:g} min has room for")
-    return Course(
-        wished, needed, pair_s, f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare"
-    )
+    return Course(wished, needed, pair_s, reason)
 
 
 def told(course: Course, cases: int) -> Sequence[str]:

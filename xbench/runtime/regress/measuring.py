@@ -162,10 +162,10 @@ class Measuring:
                 f"(steps of {', '.join(f'{name} {format_seconds(took)}' for name, took in steps_s.items())}, real) "
             )
 
-    def course(self, pairs: int | None, budget_s: float) -> Course:
-        """How many pairs there will be. Says so."""
+    def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> Course:
+        """How many pairs there will be: see `course_of`. Says so."""
         pair_s = sum(self._pair_s.values())
-        course = course_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s)
+        course = course_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
         cases = [c for check in self.timeable for c in check.cases() if METRICS[c.metric].layer == "wall"]
         for sentence in told(course, len(cases)):
             self._say(sentence)
