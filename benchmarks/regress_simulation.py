@@ -26,7 +26,7 @@ import statistics
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binomtest
@@ -43,14 +43,26 @@ CALIBRATION_PAIRS = 20
 CALIBRATIONS = 100
 CASES = 4
 PAIRS = (9, 10, 12, 16, 20)
-SLOW_DOWNS: dict[str, tuple[float, bool]] = {
-    "none": (0.0, False),
-    "5 %": (0.05, False),
-    "10 %": (0.10, False),
-    "the larger of 5 % and twice the floor": (0.05, True),
-    "the larger of 10 % and twice the floor": (0.10, True),
+
+
+class Scenario(NamedTuple):
+    """What is done to one case of the check."""
+
+    slow_down: float
+    or_twice_the_floor: bool = False
+    """Whether twice the floor is the slow-down where that is more."""
+    calibrated: bool = True
+    """Whether thresholds know the noise floor."""
+
+
+SCENARIOS = {
+    "none": Scenario(0.0),
+    "none, never calibrated": Scenario(0.0, calibrated=False),
+    "5 %": Scenario(0.05),
+    "10 %": Scenario(0.10),
+    "the larger of 5 % and twice the floor": Scenario(0.05, or_twice_the_floor=True),
+    "the larger of 10 % and twice the floor": Scenario(0.10, or_twice_the_floor=True),
 }
-"""By name: the share, and whether twice the floor counts where that is more."""
 
 
 def recorded(noise: Path | None) -> dict[str, list[float]]:
@@ -129,14 +141,14 @@ def checked(machine: Machine, pairs: int, slow_down: float, floor: float, line: 
 
 def cell(machine: Machine, pairs: int, name: str, checks: int) -> dict[str, Any]:
     """The share of checks that find this slow-down, with exact 95 % intervals."""
-    least, or_floor = SLOW_DOWNS[name]
+    scenario = SCENARIOS[name]
     floors = machine.floors(pairs)
     counts: dict[float, list[int]] = {0.5: [0, 0], 1.0: [0, 0]}
     for line, count in counts.items():
         for number in range(checks):
             floor = floors[number % len(floors)]
-            slow_down = max(least, 2 * floor) if or_floor else least
-            suspected, agreed = checked(machine, pairs, slow_down, floor, line)
+            slow_down = max(scenario.slow_down, 2 * floor * scenario.or_twice_the_floor)
+            suspected, agreed = checked(machine, pairs, slow_down, floor if scenario.calibrated else 0.0, line)
             count[0] += suspected
             count[1] += agreed
     interval = binomtest(counts[0.5][1], checks).proportion_ci(0.95)
@@ -164,7 +176,7 @@ def main() -> None:
         print(f"{source}: {len(ratios)} recorded ratios, median {100 * statistics.median(map(abs, ratios)):.1f} %")
         cells[source] = []
         for pairs in PAIRS:
-            for name in SLOW_DOWNS:
+            for name in SCENARIOS:
                 found = cell(Machine(ratios, seed=pairs), pairs, name, options.checks)
                 cells[source].append(found)
                 low, high = found["found_ci95"]

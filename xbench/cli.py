@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import click
 from click.exceptions import NoArgsIsHelpError
+from click.shell_completion import CompletionItem
 
 from xbench.errors import SpecError, XbenchError, nearest, unknown
 
@@ -43,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),
     "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
+    "completion": ("xbench.commands.completion", "Print the script that completes xbench's words in your shell."),
     "schema": ("xbench.commands.schema", "Print the JSON Schema of the result files."),
     "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
 }
@@ -75,9 +77,14 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with the nearest name in the error."""
-        if not args[0].startswith("-") and args[0] not in COMMANDS:
+        if not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise unknown("command", args[0], COMMANDS, listing="xbench --help")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """The names and summaries from the table alone, and the group's own options."""
+        named = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `--help`, from the table alone."""
@@ -120,6 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     _never_fail_on_encoding()
+    if "_XBENCH_COMPLETE" in os.environ:
+        from xbench.commands import bash_completion  # noqa: F401 (click asks it for completions)
     try:
         outcome = cli.main(args=arguments, prog_name="xbench", standalone_mode=False)
         sys.stdout.flush()
@@ -234,10 +243,12 @@ def _silence_stdout() -> None:
 
 
 def _never_fail_on_encoding() -> None:
-    """A terminal that knows no 'µ' gets an escape in its place, not a crash."""
+    """A terminal that knows no 'µ' or '█' gets a 'u' or '#' in its place, not a crash."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors="backslashreplace")
+            from xbench.characters import STAND_INS
+
+            stream.reconfigure(errors=STAND_INS)
 
 
 if __name__ == "__main__":

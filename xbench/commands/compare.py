@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xbench.commands.completing import complete_mode, complete_modes, complete_workload
 from xbench.commands.options import (
     carry_options,
     check_json,
@@ -26,15 +27,17 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
 @click.command("compare", short_help="Run schedules side by side on real links and say which is fastest.")
-@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @click.option(
     "--modes",
     default=DEFAULT_MODES,
     show_default=True,
     metavar="A,B,...",
+    shell_complete=complete_modes,
     help="Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
 )
-@click.option("--reference", metavar="MODE", help="What the others are compared with.  [default: ddp, else the first]")
+@click.option("--reference", metavar="MODE", shell_complete=complete_mode,
+              help="What the others are compared with.  [default: ddp, else the first]")  # fmt: skip
 @overlap_option
 @workload_options
 @effort_options

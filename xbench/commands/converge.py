@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from xbench.commands.completing import complete_modes, complete_workload
 from xbench.commands.options import check_json, run_options, workload_options, write_json
 from xbench.errors import SpecError
 
@@ -15,8 +16,8 @@ DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
 
 
 @click.command("converge", short_help="Train on real data under every schedule, and compare loss and accuracy.")
-@click.argument("workload", default="resnet18")
-@click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...",
+@click.argument("workload", shell_complete=complete_workload, default="resnet18")
+@click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="The schedules, and crossover; xbench modes lists them.")  # fmt: skip
 @click.option("--dataset", type=click.Choice(["digits"]), default="digits", show_default=True,
               help="What is learnt: scikit-learn's handwritten digits.")  # fmt: skip

@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from xbench.commands.completing import complete_fabric
+
 
 @click.group("fabric", short_help="List and check fabrics, or remove what killed runs left.")
 def fabric() -> None:
@@ -45,7 +47,7 @@ def clean(everything: bool) -> int:
 
 
 @fabric.command("check")
-@click.argument("text", metavar="[FABRIC]", default="shaped:hosts=2,rate=1gbit")
+@click.argument("text", metavar="[FABRIC]", shell_complete=complete_fabric, default="shaped:hosts=2,rate=1gbit")
 def check(text: str) -> int:
     """Raise a fabric, measure one TCP stream through it, remove it.
 

@@ -7,6 +7,7 @@ output`. `--debug` is added to every command by `xbench.cli`. Only click is impo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from xbench.commands.completing import complete_fabric, complete_file
 from xbench.errors import SpecError
 from xbench.units import parse_seconds
 
@@ -86,7 +88,7 @@ def effort_options(command: F) -> F:
 def run_options(command: F) -> F:
     """`--fabric --device --json --gloo-threads --timeout --output`."""
     return _all(
-        click.option("--fabric", default="auto", show_default=True, metavar="SPEC",
+        click.option("--fabric", default="auto", show_default=True, metavar="SPEC", shell_complete=complete_fabric,
                      help="local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, cluster, or auto."),
         device_option("auto", help="Where to compute; auto takes GPUs where there are any, cuda:3 that one."),
         json_option,
@@ -157,7 +159,11 @@ def nvtx_option(command: F) -> F:
 def json_option(command: F) -> F:
     """`--json FILE|-`, passed as `json_to`: see `write_json`."""
     return click.option(
-        "--json", "json_to", metavar="FILE|-", help="Write the record as JSON too; - is stdout, which it has alone."
+        "--json",
+        "json_to",
+        metavar="FILE|-",
+        shell_complete=complete_file,
+        help="Write the record as JSON too; - is stdout, which it has alone.",
     )(command)
 
 
@@ -187,10 +193,19 @@ def check_json(json_to: str | None, option: str = "--json") -> None:
     if json_to is None or json_to == "-":
         return
     path = Path(json_to)
-    if path.is_dir():
-        raise SpecError(f"{option}: {json_to!r} is a folder", hint=f"write {path / ('record.' + option.strip('-'))}")
-    if not path.absolute().parent.is_dir():
-        raise SpecError(f"{option}: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
+    parent = path.absolute().parent
+    try:
+        if path.is_dir():
+            named = path / f"record.{option.strip('-')}"
+            raise SpecError(f"{option}: {json_to!r} is a folder", hint=f"write {named}")
+        if not parent.is_dir():
+            raise SpecError(f"{option}: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
+        writable = os.access(path if path.exists() else parent, os.W_OK)
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise SpecError(f"{option}: {json_to!r} cannot be written: {reason}") from None
+    if not writable:
+        raise SpecError(f"{option}: you may not write {json_to!r}", hint=f"{option} FILE writes where you may")
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:
@@ -198,7 +213,7 @@ def write_json(record: AnyRecord, json_to: str | None) -> None:
     from xbench.records import dump, save
 
     if json_to == "-":
-        click.echo(dump(record), nl=False)
+        click.echo(dump(record).encode(), nl=False)  # JSON is UTF-8, whatever the terminal is
     elif json_to is not None:
         save(record, Path(json_to))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xbench.commands.completing import complete_fabric, complete_mode, complete_modes, complete_result
 from xbench.commands.options import check_json, json_option, overlap_option, parsed, write_json
 from xbench.errors import SpecError
 
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
 
 
 @click.command("plan", short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.")
-@click.argument("profile", type=click.Path(path_type=Path))
+@click.argument("profile", type=click.Path(path_type=Path), shell_complete=complete_result)
 @click.option(
-    "--fabric", metavar="SPEC", help="Plan for shaped:hosts=H,rate=R[,ranks=K] in place of what was measured."
+    "--fabric",
+    metavar="SPEC",
+    shell_complete=complete_fabric,
+    help="Plan for shaped:hosts=H,rate=R[,ranks=K] in place of what was measured.",
 )
-@click.option("--modes", metavar="A,B,...", help="Which modes to plan.  [default: all]")
+@click.option("--modes", metavar="A,B,...", shell_complete=complete_modes, help="Which modes to plan.  [default: all]")
 @click.option("--emit", type=click.Choice(["table", "json", "ddp", "python"]), default="table", show_default=True,
               help="What goes to stdout: the table, the record, or a snippet to paste.")  # fmt: skip
-@click.option("--mode", metavar="MODE",
+@click.option("--mode", metavar="MODE", shell_complete=complete_mode,
               help="Whose plan a snippet holds.  [default: the fastest; for ddp, of ddp-tuned and auto]")  # fmt: skip
 @click.option("--rate", metavar="RATE", help="What if links had this rate: 10gbit.")
 @click.option("--latency", metavar="DURATION", help="What if a message took this long to arrive: 50us.")

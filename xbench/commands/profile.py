@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from xbench.commands.compare import run_and_render
+from xbench.commands.completing import complete_workload
 from xbench.commands.options import carry_options, check_json, nvtx_option, run_options, workload_options
 
 
 @click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
-@click.argument("workload", default="resnet50")
+@click.argument("workload", shell_complete=complete_workload, default="resnet50")
 @click.option("--all", "all_layers", is_flag=True, help="Every layer, not only the ten that take longest.")
 @click.option("--steps", type=click.IntRange(3, 1000), default=16, show_default=True, help="Instrumented steps.")
 @workload_options

@@ -1,28 +1,114 @@
-"""`xbench report RESULT`: the same table as after the run, from the saved record alone."""
+"""`xbench report RESULT`: every format from the saved record alone."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from xbench.commands.completing import complete_result
 from xbench.commands.options import check_json, json_option, write_json
+from xbench.commands.outputs import STDOUT, Output, format_option, resolve
+from xbench.errors import SpecError
+
+if TYPE_CHECKING:
+    from xbench.records import AnyRecord
+
+OF_SEVERAL = "html"
+"""The one format that shows several results in one file."""
 
 
 @click.command(name="report", short_help="Show a saved result again; needs neither torch nor a GPU.")
-@click.argument("result", type=click.Path(path_type=Path))
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULT...",
+                shell_complete=complete_result)  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
+@format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
+@format_option("trace", "The recorded and predicted steps, for ui.perfetto.dev or chrome://tracing.")
+@format_option("markdown", "Short, for a pull request; layers and environment folded.")
+@format_option("csv", "Tidy tables: samples, and beside FILE steps, modes and layers.")
+@format_option("junit", "JUnit XML for CI systems, one case a mode.")
 @json_option
-def report(result: Path, show_all: bool, json_to: str | None) -> None:
+def report(
+    results: tuple[Path, ...],
+    show_all: bool,
+    html_to: str | None,
+    trace_to: str | None,
+    markdown_to: str | None,
+    csv_to: str | None,
+    junit_to: str | None,
+    json_to: str | None,
+) -> None:
     """Show a saved result again; needs neither torch nor a GPU.
 
-    RESULT is a record, or the folder of a run such as results/runs/20260101-120000-resnet50. The table goes to stdout;
-    with --json - it goes to stderr, and stdout carries the JSON alone.
+    RESULT is a record, or the folder of a run such as results/runs/20260101-120000-resnet50. The table goes to stdout.
+    A format is written to its FILE, to stdout for -, and without either beside the RESULT; there is no table then.
+    With --json - the table goes to stderr, and stdout carries the JSON alone.
     """
     from xbench.records import load
+
+    asked = {"html": html_to, "trace": trace_to, "markdown": markdown_to, "csv": csv_to, "junit": junit_to}
+    check_json(json_to)
+    outputs = resolve(asked, results)
+    _check_together(len(results), outputs, json_to)
+    records = [load(path) for path in results]
+    for output, files in [(output, _rendered(output, records)) for output in outputs]:
+        for target, text in files.items():
+            _write(output.format, target, text)
+    if not outputs:
+        _show(results, records, show_all, to_stderr=json_to == STDOUT)
+    write_json(records[0], json_to)
+
+
+def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) -> None:
+    """Raise SpecError where a format of one result is asked for of several, or where stdout is wanted twice."""
+    wanted = [output.option for output in outputs if output.target == STDOUT]
+    if json_to == STDOUT and wanted:
+        raise SpecError(f"{wanted[0]} and --json both want stdout", hint="write --json FILE")
+    single = [output.option for output in outputs if output.format != OF_SEVERAL] + (["--json"] if json_to else [])
+    if count > 1 and single:
+        raise SpecError(
+            f"{single[0]} takes one RESULT, and there are {count}",
+            hint=f"run it once for each; --{OF_SEVERAL} takes several",
+        )
+
+
+def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
+    """What is to be written, by target. Nothing is written before everything could be rendered."""
+    from xbench.report import FORMATS
+
+    if output.format == OF_SEVERAL:
+        page: Callable[[Sequence[AnyRecord]], str] = importlib.import_module("xbench.report.html").page
+        return {output.target: page(records)}
+    if output.format == "csv" and output.target != STDOUT:
+        from xbench.report.csv import tables
+
+        main, *others = (found := tables(records[0]))
+        path = Path(output.target)
+        files = {str(path.with_name(f"{path.stem}-{name}{path.suffix}")): found[name] for name in others}
+        for target in files:
+            check_json(target, output.option)
+        return {output.target: found[main], **files}
+    return {output.target: FORMATS.load(output.format)(records[0])}
+
+
+def _write(format: str, target: str, text: str) -> None:
+    """To stdout, or to a file and a line that says so. Raises OSError."""
+    if target == STDOUT:
+        click.echo(text.encode(), nl=False)
+    else:
+        Path(target).write_text(text, encoding="utf-8")
+        click.echo(f"{format}: {target}", err=True)
+
+
+def _show(results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool, *, to_stderr: bool) -> None:
+    """The tables of each, under its path where there are several."""
     from xbench.report.terminal import make_console, show
 
-    check_json(json_to)
-    record = load(result)
-    show(record, make_console(stderr=json_to == "-"), all_layers=show_all)
-    write_json(record, json_to)
+    console = make_console(stderr=to_stderr)
+    for path, record in zip(results, records, strict=True):
+        if len(records) > 1:
+            console.rule(str(path), align="left", style="dim")
+        show(record, console, all_layers=show_all)

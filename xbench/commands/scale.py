@@ -9,17 +9,23 @@ from pathlib import Path
 
 import click
 
+from xbench.commands.completing import complete_modes, complete_result
 from xbench.commands.options import check_json, json_option, parsed, write_json
 from xbench.errors import SpecError
 
 
 @click.command("scale", short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.")
-@click.argument("profile", type=click.Path(path_type=Path))
+@click.argument("profile", type=click.Path(path_type=Path), shell_complete=complete_result)
 @click.option("--workers", default="2..2048", show_default=True, metavar="SIZES", help="2..2048 doubles; 2,4,8 lists.")
 @click.option("--topology", default="ring", show_default=True, metavar="NAME",
               help="ring, tree (double binary trees), halving-doubling, doubling, or "
                    "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host.")  # fmt: skip
-@click.option("--modes", metavar="A,B,...", help="Which modes to predict.  [default: all but compute]")
+@click.option(
+    "--modes",
+    metavar="A,B,...",
+    shell_complete=complete_modes,
+    help="Which modes to predict.  [default: all but compute]",
+)
 @click.option("--rate", metavar="RATE", help="What if links had this rate: 10gbit.")
 @click.option("--latency", metavar="DURATION", help="What if a message took this long to arrive: 50us.")
 @click.option("--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25.")
@@ -50,7 +56,7 @@ def scale(
     from xbench.planning.scale import Request, parse_scaled_modes, parse_workers, to_record
     from xbench.planning.topology import parse_topology
     from xbench.planning.what_if import Change, read, what_if
-    from xbench.report.scaling_csv import render
+    from xbench.report.csv import render
     from xbench.report.terminal import make_console, show
     from xbench.units import parse_rate, parse_seconds
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xbench.commands.completing import complete_modes, complete_workload
 from xbench.commands.options import check_json, overlap_option, run_options, workload_options, write_json
 from xbench.errors import RunError, SpecError
 
@@ -27,9 +28,9 @@ KEPT = "tuned.json"
 
 
 @click.command("tune", short_help="Find the schedule to use for a workload, and print the line to paste.")
-@click.argument("workload", default="resnet50")
+@click.argument("workload", shell_complete=complete_workload, default="resnet50")
 @click.option("--minutes", type=float, default=10.0, show_default=True, help="How long it may take.")
-@click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...",
+@click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="The candidates, to be timed against ddp; xbench modes lists them.")  # fmt: skip
 @click.option("--margin", type=float, default=2.0, show_default=True, metavar="PERCENT",
               help="The least gain that is worth a change.")  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xbench.commands.completing import complete_modes, complete_workload, listed
 from xbench.commands.options import RUNS, check_json, json_option, timeout_option, write_json
 from xbench.errors import SpecError
 
@@ -22,12 +23,14 @@ MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
 @click.command("validate", short_help="Hold predictions against measured steps, over a matrix of workloads and links.")
-@click.option("--workloads", default=WORKLOADS, show_default=True, metavar="A,B,...", help="Names or file.py:make.")
+@click.option("--workloads", default=WORKLOADS, show_default=True, metavar="A,B,...",
+              shell_complete=listed(complete_workload), help="Names or file.py:make.")  # fmt: skip
 @click.option(
     "--rates", default=RATES, show_default=True, metavar="R,S,...", help="Rates of the links, as tc(8) writes them."
 )
 @click.option("--hosts", type=click.IntRange(2, MOST_HOSTS), default=2, show_default=True, help="Network namespaces.")
-@click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", help="Single-job modes.")
+@click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
+              help="Single-job modes.")  # fmt: skip
 @click.option("--held-out", type=click.IntRange(2, MOST_HOSTS), metavar="H",
               help="Also run on H hosts, and predict that from what was measured on --hosts.")  # fmt: skip
 @click.option("--cell-minutes", type=click.FloatRange(0.1, 600), default=2.5, show_default=True,

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from xbench.commands.completing import complete_workload
 from xbench.errors import unknown
 from xbench.units import format_count
 from xbench.workloads.catalog import TRANSFORMERS, WORKLOADS
@@ -15,7 +16,7 @@ from xbench.workloads.torchvision_models import facts_of, installed_models
 
 
 @click.command(name="workloads", short_help="List the workloads, or those whose name holds a word.")
-@click.argument("word", required=False, default="")
+@click.argument("word", required=False, default="", shell_complete=complete_workload)
 @click.option("--names", is_flag=True, help="Only the names, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
 def workloads(word: str, names: bool, as_json: bool) -> None:

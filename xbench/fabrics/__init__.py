@@ -31,13 +31,21 @@ from xbench.spec import DeviceType, FabricSpec, known_options, parse_options
 __all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric", "parse_fabric", "rootless"]
 
 FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
+"""Fact of an entry: `keys`, the options that its `parse` takes, for completion."""
+
 FABRICS.add("auto", "", "the best there is: ranks around us, else several GPUs, else shaped, else local")
-FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2")
-FABRICS.add("shaped", "xbench.fabrics.shaped:ShapedFabric", "links held to a rate: shaped:hosts=2,rate=1gbit,ranks=1")
+FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2", keys=("ranks",))
+FABRICS.add(
+    "shaped",
+    "xbench.fabrics.shaped:ShapedFabric",
+    "links held to a rate: shaped:hosts=2,rate=1gbit,ranks=1",
+    keys=("hosts", "rate", "ranks"),
+)
 FABRICS.add(
     "emulated",
     "xbench.fabrics.emulated:EmulatedFabric",
     "real computation, collectives of a cost model: emulated:workers=64,rate=25gbit,latency=20us or from=RECORD",
+    keys=("workers", "rate", "latency", "topology", "from", "contention", "ranks"),
 )
 FABRICS.add(
     "cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun, srun, mpirun or horovodrun started"

@@ -24,6 +24,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,6 +95,31 @@ class TurnPlan:
     def text(self) -> str:
         """'ABA'."""
         return "".join(chr(ord("A") + job) for job in self.pattern)
+
+
+class Turn(NamedTuple):
+    """One turn of a job [s]: it holds the device from `start_s` to `computed_s`, gradients arrive at `arrived_s`."""
+
+    job: int
+    start_s: float
+    computed_s: float
+    arrived_s: float
+
+
+def run_turns(jobs: Sequence[JobTimes], pattern: Sequence[int], rounds: int) -> list[Turn]:
+    """`rounds` rounds of `pattern` turn by turn, from a standing start at 0: the recurrence above as it is."""
+    device = link = 0.0
+    arrival = [0.0] * len(jobs)
+    taken: list[Turn] = []
+    for job in itertools.chain.from_iterable(itertools.repeat(pattern, rounds)):
+        times = jobs[job]
+        start_s = max(device, arrival[job])
+        device = start_s + times.compute_s
+        arrival[job] = start_s + times.alone_s
+        if times.busy_s > 0:
+            arrival[job] = link = max(arrival[job], link + times.busy_s)
+        taken.append(Turn(job, start_s, device, arrival[job]))
+    return taken
 
 
 def round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:

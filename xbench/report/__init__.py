@@ -1,6 +1,8 @@
 """Report formats: each renders the same record, one file a format. No torch: the saved record is all they need.
 
-A renderer is a function from a record to text; `terminal` also draws on a rich console (`terminal.show`).
+A renderer is a function from a record to text; `terminal` also draws on a rich console (`terminal.show`), and `csv` has
+further tables (`csv.tables`). Facts of an entry: `extension`, what a file of the format ends in, and `kinds`, the kinds
+of record that it can show where it cannot show all.
 """
 
 from __future__ import annotations
@@ -15,3 +17,13 @@ Renderer = Callable[[AnyRecord], str]
 FORMATS: Registry[Renderer] = Registry("report format", listing="xbench report --help", group="xbench.reports")
 FORMATS.add("terminal", "xbench.report.terminal:render", "tables for people, without colour", extension="txt")
 FORMATS.add("json", "xbench.report.json:render", "the record itself", extension="json")
+FORMATS.add(
+    "trace",
+    "xbench.report.perfetto:render",
+    "steps for ui.perfetto.dev",
+    extension="trace.json",
+    kinds=("comparison", "profile"),
+)
+FORMATS.add("markdown", "xbench.report.markdown:render", "short, for pull requests", extension="md")
+FORMATS.add("csv", "xbench.report.csv:render", "tidy tables: samples, steps, modes, layers", extension="csv")
+FORMATS.add("junit", "xbench.report.cases:render", "one case a mode, for CI systems", extension="junit.xml")

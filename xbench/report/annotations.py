@@ -1,7 +1,7 @@
 """A check's verdicts as GitHub workflow commands: `::error` for a regression, `::warning` for what could not be judged.
 
-GitHub reads them from stdout and shows ten of each kind a step, so that the last of more than ten sums up the rest. In
-a message `%`, CR and LF are escaped, in a property `:` and `,` as well, as the runner's own toolkit does.
+GitHub reads them from what a step prints and shows ten of each kind, so that the last of more than ten sums up the
+rest. In a message `%`, CR and LF are escaped, in a property `:` and `,` as well, as the runner's own toolkit does.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from rich.box import SIMPLE_HEAD
+from rich.box import SIMPLE_HEAD, Box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -17,6 +17,10 @@ NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
 
 WIDE_COLUMNS = 100
+_ANY_WIDTH = 10_000
+_RULED = Box(str(SIMPLE_HEAD), ascii=True)
+"""Called ASCII so that rich draws no other, wider box on such terminals: `xbench.characters` stands in for the line."""
+
 OFF_TTY_COLUMNS = 100
 
 
@@ -44,7 +48,7 @@ def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
 
 def titled_table(title: str, *columns: tuple[str, str]) -> Table:
     """A table with a left-aligned title; each column is its heading and 'left' or 'right'."""
-    table = Table(title=title, title_justify="left", title_style="italic", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", title_style="italic", box=_RULED, padding=(0, 1, 0, 0))
     for heading, side in columns:
         right = side == "right"
         table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
@@ -52,5 +56,12 @@ def titled_table(title: str, *columns: tuple[str, str]) -> Table:
 
 
 def indented(console: Console, text: str) -> None:
-    """A line of a stacked block."""
-    console.print(Padding(Text(text), (0, 0, 0, 2)))
+    """A line of a stacked block; where it is folded, it goes on below its own beginning."""
+    told = text.lstrip()
+    console.print(Padding(Text(told), (0, 0, 0, 2 + len(text) - len(told)), expand=False))
+
+
+def spare_columns(console: Console, table: Table) -> int:
+    """How many columns of the terminal are left beside a table as wide as it wants to be; below 0 it does not fit."""
+    unlimited = console.options.update(max_width=_ANY_WIDTH)
+    return console.width - console.measure(table, options=unlimited).maximum

@@ -5,14 +5,12 @@ Below 84 columns a case is a stacked block. Colour repeats what the verdict says
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from xbench.records import Baseline, Case, Judged, Measurement, Noise, NoiseFloor, Regression
-from xbench.regress.metrics import METRICS
+from xbench.records import Baseline, Judged, Noise, Regression
 from xbench.report import lines
 from xbench.report import regression_lines as told
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
@@ -61,17 +59,10 @@ def render_regression(record: Regression, console: Console) -> None:
 def render_baseline(record: Baseline, console: Console) -> None:
     """What later checks are held against: every case with its figure, and the noise floor where one is known."""
     _top(record, f"Baseline of {told.count(len(record.suite.cases()), 'case')} for {record.machine}.", console)
-    rows: dict[Case, list[Measurement]] = {}
-    for measurement in (*record.side.measurements, *(one for launch in record.launches for one in launch)):
-        rows.setdefault(measurement.case, []).append(measurement)
-    floors = {floor.case: floor for floor in record.floors}
     table = titled_table("Measured", ("case", "left"), ("median", "right"), ("launches", "right"), ("label", "left"),
                          ("noise floor", "left"))  # fmt: skip
-    for case, found in rows.items():
-        median = statistics.median(one.value for one in found)
-        launches = str(len(found)) if METRICS[case.metric].layer == "wall" else "–"
-        floor = _floor(floors[case]) if case in floors else "–"
-        table.add_row(Text(told.name_of(case)), told.value(median, found[0].unit), launches, found[0].label, floor)
+    for row in told.baseline_rows(record):
+        table.add_row(Text(row.name), told.value(row.median, row.unit), row.launches, row.label, row.floor)
     console.print(table)
     _bottom(record, console)
 
@@ -81,13 +72,8 @@ def render_noise(record: Noise, console: Console) -> None:
     _top(record, f"Noise floor of {record.machine}, from {told.count(len(record.pairs), 'A/A pair')}.", console)
     table = titled_table("In 95 of 100 checks of unchanged code the whole interval lies within the floor",
                          ("case", "left"), ("noise floor", "left"), ("least threshold", "right"))  # fmt: skip
-    known = {floor.case: floor for floor in record.floors}
-    for case in record.suite.cases():
-        if METRICS[case.metric].layer == "wall":
-            floor = known.get(case)
-            least = max(METRICS[case.metric].threshold, 2 * floor.floor) if floor is not None else None
-            shown = _floor(floor) if floor is not None else "unknown: too few pairs"
-            table.add_row(Text(told.name_of(case)), shown, told.percent(least) if least is not None else "–")
+    for name, floor, least in told.noise_rows(record):
+        table.add_row(Text(name), floor, least)
     console.print(table)
     _bottom(record, console)
 
@@ -109,10 +95,6 @@ def _bottom(record: Baseline | Noise, console: Console) -> None:
     fact(console, "made by", f"xbench {record.xbench}: {record.command}")
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
-
-
-def _floor(floor: NoiseFloor) -> str:
-    return f"{told.percent(floor.floor)} in checks of {told.count(floor.checked_pairs, 'pair')}"
 
 
 def _timed(cases: Sequence[Judged], console: Console) -> None:

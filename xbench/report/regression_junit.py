@@ -6,7 +6,7 @@ A regression is a failure. What was not judged is skipped, with the reason, or a
 
 from __future__ import annotations
 
-from xbench.records import Judged, Regression
+from xbench.records import Baseline, Judged, Noise, Regression
 from xbench.report import regression_lines as told
 from xbench.report.junit import Case, Status, junit_xml
 
@@ -30,6 +30,17 @@ def regression_cases(record: Regression, strict: bool = False) -> list[Case]:
         )
         for case in record.cases
     ]
+
+
+def stored_cases(record: Baseline | Noise) -> list[Case]:
+    """One case for each that was measured, all passed: nothing was judged."""
+    if isinstance(record, Baseline):
+        told_of = [
+            (row.name, f"{told.value(row.median, row.unit)} ({row.label})") for row in told.baseline_rows(record)
+        ]
+    else:
+        told_of = [(name, f"noise floor {floor}") for name, floor, _ in told.noise_rows(record)]
+    return [Case(group=f"{record.kind} of {record.machine}", name=name, message=text) for name, text in told_of]
 
 
 def _status(case: Judged, record: Regression, strict: bool) -> Status:

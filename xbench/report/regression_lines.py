@@ -5,10 +5,27 @@ Ratios are head over base, so above 1 head is slower (or takes more).
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from xbench.records import Case, Found, Judged, LaunchPair, MetricUnit, Regression, Side, Threshold
+from xbench.records import (
+    Baseline,
+    Case,
+    Found,
+    Judged,
+    Label,
+    LaunchPair,
+    Measurement,
+    MetricUnit,
+    Noise,
+    NoiseFloor,
+    Regression,
+    Side,
+    Threshold,
+)
+from xbench.regress.metrics import METRICS
 from xbench.report import lines
 from xbench.units import format_bytes, format_percent, format_seconds
 
@@ -185,6 +202,54 @@ def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
         if base is not None and head is not None and base > 0:
             found.append(f"{head / base:.3f}")
     return " ".join(found)
+
+
+class BaselineRow(NamedTuple):
+    """One case of a baseline."""
+
+    name: str
+    median: float
+    unit: MetricUnit
+    launches: str
+    label: Label
+    floor: str
+
+
+def baseline_rows(record: Baseline) -> list[BaselineRow]:
+    """Every case that a baseline measured; `launches` and `floor` are '–' where there are none."""
+    measured: dict[Case, list[Measurement]] = {}
+    for one in (*record.side.measurements, *(one for launch in record.launches for one in launch)):
+        measured.setdefault(one.case, []).append(one)
+    floors = {floor.case: floor for floor in record.floors}
+    return [
+        BaselineRow(
+            name_of(case),
+            statistics.median(one.value for one in found),
+            found[0].unit,
+            str(len(found)) if METRICS[case.metric].layer == "wall" else "–",
+            found[0].label,
+            floor_text(floors[case]) if case in floors else "–",
+        )
+        for case, found in measured.items()
+    ]
+
+
+def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
+    """Every wall-clock case, its floor, and the least threshold that follows."""
+    floors = {floor.case: floor for floor in record.floors}
+    rows = []
+    for case in record.suite.cases():
+        facts, floor = METRICS[case.metric], floors.get(case)
+        if facts.layer == "wall" and floor is not None:
+            rows.append((name_of(case), floor_text(floor), percent(max(facts.threshold, 2 * floor.floor))))
+        elif facts.layer == "wall":
+            rows.append((name_of(case), "unknown: too few pairs", "–"))
+    return rows
+
+
+def floor_text(floor: NoiseFloor) -> str:
+    """'1.8 % in checks of 10 pairs'."""
+    return f"{percent(floor.floor)} in checks of {count(floor.checked_pairs, 'pair')}"
 
 
 def count(number: int, one: str) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.records import Judged, Regression
+from xbench.records import Baseline, Judged, Noise, Regression
+from xbench.report import lines
 from xbench.report import regression_lines as told
+from xbench.report.markdown_parts import code, details, facts, plain, table
 
 LIMIT_BYTES = 1024**2
+LEAST_BYTES = 8 * 1024
 ROOM_BYTES = 1024
 """Kept free for the line about what was left out."""
 
@@ -24,22 +27,51 @@ UNJUDGED = "⚠️"
 
 
 def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> str:
-    """The text, at most `limit_bytes` long as UTF-8 (from 8 KiB on; below that the table may be empty).
+    """The text, at most `limit_bytes` long as UTF-8; below `LEAST_BYTES` the answer alone, or nothing.
 
     A step that has written a part of its summary already passes what is left of the limit.
     """
-    top = "".join(f"{_escaped(line)}\n\n" for line in (*told.answer(record), *told.remarks(record)))
-    top = _cut(f"### xbench regress\n\n{top}", limit_bytes // 3)
-    bottom = _cut_details(_how(record), limit_bytes // 3)
+    if limit_bytes < LEAST_BYTES:
+        answer = f"{plain(told.answer(record)[0])}\n"
+        return answer if len(answer.encode()) <= limit_bytes else ""
+    first, *others = told.answer(record)
+    said = [f"**{plain(first)}**", *map(plain, (*others, *told.remarks(record)))]
+    top = _cut("### xbench regress\n\n" + "".join(f"{sentence}\n\n" for sentence in said), limit_bytes // 3)
+    bottom = _how(record, limit_bytes // 3)
     left = limit_bytes - sum(len(part.encode()) for part in (top, bottom, HEAD)) - ROOM_BYTES
     cases = told.worst_first(record.cases)
     rows, shown = _fitting([_row(case) for case in cases], left)
-    table = f"{HEAD}{rows}" if cases else ""
+    listed = f"{HEAD}{rows}" if cases else ""
     omitted = f"\n{told.count(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
     left -= len(rows.encode())
     reasons, explained = _fitting([_reason(*shared) for shared in told.reasons(cases[:shown])], left - ROOM_BYTES)
-    why = f"\n<details><summary>Why</summary>\n\n{reasons}\n</details>\n" if explained else ""
-    return f"{top}{table}{omitted}{why}{bottom}"
+    why = f"\n{details('Why', reasons.rstrip())}\n" if explained else ""
+    return f"{top}{listed}{omitted}{why}{bottom}"
+
+
+def baseline_markdown(record: Baseline) -> str:
+    """Every case with its figure."""
+    rows = [
+        [plain(row.name), told.value(row.median, row.unit), row.launches, row.label, row.floor]
+        for row in told.baseline_rows(record)
+    ]
+    title = f"### Baseline of {code(record.machine)}"
+    return _stored(record, title, table(["case", "median", "launches", "label", "noise floor"], rows))
+
+
+def noise_markdown(record: Noise) -> str:
+    """Every wall-clock case with its noise floor, and the least threshold that follows."""
+    title = f"### Noise floor of {code(record.machine)}, from {told.count(len(record.pairs), 'A/A pair')}"
+    return _stored(record, title, table(["case", "noise floor", "least threshold"], told.noise_rows(record)))
+
+
+def _stored(record: Baseline | Noise, title: str, listed: str) -> str:
+    early = None if record.complete else f"> **INCOMPLETE: {plain(record.error or 'it ended early')}**"
+    workloads = [("workload", f"{name}: {lines.workload_line(w)}") for name, w in record.side.workloads.items()]
+    made = [*workloads, ("measured", told.side_line(record.side)), ("command", record.command)]
+    warnings = "\n".join(f"- warning: {plain(warning)}" for warning in record.warnings)
+    parts = [title, early, listed, warnings, details("How it was measured", facts(made))]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _row(case: Judged) -> str:
@@ -49,21 +81,18 @@ def _row(case: Judged) -> str:
         told.name(case), f"{MARKS.get(case.verdict, UNJUDGED)} {case.verdict}", figure, told.p_holm(case.found),
         told.threshold(case.threshold), str(case.found.pairs) if case.found is not None else "–", case.label or "–",
     )  # fmt: skip
-    return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"
+    return f"| {' | '.join(plain(cell) for cell in cells)} |\n"
 
 
 def _reason(reason: str, alike: Sequence[Judged]) -> str:
     fresh = "".join(f"; {found}" for found in map(told.confirmation, alike) if found is not None)
-    return f"- {_escaped(', '.join(map(told.name, alike)))}: {_escaped(reason + fresh)}\n"
+    return f"- {plain(', '.join(map(told.name, alike)))}: {plain(reason + fresh)}\n"
 
 
-def _how(record: Regression) -> str:
-    facts = [*told.sides(record), ("command", record.command)]
+def _how(record: Regression, most_bytes: int) -> str:
     how = told.method_line(record)
-    if how is not None:
-        facts.insert(-1, ("method", how))
-    listed = "".join(f"- {label}: {_escaped(text)}\n" for label, text in facts)
-    return f"\n<details><summary>How it was measured</summary>\n\n{listed}\n</details>\n"
+    told_of = [*told.sides(record), *([("method", how)] if how is not None else []), ("command", record.command)]
+    return f"\n{details('How it was measured', _cut(facts(told_of), most_bytes))}\n"
 
 
 def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
@@ -79,19 +108,4 @@ def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
 def _cut(text: str, most_bytes: int) -> str:
     """Whole lines from the front; one that says so where some are missing."""
     rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
-    return rows if shown == len(text.splitlines()) else f"{rows}\n(more was left out)\n\n"
-
-
-def _cut_details(text: str, most_bytes: int) -> str:
-    rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
-    return rows if shown == len(text.splitlines()) else f"{rows}\n(more was left out)\n</details>\n"
-
-
-def _escaped(text: str) -> str:
-    """One line that Markdown shows as it is written."""
-    line = " ".join(text.split())
-    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        line = line.replace(sign, name)
-    for sign in "\\|`*_[]":
-        line = line.replace(sign, f"\\{sign}")
-    return line
+    return rows if shown == len(text.splitlines()) else f"{rows}\nMore was left out.\n\n"

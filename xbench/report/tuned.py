@@ -91,17 +91,20 @@ def snippet(tuned: Tuned, path: str) -> str:
     return attach_snippet(plan, path, measured)
 
 
+def kept_sentence(record: Tuned) -> str:
+    """What was found best, in one sentence."""
+    title = record.workload.title
+    if record.ratio is None:
+        return f"DDP's default is best for {title}: nothing tried is faster by more than {_percent(record.margin)}."
+    return (
+        f"{record.schedule} trains {title} in {_ratio(record.ratio)} of DDP's time: "
+        f"{_percent(1 - record.ratio.value)} less a step."
+    )
+
+
 def render_tuned(record: Tuned, console: Console) -> None:
     """The kept file: what to use, what was tried, and what it rests on."""
-    title = record.workload.title
-    if record.ratio is not None:
-        sentence = (
-            f"{record.schedule} trains {title} in {_ratio(record.ratio)} of DDP's time: "
-            f"{_percent(1 - record.ratio.value)} less a step."
-        )
-    else:
-        sentence = f"DDP's default is best for {title}: nothing tried is faster by more than {_percent(record.margin)}."
-    say(console, sentence, "bold")
+    say(console, kept_sentence(record), "bold")
     console.print()
     table = titled_table(f"Time per sample over that of {record.reference} ({record.label})",
                          ("mode", "left"), ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip

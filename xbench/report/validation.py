@@ -11,6 +11,7 @@ from rich.console import Console
 
 from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.markdown_parts import plain
 from xbench.stats.validation import CONTROLS, name_of, summaries
 from xbench.units import format_seconds
 
@@ -66,7 +67,10 @@ def markdown(record: Validation) -> str:
     """The same as Markdown tables, for a docs page or a pull request."""
     fitted, held_out = parts(record)
     lines = ["| claim | found | |", "| --- | --- | --- |"]
-    lines += [f"| {goal.claim} | {goal.found} | {'held' if goal.held else '**not held**'} |" for goal in record.goals]
+    lines += [
+        f"| {plain(goal.claim)} | {plain(goal.found)} | {'held' if goal.held else '**not held**'} |"
+        for goal in record.goals
+    ]
     lines += ["", _md_row(ERROR_COLUMNS), _md_row(["---"] * len(ERROR_COLUMNS))]
     lines += [_md_row(row) for row in _error_rows(record.errors, record.errors_at_speed)]
     lines += ["", AT_SPEED]
@@ -155,9 +159,9 @@ def _error_rows(rows: Sequence[ErrorSummary], at_speed: Sequence[ErrorSummary]) 
 
 def _md_cell(cell: ValidationCell, modes: Sequence[str]) -> list[str]:
     if cell.error is not None:
-        return [name_of(cell), f"left out: {cell.error}", *[""] * len(modes)]
+        return [plain(name_of(cell)), f"**left out**: {plain(cell.error)}", *[""] * len(modes)]
     points = {point.mode: point for point in cell.points}
-    row = [name_of(cell), format_seconds(cell.compute_blocks_s or cell.compute_s)]
+    row = [plain(name_of(cell)), format_seconds(cell.compute_blocks_s or cell.compute_s)]
     for mode in modes:
         point = points.get(mode)
         row.append(f"{format_seconds(point.measured_step_s.median)}, {_signed(point.error)}" if point else "–")

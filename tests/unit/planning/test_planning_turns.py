@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.planning import turns
-from xbench.planning.turns import JobTimes, best_pattern, predict_concurrent, round_s, sequential_s
+from xbench.planning.turns import (
+    JobTimes,
+    Turn,
+    best_pattern,
+    predict_concurrent,
+    round_s,
+    run_turns,
+    sequential_s,
+)
 
 
 def played_round_s(jobs: Sequence[JobTimes], pattern: Sequence[int], rounds: int = 4000) -> float:
@@ -94,6 +102,27 @@ def test_a_round_of_equal_jobs_on_a_saturated_link(compute: float, exposed: floa
     assert round_s([job, job], (0, 1)) == pytest.approx(
         max(2 * compute, compute + exposed, 2 * (exposed + hidden) if exposed + hidden > 0 else 0.0)
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS, st.data())
+def test_turns_one_by_one_take_a_round_s_time(jobs: list[JobTimes], data: st.DataObject) -> None:
+    pattern = data.draw(st.lists(st.integers(0, len(jobs) - 1), min_size=1, max_size=7))
+    taken = run_turns(jobs, pattern, rounds=200)
+    began = [turn.start_s for turn in taken[:: len(pattern)]]
+    assert round_s(jobs, pattern) == pytest.approx((began[-1] - began[99]) / 100, rel=5e-2)
+    assert all(turn.computed_s - turn.start_s == jobs[turn.job].compute_s for turn in taken)
+    assert all(later.start_s >= turn.computed_s for turn, later in itertools.pairwise(taken))
+
+
+def test_two_equal_jobs_in_turns() -> None:
+    job = JobTimes(2.0, 1.0)
+    assert run_turns([job, job], (0, 1), rounds=2) == [
+        Turn(0, 0.0, 2.0, 3.0),
+        Turn(1, 2.0, 4.0, 5.0),
+        Turn(0, 4.0, 6.0, 7.0),
+        Turn(1, 6.0, 8.0, 9.0),
+    ]
 
 
 def test_one_job_alone() -> None:

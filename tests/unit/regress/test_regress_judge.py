@@ -78,6 +78,19 @@ def test_faster_is_improved() -> None:
     assert exit_code(record, strict=True) == 0
 
 
+@pytest.mark.parametrize("ratio", [0.8, 0.97, 1.0, 1.04, 1.2])
+def test_swapping_the_sides_swaps_the_verdicts(ratio: float) -> None:
+    pairs = made.pairs(dict.fromkeys(TIMED, ratio))
+    swapped = [pair.model_copy(update={"base": pair.head, "head": pair.base}) for pair in pairs]
+    mirror = {"regressed": "improved", "improved": "regressed"}
+    one, other = (made.regression(pairs=found, confirm=False, layers=("wall",)) for found in (pairs, swapped))
+    assert [mirror.get(case.verdict, case.verdict) for case in one.cases] == [case.verdict for case in other.cases]
+    for before, after in zip(one.cases, other.cases, strict=True):
+        assert before.found is not None
+        assert after.found is not None
+        assert before.found.ratio == pytest.approx(1 / after.found.ratio)
+
+
 @pytest.mark.parametrize("count", [1, 5, 7])
 def test_too_few_pairs_say_so_and_how_many_it_takes(count: int) -> None:
     record = made.regression({OPTIMAL: 1.5}, count=count)

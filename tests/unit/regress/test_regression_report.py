@@ -31,6 +31,7 @@ from xbench.report import regression_lines as told
 from xbench.report.annotations import command, workflow_commands
 from xbench.report.regression_junit import regression_junit
 from xbench.report.regression_markdown import regression_markdown
+from xbench.report.tables import tables
 from xbench.report.terminal import render
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -68,10 +69,29 @@ def test_golden_junit() -> None:
     golden("regression-junit.xml", regression_junit(made.slower()))
 
 
-@pytest.mark.parametrize("name", FORMATS.names())
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_format_renders_it(kind: str, name: str) -> None:
-    assert "resnet18" in FORMATS.load(name)(KINDS[kind]())
+def test_every_format_for_its_kind_renders_it(kind: str) -> None:
+    names = [entry.name for entry in FORMATS if kind in entry.facts.get("kinds", [kind])]
+    assert {"terminal", "json", "markdown", "csv", "junit"} <= set(names)
+    for name in names:
+        assert "resnet18" in FORMATS.load(name)(KINDS[kind]())
+
+
+def test_tidy_tables_hold_every_verdict_and_every_launch() -> None:
+    record = made.slower()
+    found = tables(record)
+    assert [(row["check"], row["mode"], row["metric"]) for row in found["cases"]] == [
+        tuple(case) for case in record.suite.cases()
+    ]
+    assert [row["side"] for row in found["launches"][:8]] == ["base"] * 2 + ["head"] * 4 + ["base"] * 2  # A-B-B-A
+    measured = sum(len(pair.base) + len(pair.head) for pair in (*record.pairs, *record.confirmation))
+    assert len(found["launches"]) == measured
+    assert {row["label"] for rows in found.values() for row in rows} == {"real", "simulated", None}
+
+
+def test_a_baseline_and_a_noise_floor_as_markdown() -> None:
+    golden("baseline.md", FORMATS.load("markdown")(made.baseline()))
+    golden("noise.md", FORMATS.load("markdown")(made.noise()))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -186,6 +206,13 @@ def test_markdown_keeps_to_the_limit_at_the_end_of_a_row(limit: int) -> None:
     assert left_out is not None
     assert int(left_out[1]) + len(rows) == 3000
     assert text.count("<details>") == text.count("</details>")
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 10, 500, 8191])
+def test_markdown_without_room_is_the_answer_or_nothing(limit: int) -> None:
+    text = regression_markdown(many(50), limit)
+    assert text in ("", "No answer on 50 cases: 50 missing.\n")
+    assert bool(text) == (limit > 40)
 
 
 def test_markdown_that_fits_leaves_nothing_out() -> None:

@@ -30,7 +30,7 @@ CASES: dict[str, Callable[[], AnyRecord]] = {
 }
 
 
-@pytest.mark.parametrize("width", [100, 60])
+@pytest.mark.parametrize("width", [100, 80, 60, 40])
 @pytest.mark.parametrize("name", CASES)
 def test_golden_text(name: str, width: int) -> None:
     text = render(CASES[name](), width=width)

@@ -1,0 +1,246 @@
+"""`xbench report`: where formats go, what is refused before any work, and that every kind of file is one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xbench import cli
+from xbench.commands.outputs import BESIDE, Output, beside, resolve
+from xbench.errors import SpecError
+from xbench.records import dump, load, save
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+COMPARISON = GOLDEN / "comparison-v1.json"
+
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run `xbench report` on words; (exit code, stdout, stderr)."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def call(*words: object) -> Outcome:
+        code = cli.main(["report", *map(str, words)])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    """A comparison called resnet18.json."""
+    return save(load(COMPARISON), tmp_path / "resnet18.json")
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each page was made of; the page itself is not built."""
+    made: list[int] = []
+    module = types.ModuleType("xbench.report.html")
+    module.page = lambda records: made.append(len(records)) or "<html></html>"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "xbench.report.html", module)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("results", "name"),
+    [
+        (["runs/one/record.json"], "runs/one/report.html"),
+        (["runs/one"], "runs/one/report.html"),
+        (["resnet18-1gbit.json"], "resnet18-1gbit.html"),
+        (["a.b"], "a.b.html"),
+        (["runs/one", "resnet18-1gbit.json"], "runs/one/compared.html"),
+    ],
+)
+def test_a_format_without_a_file_goes_beside_the_record(tmp_path: Path, results: list[str], name: str) -> None:
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    assert beside([tmp_path / part for part in results], "html") == tmp_path / name
+
+
+def test_outputs_are_in_the_order_of_the_formats_and_leave_out_what_was_not_asked_for(tmp_path: Path) -> None:
+    asked = {"html": BESIDE, "trace": BESIDE, "markdown": "-", "csv": None, "junit": BESIDE}
+    assert resolve(asked, [tmp_path / "x.json"]) == [
+        Output("html", str(tmp_path / "x.html")),
+        Output("trace", str(tmp_path / "x.trace.json")),
+        Output("markdown", "-"),
+        Output("junit", str(tmp_path / "x.junit.xml")),
+    ]
+
+
+def test_two_formats_never_share_a_target(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="--html and --markdown both want stdout"):
+        resolve({"html": "-", "markdown": "-"}, [tmp_path])
+    same = f"{tmp_path}/./x"
+    with pytest.raises(SpecError, match="--html and --markdown both want"):
+        resolve({"html": str(tmp_path / "x"), "markdown": same}, [tmp_path])
+
+
+def test_stdout_is_for_one_format_alone(run: Callable[..., Outcome], result: Path) -> None:
+    refused(run(result, "--markdown", "-", "--json", "-"), "--markdown and --json both want stdout",
+            "write --json FILE")  # fmt: skip
+
+
+FORMATS_OF_ONE = ["trace", "markdown", "csv", "junit"]
+
+
+@pytest.mark.parametrize("format", FORMATS_OF_ONE)
+def test_a_format_goes_to_a_file_beside_or_to_stdout(
+    run: Callable[..., Outcome], result: Path, tmp_path: Path, format: str
+) -> None:
+    code, out, err = run(result, f"--{format}", "-")
+    assert (code, err) == (0, "")
+    code, nothing, err = run(result, f"--{format}")
+    assert (code, nothing) == (0, "")
+    target = err.splitlines()[0].removeprefix(f"{format}: ")
+    assert Path(target).read_text(encoding="utf-8") == out
+    code, nothing, err = run(result, f"--{format}", tmp_path / "named")
+    assert (code, nothing) == (0, "")
+    assert (tmp_path / "named").read_text(encoding="utf-8") == out
+    assert "optimal" in out
+
+
+def test_csv_writes_its_other_tables_beside_the_samples(run: Callable[..., Outcome], result: Path) -> None:
+    code, out, err = run(result, "--csv", result.parent / "out.csv")
+    assert (code, out) == (0, "")
+    assert err == "".join(f"csv: {result.parent}/{name}\n" for name in ("out.csv", "out-steps.csv", "out-modes.csv"))
+
+
+def test_all_formats_at_once(run: Callable[..., Outcome], result: Path, pages: list[int]) -> None:
+    code, out, err = run(result, "--html", "--trace", "--markdown", "--csv", "--junit", "--json", result.parent / "c")
+    assert (code, out) == (0, "")
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["html", "trace", "markdown", *["csv"] * 3, "junit"]
+    assert load(result.parent / "c") == load(result)
+
+
+def test_nothing_is_written_when_one_format_cannot_be_made(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    path = save(load(GOLDEN / "scaling-v1.json"), tmp_path / "scaling.json")
+    refused(
+        run(path, "--markdown", "--trace"),
+        "this scaling record holds no step, recorded or predicted, to draw a trace of",
+        "xbench compare records a step of every mode",
+    )
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_html_of_several_results_is_one_page(run: Callable[..., Outcome], result: Path, pages: list[int]) -> None:
+    other = save(load(COMPARISON), result.parent / "other.json")
+    code, out, err = run(result, other, "--html")
+    target = result.parent / "compared.html"
+    assert (code, out, err) == (0, "", f"html: {target}\n")
+    assert (pages, target.read_text()) == ([2], "<html></html>")
+
+
+def test_several_results_are_shown_in_turn(run: Callable[..., Outcome], result: Path) -> None:
+    code, out, err = run(result, GOLDEN / "profile-v1.json")
+    assert (code, err) == (0, "")
+    first, second = out.index("resnet18.json ─"), out.index("profile-v1.json ─")
+    assert first < out.index("optimal is fastest") < second < out.index("Layers in gradient-ready order")
+
+
+@pytest.mark.parametrize("format", ["json", "trace", "csv"])
+def test_other_formats_take_one_result(run: Callable[..., Outcome], result: Path, format: str) -> None:
+    assert run(result, result, f"--{format}", "-") == (
+        2,
+        "",
+        f"error: --{format} takes one RESULT, and there are 2\n  hint: run it once for each; --html takes several\n",
+    )
+
+
+def refused(outcome: Outcome, sentence: str, hint: str | None = None) -> None:
+    assert outcome == (2, "", f"error: {sentence}\n" + (f"  hint: {hint}\n" if hint else ""))
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_the_result_is_read(
+    run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    missing = tmp_path / "none" / "x.html"
+    nothing = tmp_path / "nothing.json"
+    refused(run(nothing, "--html", tmp_path), f"--html: '{tmp_path}' is a folder", f"write {tmp_path}/record.html")
+    refused(
+        run(nothing, "--html", missing),
+        f"--html: the folder of '{missing}' does not exist",
+        f"mkdir -p {missing.parent}",
+    )
+    long = tmp_path / ("x" * 300)
+    refused(run(nothing, "--html", long), f"--html: '{long}' cannot be written: file name too long")
+
+
+def test_a_folder_that_may_not_be_written_is_refused(
+    run: Callable[..., Outcome], result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and allowed(path, mode))  # root may write all
+    target = result.parent / "resnet18.html"
+    refused(run(result, "--html"), f"--html: you may not write '{target}'", "--html FILE writes where you may")
+
+
+def test_a_result_is_never_written_over(run: Callable[..., Outcome], result: Path, pages: list[int]) -> None:
+    before = result.read_bytes()
+    refused(
+        run("--html", result, COMPARISON),
+        f"--html: '{result}' is a result, and would be written over",
+        "name the results first, and --html after them",
+    )
+    assert (result.read_bytes(), pages) == (before, [])
+
+
+BROKEN = {
+    "cut off": (lambda text: text[:5000], "is not whole JSON: it was cut off or is another kind of file"),
+    "empty": (lambda text: "", "is not whole JSON: it was cut off or is another kind of file"),
+    "foreign": (lambda text: '{"a": 1}', "is not an xbench result"),
+    "a list": (lambda text: "[1, 2]", "is not an xbench result"),
+    "newer": (
+        lambda text: text.replace('"schema_version": 1', '"schema_version": 7', 1),
+        "has schema version 7, and this xbench reads up to 1",
+    ),
+    "another kind": (
+        lambda text: text.replace('"kind": "comparison"', '"kind": "novel"'),
+        "is not a valid xbench result",
+    ),
+    "a field too much": (
+        lambda text: text.replace('"reference": "ddp"', '"reference": "ddp", "extra": 1', 1),
+        "is not a valid xbench result",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("words", [[], ["--markdown", "--csv", "--junit", "--trace"]], ids=str)
+def test_a_bad_file_is_one_sentence_whatever_is_asked_for(
+    run: Callable[..., Outcome], tmp_path: Path, case: str, words: list[str]
+) -> None:
+    spoil, sentence = BROKEN[case]
+    text = dump(load(COMPARISON))
+    spoilt = spoil(text)
+    assert spoilt != text
+    path = tmp_path / "spoilt.json"
+    path.write_text(spoilt)
+    code, out, err = run(path, *words)
+    assert (code, out) == (2, "")
+    assert f"error: '{path}' {sentence}" in err.splitlines()[0]
+    assert len(err.splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_bytes_that_are_no_text_are_one_sentence(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    path = tmp_path / "picture.json"
+    path.write_bytes(b"\x89PNG\r\n\xff\xfe")
+    code, out, err = run(path)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(f"error: '{path}' cannot be read: ")
+
+
+def test_a_folder_without_a_record_is_one_sentence(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    refused(
+        run(tmp_path),
+        f"there is no result file '{tmp_path}/record.json'",
+        "give a record.json, or the folder of a run under results/runs",
+    )

@@ -1,0 +1,229 @@
+"""Traces: a golden one, the format's rules over every record there is, and that the rules do catch what breaks them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_records as made
+from hypothesis import given
+from hypothesis import strategies as st
+from trace_rules import broken_rules
+
+from xbench.errors import SpecError
+from xbench.records import Comparison, Profile, Slice, Timeline, load
+from xbench.report import perfetto
+from xbench.report.trace_events import Process, document
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden"
+
+
+def _with_steps(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8")
+    return '"schema_version"' in text[:4096] and '"timeline": {' in text
+
+
+COMMITTED = [path for path in sorted((ROOT / "results").glob("*.json")) if _with_steps(path)]
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return json.loads(text)["traceEvents"]  # type: ignore[no-any-return]
+
+
+def process_names(text: str) -> list[str]:
+    return [event["args"]["name"] for event in events(text) if event["name"] == "process_name"]
+
+
+def of_process(text: str, part: str) -> list[dict[str, Any]]:
+    """The events of the one process whose name holds `part`."""
+    found = events(text)
+    named = [event for event in found if event["name"] == "process_name" and part in event["args"]["name"]]
+    (pid,) = (event["pid"] for event in named)
+    return [event for event in found if event["pid"] == pid]
+
+
+def small() -> Comparison:
+    """Two modes: one whose buckets overlap on the link and that waits for them, one that crashed."""
+    plan = made.plan("wfbp", 3, 0.55).model_copy(
+        update={"buckets": [["fc.weight"], ["conv.weight"], ["conv.bias"]], "bucket_bytes": [4000, 2000, 1000]}
+    )
+    step = Timeline(
+        label="real",
+        compute=[
+            Slice(name="forward", start_s=0.0, end_s=0.1),
+            Slice(name="backward fc", start_s=0.1, end_s=0.15),
+            Slice(name="backward conv", start_s=0.15, end_s=0.3),
+            Slice(name="optimizer", start_s=0.45, end_s=0.5),
+        ],
+        communication=[
+            Slice(name="bucket 1", start_s=0.151, end_s=0.2, nbytes=4000),
+            Slice(name="bucket 2", start_s=0.18, end_s=0.4, nbytes=2000),
+            Slice(name="bucket 3", start_s=0.3, end_s=0.45, nbytes=1000),
+        ],
+    )
+    wfbp = made.mode_result("wfbp", 0.5, (1.0, 1.0, 1.0), "reference").model_copy(
+        update={"plan": plan, "timeline": step}
+    )
+    crashed = made.troubled().modes["single"]
+    return made.comparison([wfbp, crashed], reference="wfbp")
+
+
+def test_golden_trace() -> None:
+    text = perfetto.render(small())
+    path = GOLDEN / "comparison.trace.json"
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("make", [small, made.comparison, made.troubled, made.paired, made.profile])
+def test_sample_records_keep_the_rules(make: Callable[[], Comparison | Profile]) -> None:
+    assert broken_rules(perfetto.render(make())) == []
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_every_committed_record_with_steps_keeps_the_rules(path: Path) -> None:
+    record = load(path)
+    text = perfetto.render(record)
+    assert broken_rules(text) == []
+    if isinstance(record, Comparison):
+        found = events(text)
+        pids = {event["args"]["name"]: event["pid"] for event in found if event["name"] == "process_name"}
+        drawn = Counter(event["pid"] for event in found if event["ph"] == "X" and event["cat"] != "exposed")
+        for name, mode in record.modes.items():
+            recorded = [pid for said, pid in pids.items() if f"· {name} · recorded" in said]
+            kept = mode.timeline
+            assert [drawn[pid] for pid in recorded] == (
+                [len(kept.compute) + len(kept.communication)] if kept is not None else []
+            )
+
+
+def test_there_are_records_to_hold_to_the_rules() -> None:
+    assert len(COMMITTED) >= 10
+
+
+def test_a_step_waits_where_it_computes_nothing() -> None:
+    waits = [event for event in of_process(perfetto.render(small()), "recorded") if event.get("cat") == "exposed"]
+    assert [(event["name"], event["ts"], event["dur"]) for event in waits] == [(perfetto.WAITING, 300000.0, 150000.0)]
+
+
+def test_buckets_under_way_at_once_have_tracks_of_their_own() -> None:
+    found = of_process(perfetto.render(small()), "recorded")
+    tracks = {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
+    where = {event["name"]: tracks[event["tid"]] for event in found if event.get("cat") == "communication"}
+    assert where == {"bucket 1": "communication", "bucket 2": "communication 2", "bucket 3": "communication"}
+
+
+def test_bytes_in_flight_go_up_and_down() -> None:
+    counted = [
+        (event["ts"], event["args"]["bytes"])
+        for event in of_process(perfetto.render(small()), "recorded")
+        if event["ph"] == "C"
+    ]
+    assert counted == [(0.0, 0), (151000.0, 4000), (180000.0, 6000), (200000.0, 2000), (300000.0, 3000),
+                       (400000.0, 1000), (450000.0, 0)]  # fmt: skip
+
+
+def test_arrows_lead_from_the_layer_that_completed_a_bucket() -> None:
+    found = of_process(perfetto.render(small()), "recorded")
+    leaves = {event["id"]: event["ts"] for event in found if event["ph"] == "s"}
+    arrives = {event["id"]: event["ts"] for event in found if event["ph"] == "f"}
+    fc, conv = 150000.0 - 0.001, 300000.0 - 0.001  # the end of each layer's slice
+    assert [(leaves[number], arrives[number]) for number in sorted(leaves)] == [
+        (fc, 151000.0),
+        (180000.0, 180000.0),  # launched while the layer's slice was going on
+        (conv, 300000.0),
+    ]
+
+
+def test_a_collective_of_another_size_than_the_plan_s_has_no_arrow() -> None:
+    record = small()
+    mode = record.modes["wfbp"]
+    assert mode.plan is not None
+    other = mode.plan.model_copy(update={"bucket_bytes": [1, 2, 3]})
+    changed = record.model_copy(update={"modes": {"wfbp": mode.model_copy(update={"plan": other})}})
+    assert [event for event in of_process(perfetto.render(changed), "recorded") if event["ph"] in "sf"] == []
+
+
+def test_a_failed_mode_is_a_process_that_says_so() -> None:
+    text = perfetto.render(small())
+    assert "resnet18 · single · FAILED (real)" in process_names(text)
+    (mark,) = [event for event in of_process(text, "FAILED") if event["ph"] == "i"]
+    assert mark["name"] == "single FAILED: rank 1 on host 1 died: killed by SIGKILL"
+
+
+def test_an_incomplete_record_says_so() -> None:
+    about = json.loads(perfetto.render(made.troubled()))["otherData"]
+    assert about["incomplete"].startswith("INCOMPLETE: interrupted in round 3 of launch 1.")
+    assert "incomplete" not in json.loads(perfetto.render(made.comparison()))["otherData"]
+
+
+def test_the_recorded_step_stands_above_the_predicted_one() -> None:
+    assert [name.partition(" · ")[2] for name in process_names(perfetto.render(made.comparison()))][1:4] == [
+        "ddp · recorded step of rank 0 of 2 (real)",
+        "ddp · predicted step (simulated)",
+        "single · recorded step of rank 0 of 2 (real)",
+    ]
+
+
+def test_turns_are_drawn_as_the_model_plays_them() -> None:
+    record = made.paired()
+    twin = record.jobs[0].model_copy(update={"plans": {"mgwfbp": made.plan("mgwfbp", 21, 0.55)}})
+    mode = record.modes["crossover:mgwfbp"].model_copy(update={"pattern": "AB"})
+    text = perfetto.render(record.model_copy(update={"jobs": [twin, twin], "modes": {mode.mode: mode}}))
+    assert broken_rules(text) == []
+    turns = [event for event in of_process(text, "predicted turns (simulated)") if event.get("cat") == "turn"]
+    assert [event["name"] for event in turns] == ["turn of A (resnet18)", "turn of B (resnet18)"] * 2
+    assert {event["dur"] for event in turns} == {402000.0}  # each job's compute
+    assert perfetto.PAIRED_TURNS in json.loads(text)["otherData"]["notes"]
+
+
+@pytest.mark.parametrize("make", [made.scaling, made.validation])
+def test_a_record_without_steps_is_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(SpecError, match=r"this \w+ record holds no step, recorded or predicted"):
+        perfetto.render(make())
+
+
+TIMES = st.floats(0, 10, allow_nan=False).map(lambda time_s: round(time_s, 7))
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, st.integers(0, 10**9))))
+def test_any_slices_keep_the_rules(drawn: list[tuple[float, float, int]]) -> None:
+    process = Process("any (real)")
+    for start_s, length_s, _ in sorted(drawn):
+        process.slice("communication", "bucket", start_s, start_s + length_s, "communication", label="real")
+    process.counter("in flight", "bytes", [change for start_s, length_s, nbytes in drawn for change in
+                                           ((start_s, nbytes), (start_s + length_s, -nbytes))])  # fmt: skip
+    assert broken_rules(document([process], {})) == []
+
+
+def _overlap(found: list[dict[str, Any]]) -> None:
+    next(event for event in found if event["ph"] == "X" and event["dur"] > 0)["dur"] += 0.002
+
+
+BREAKING: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
+    "overlap": (_overlap, "overlaps the slice before it"),
+    "no name": (lambda found: found.pop(0), "without a name"),
+    "no duration": (lambda found: next(one for one in found if one["ph"] == "X").pop("dur"), "has no duration"),
+    "no track": (lambda found: next(one for one in found if one["ph"] == "X").update(tid=99), "on a track without"),
+    "unmatched": (lambda found: found.remove(next(one for one in found if one["ph"] == "f")), "begin once and end"),
+    "unbound": (lambda found: next(one for one in found if one["ph"] == "s").update(tid=99), "is in no slice"),
+    "no number": (lambda found: next(one for one in found if one["ph"] == "C").update(args={"x": "1"}), "no number"),
+    "back in time": (lambda found: found[-1].update(ts=0), "comes after"),
+    "no label": (lambda found: found[0]["args"].update(name="ddp"), "has no label"),
+}
+
+
+@pytest.mark.parametrize("case", BREAKING)
+def test_the_rules_catch_what_breaks_them(case: str) -> None:
+    breaking, told = BREAKING[case]
+    trace = copy.deepcopy(json.loads(perfetto.render(small())))
+    breaking(trace["traceEvents"])
+    assert any(told in rule for rule in broken_rules(json.dumps(trace)))

@@ -1,0 +1,56 @@
+"""What a terminal that is not UTF-8 is given in place of the characters that reports are drawn with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.characters import _PLAIN, STAND_INS
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "shown"),
+    [
+        ("████├┼┤ 41.1 µs ±2e-07", "ascii", b"####[+] 41.1 us ~2e-07"),
+        ("████├┼┤ 41.1 µs ±2e-07", "latin-1", b"####[+] 41.1 \xb5s \xb12e-07"),
+        ("── α", "ascii", b"-- a"),
+        ("漢", "ascii", b"\\u6f22"),
+        ("plain", "ascii", b"plain"),
+    ],
+)
+def test_stand_ins(text: str, encoding: str, shown: bytes) -> None:
+    assert text.encode(encoding, STAND_INS) == shown
+
+
+def test_a_stand_in_is_as_wide_as_what_it_stands_for() -> None:
+    assert {len(plain) for plain in _PLAIN.values()} == {1}
+    assert all(plain.isascii() for plain in _PLAIN.values())
+
+
+@given(st.text())
+def test_any_text_can_be_shown(text: str) -> None:
+    assert text.encode("ascii", STAND_INS).isascii()
+
+
+def test_every_character_that_reports_are_drawn_with_has_one() -> None:
+    drawn = {one for path in GOLDEN.glob("*.txt") for one in path.read_text(encoding="utf-8") if not one.isascii()}
+    assert drawn
+    assert drawn - _PLAIN.keys() == set()
+
+
+@pytest.mark.parametrize("columns", ["100", "60"])
+def test_a_report_in_ascii_keeps_its_shape(columns: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": columns}
+    command = [sys.executable, "-m", "xbench.cli", "report", str(GOLDEN / "comparison-v1.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    shown = [line.rstrip() for line in done.stdout.decode("ascii").splitlines()]
+    golden = (GOLDEN / f"comparison-{columns}.txt").read_text(encoding="utf-8")
+    assert shown == [line.rstrip() for line in golden.encode("ascii", STAND_INS).decode().splitlines()]

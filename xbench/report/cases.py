@@ -1,0 +1,175 @@
+"""A record as JUnit XML: one case a mode, so that a CI system lists what was compared and what went wrong.
+
+A mode that did not pass the correctness gate is a failure, one that crashed an error, one that this machine cannot run
+skipped. The time of a case is the mode's median step [s]; what the number is (real, emulated, simulated) stands in its
+text and in the suite's name. A run that ended early has a case of its own, an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xbench.records import (
+    AnyRecord,
+    Baseline,
+    Comparison,
+    Convergence,
+    ModeResult,
+    Noise,
+    Profile,
+    Regression,
+    Scaling,
+    Tuned,
+    Validation,
+)
+from xbench.report import lines
+from xbench.report.answer import trusted
+from xbench.report.cells import ratio_cell, signed_percent, verdict
+from xbench.report.junit import Case, Status, junit_xml
+from xbench.report.regression_junit import regression_cases, stored_cases
+from xbench.report.regression_lines import sides
+from xbench.schedules import MODES
+from xbench.stats.validation import name_of
+from xbench.units import format_percent, format_seconds
+
+THE_RUN = "the whole run"
+
+
+def render(record: AnyRecord) -> str:
+    """JUnit XML of any kind of record."""
+    properties = {"command": record.command, "created": record.created, "kind": record.kind}
+    if isinstance(record, Regression):
+        properties |= dict(sides(record))
+    elif isinstance(record, (Baseline, Noise)):
+        properties["machine"] = lines.environment_line(record.side.environment)
+    elif not isinstance(record, (Scaling, Tuned)):
+        properties["machine"] = lines.environment_line(record.environment)
+    return junit_xml(cases(record), suite=f"xbench {record.kind}", properties=properties)
+
+
+def cases(record: AnyRecord) -> list[Case]:
+    """The cases of any kind of record, modes in their order."""
+    if isinstance(record, Comparison):
+        found = list(_comparison(record))
+    elif isinstance(record, Profile):
+        found = list(_profile(record))
+    elif isinstance(record, Scaling):
+        found = list(_scaling(record))
+    elif isinstance(record, Validation):
+        found = list(_validation(record))
+    elif isinstance(record, Convergence):
+        found = list(_convergence(record))
+    elif isinstance(record, Regression):
+        found = regression_cases(record)
+    elif isinstance(record, (Baseline, Noise)):
+        found = stored_cases(record)
+    else:
+        found = list(_tuned(record))
+    if not record.complete:
+        why = getattr(record, "error", None) or "it ended before everything was measured"
+        group = found[0].group if found else record.kind
+        found.append(Case(group, THE_RUN, status="error", message=f"INCOMPLETE: {why}"))
+    return found
+
+
+def _comparison(record: Comparison) -> Iterator[Case]:
+    titles = " + ".join(job.workload.title for job in record.jobs) or "nothing"
+    group = f"{titles} on {record.fabric.spec} ({record.fabric.label})"
+    for result in record.modes.values():
+        status = _status(result)
+        if status == "passed":
+            assert result.step_s is not None  # it is trusted
+            yield Case(group, result.mode, result.step_s.median, message=_told(record, result))
+        else:
+            yield Case(group, result.mode, None, status, lines.failure_line(result) or "nothing was measured")
+
+
+def _status(result: ModeResult) -> Status:
+    if result.parity is not None and not result.parity.ok:
+        return "failed"
+    if result.status == "ok":
+        return "passed" if trusted(result) and result.step_s is not None else "error"
+    return "skipped" if _is_missing(result) else "error"
+
+
+def _is_missing(result: ModeResult) -> bool:
+    """Whether the mode failed because what carries it is not on that machine: the error then names the remedy."""
+    name = result.mode.partition("@")[0].partition(":")[0]
+    remedy = MODES.entry(name).facts.get("remedy") if name in MODES else None
+    return remedy is not None and f"{remedy} builds it" in (result.error or "")
+
+
+def _told(record: Comparison, result: ModeResult) -> str:
+    assert result.step_s is not None
+    assert result.seconds_per_sample is not None
+    low, high = result.step_s.ci95
+    parts = [
+        f"step {format_seconds(result.step_s.median)} [{format_seconds(low)}, {format_seconds(high)}] ({result.label})",
+        f"{format_seconds(result.seconds_per_sample.median)} a sample",
+    ]
+    if result.ratio is not None:
+        parts.append(f"ratio to {record.reference} {ratio_cell(result)}: {verdict(record, result)}")
+    if result.predicted_step_s is not None:
+        error = f", error {signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
+        parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
+    return "; ".join(parts)
+
+
+def _profile(record: Profile) -> Iterator[Case]:
+    group = f"{record.workload.title} on {record.fabric.spec} ({record.fabric.label})"
+    if record.step is None:
+        yield Case(group, "profile", status="error", message=record.error or "no step was measured")
+        return
+    low, high = record.step.step_ci95
+    span = f"[{format_seconds(low)}, {format_seconds(high)}]"
+    told = f"a step without communication takes {format_seconds(record.step.step_s)} {span} ({record.fabric.label})"
+    yield Case(group, "profile", record.step.step_s, message=told)
+    for mode, plan in record.plans.items():
+        told = f"predicted step {format_seconds(plan.predicted_step_s)} (simulated)"
+        yield Case(group, f"plan of {mode}", plan.predicted_step_s, message=told)
+
+
+def _scaling(record: Scaling) -> Iterator[Case]:
+    group = f"{record.workload.title} by {record.topology} (simulated)"
+    for point in record.points:
+        told = f"step {format_seconds(point.step_s)}, efficiency {format_percent(point.efficiency)} (simulated)"
+        yield Case(group, f"{point.mode} on {point.workers} workers", point.step_s, message=told)
+
+
+def _validation(record: Validation) -> Iterator[Case]:
+    for goal in record.goals:
+        yield Case("goals", goal.claim, status="passed" if goal.held else "failed", message=goal.found)
+    for cell in record.cells:
+        group = f"{name_of(cell)} ({cell.fabric.label})"
+        if cell.error is not None:
+            yield Case(group, "the cell", status="error", message=cell.error)
+        for point in cell.points:
+            took = point.measured_step_s
+            told = (
+                f"step {format_seconds(took.median)} [{format_seconds(took.ci95[0])}, {format_seconds(took.ci95[1])}] "
+                f"({cell.fabric.label}), predicted {format_seconds(point.predicted_step_s)} (simulated): "
+                f"{signed_percent(point.error)}"
+            )
+            yield Case(group, point.mode, took.median, message=told)
+
+
+def _convergence(record: Convergence) -> Iterator[Case]:
+    group = f"{record.workload.title} on {record.fabric.spec} ({record.label})"
+    for mode in record.modes.values():
+        if mode.status == "failed" or mode.accuracy is None:
+            yield Case(group, mode.mode, None, "error", f"{mode.mode} FAILED: {mode.error or 'no reason was recorded'}")
+            continue
+        told = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {mode.verdict or 'not judged'}"
+        yield Case(group, mode.mode, mode.step_s, message=told)
+
+
+def _tuned(record: Tuned) -> Iterator[Case]:
+    group = f"{record.workload.title} on {record.fabric.spec} ({record.label})"
+    for mode, ratio in {record.reference: None, **record.tried}.items():
+        chosen = ": chosen" if mode == record.schedule else ""
+        if ratio is None:
+            yield Case(group, mode, message=f"the reference{chosen}")
+            continue
+        low, high = ratio.ci95
+        told = f"{ratio.value:.3f} [{low:.3f}, {high:.3f}] of {record.reference}'s time per sample ({record.label})"
+        yield Case(group, mode, message=f"{told}: {ratio.verdict}{chosen}")

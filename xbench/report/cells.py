@@ -1,0 +1,52 @@
+"""What stands in the cells of tables, in every format: verdict, ratio, parity, percentages. Plain text."""
+
+from __future__ import annotations
+
+from xbench.records import RANKS, Comparison, ModeResult
+from xbench.report.answer import controls, partial, trusted
+from xbench.units import format_percent
+
+
+def verdict(record: Comparison, result: ModeResult) -> str:
+    """The verdict in one word: colour only repeats it."""
+    if result.status == "failed" or (result.parity is not None and not result.parity.ok):
+        return "FAILED"
+    if result.mode == record.reference:
+        return "reference"
+    if result.mode in partial(record):
+        return "partial"
+    if result.mode in controls(record):
+        return "control"
+    return result.ratio.verdict if result.ratio is not None else "not measured" if not trusted(result) else "no ratio"
+
+
+def ratio_cell(result: ModeResult) -> str:
+    """'0.891 [0.872, 0.910]'; the reference's own is 1 without an interval."""
+    if not trusted(result) or result.ratio is None:
+        return "–"
+    if result.ratio.verdict == "reference":
+        return f"{result.ratio.value:.3f}"
+    low, high = result.ratio.ci95
+    return f"{result.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def parity_cell(result: ModeResult) -> str:
+    """'yes', with the difference from DDP where it is not nothing; 'NO'; '–' where the gate does not apply."""
+    parity = result.parity
+    if parity is None:
+        return "–"
+    if not parity.ok:
+        return "NO"
+    if parity.reference == RANKS:
+        return "no (ranks agree)"
+    return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"
+
+
+def whole_percent(share: float | None) -> str:
+    """'12 %' from 0.123; '–' for None."""
+    return format_percent(share, 0)
+
+
+def signed_percent(share: float | None) -> str:
+    """'+12.3 %' from 0.123; '–' for None."""
+    return "–" if share is None else f"{100 * share:+.1f} %"

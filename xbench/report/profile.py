@@ -1,0 +1,167 @@
+"""A profile in the terminal: the step, its layers, what communication costs, and the plans that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xbench.records import Label, Layer, Plan, Profile, StepTimes
+from xbench.report import lines
+from xbench.report.answer import is_control
+from xbench.report.cells import signed_percent, whole_percent
+from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, spare_columns, titled_table
+from xbench.report.frame import bottom, top
+from xbench.report.gpu import render_gpu
+from xbench.units import format_bytes, format_count, format_percent, format_seconds
+
+TOP_LAYERS = 10
+OVERHEAD_GOAL = 0.02
+PLAN_HEADINGS = ("mode", "buckets", "step", "exposed", "gap", "largest")
+COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
+
+
+def render_profile(record: Profile, console: Console, all_layers: bool = False) -> None:
+    """The step, its layers in gradient-ready order, the cost of communication, and the plans that follow."""
+    top(record, console)
+    say(console, lines.workload_line(record.workload), "bold")
+    console.print()
+    if record.step is not None:
+        for sentence in _step_lines(record.step, record.fabric.label):
+            say(console, sentence)
+        console.print()
+    if record.layers:
+        shown = _top_layers(record.layers, all_layers)
+        if console.width < NARROW_COLUMNS:
+            for number, layer in shown:
+                _stacked_layer(number, layer, console)
+        else:
+            console.print(_layer_table(shown))
+        if len(shown) < len(record.layers):
+            rest = sum(layer.share for layer in record.layers) - sum(layer.share for _, layer in shown)
+            hidden = len(record.layers) - len(shown)
+            say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
+        console.print()
+    if record.plans:
+        console.print(_plan_table(list(record.plans.values()), console))
+        say(console, lines.PLAN_COLUMNS, "dim")
+        for plan in record.plans.values():
+            if plan.note:
+                say(console, f"{plan.mode}: {plan.note}")
+        console.print()
+    if record.cost_model is not None and record.cost_model.points:
+        console.print(_cost_table(record, console))
+        say(console, lines.COST_COLUMNS, "dim")
+        say(console, lines.waits_line(record.cost_model))
+    render_gpu(record, console)
+    console.print()
+    if record.bounds is not None:
+        fact(console, "bounds", lines.bounds_line(record.bounds))
+    bottom(record, console)
+
+
+def _step_lines(step: StepTimes, label: Label) -> list[str]:
+    """The step and its parts, beside the bare loop, and what the instruments cost."""
+    low, high = step.step_ci95
+    bare_low, bare_high = step.uninstrumented_ci95
+    overhead = (
+        f"Instruments cost {signed_percent(step.overhead_ratio)} "
+        f"[{signed_percent(step.overhead_ci95[0])}, {signed_percent(step.overhead_ci95[1])}]"
+    )
+    if step.overhead_ratio > OVERHEAD_GOAL:
+        overhead += f": more than the goal of {whole_percent(OVERHEAD_GOAL)}, so read the parts as shares"
+    return [
+        f"A step takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: forward "
+        f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
+        f"{format_seconds(step.optimizer_s)} ({label}, without communication).",
+        f"Uninstrumented it takes {format_seconds(step.uninstrumented_step_s)} "
+        f"[{format_seconds(bare_low)}, {format_seconds(bare_high)}]. {overhead}.",
+        f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
+    ]
+
+
+def _top_layers(layers: Sequence[Layer], all_layers: bool) -> list[tuple[int, Layer]]:
+    """(Place in ready order, layer) of the layers to show, in ready order; 1 is nearest the loss."""
+    numbered = list(enumerate(layers, start=1))
+    if all_layers or len(layers) <= TOP_LAYERS:
+        return numbered
+    largest = sorted(numbered, key=lambda pair: -pair[1].share)[:TOP_LAYERS]
+    return sorted(largest, key=lambda pair: pair[0])
+
+
+def _layer_table(shown: Iterable[tuple[int, Layer]]) -> Table:
+    table = titled_table("Layers in gradient-ready order",
+                   ("#", "right"), ("layer", "left"), ("kind", "left"), ("parameters", "right"), ("gradient", "right"),
+                   ("forward", "right"), ("backward", "right"), ("ready", "right"), ("share", "right"))  # fmt: skip
+    for number, layer in shown:
+        table.add_row(
+            str(number),
+            Text(layer.name),
+            Text(layer.kind),
+            format_count(layer.parameters),
+            format_bytes(layer.grad_bytes),
+            format_seconds(layer.forward_s),
+            format_seconds(layer.backward_s),
+            format_seconds(layer.ready_s),
+            format_percent(layer.share),
+        )
+    return table
+
+
+def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
+    console.print(Text.assemble(f"{number} ", (layer.name, "bold"), f" {layer.kind} {format_percent(layer.share)}"))
+    indented(console, f"{format_count(layer.parameters)} parameters, {format_bytes(layer.grad_bytes)} of gradients")
+    indented(console, f"forward {format_seconds(layer.forward_s)}, backward {format_seconds(layer.backward_s)}, "
+                       f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
+
+
+def _cost_table(record: Profile, console: Console) -> Table:
+    """The measured points of the cost model; the wait for late ranks is not part of the transfer."""
+    model = record.cost_model
+    assert model is not None  # render_profile asked
+    rows = []
+    for point in model.points:
+        fitted_s = model.alpha_s + model.beta_s_per_byte * point.nbytes
+        rows.append([
+            format_bytes(point.nbytes),
+            format_seconds(point.transfer_s),
+            f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
+            format_seconds(point.wait_s),
+            signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
+            str(point.repetitions),
+        ])  # fmt: skip
+    title = f"Cost of one {model.collective} ({record.fabric.label})"
+    return _fitting(console, title, COST_HEADINGS, rows, ("times", "wait", "95 % CI"))
+
+
+def _plan_table(plans: Sequence[Plan], console: Console) -> Table:
+    """What each schedule would do with this profile; the gap is to the best schedule here, which no control is."""
+    best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
+    rows = []
+    for plan in plans:
+        behind = best_s > 0 and not is_control(plan.mode)
+        rows.append([
+            plan.mode,
+            str(len(plan.buckets)),
+            format_seconds(plan.predicted_step_s),
+            format_seconds(plan.predicted_exposed_s),
+            signed_percent(plan.predicted_step_s / best_s - 1 if behind else None),
+            format_bytes(max(plan.bucket_bytes, default=0)),
+        ])  # fmt: skip
+    return _fitting(console, "Plans and their predicted steps (simulated)", PLAN_HEADINGS, rows, ("largest", "exposed"))
+
+
+def _fitting(
+    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
+) -> Table:
+    """A table of these rows, without as many dispensable columns, in their order, as the terminal has no room for."""
+    for count in range(len(dispensable) + 1):
+        kept = [at for at, heading in enumerate(headings) if heading not in dispensable[:count]]
+        table = titled_table(title, *((headings[at], "left" if headings[at] == "mode" else "right") for at in kept))
+        for row in rows:
+            table.add_row(*(Text(row[at]) for at in kept))
+        if spare_columns(console, table) >= 0:
+            break
+    return table
