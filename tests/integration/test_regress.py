@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ import pytest
 from typed_commands import command, ran
 
 from xbench.records import Regression, load
+from xbench.runtime.regress.protocol import Answer
 from xbench.runtime.regress.trees import PREFIX
 
 pytestmark = pytest.mark.integration
@@ -27,7 +29,7 @@ plan_from = "measured.json"
 [[regress.check]]
 name = "timed"
 workload = "transformer-tiny:batch-size=1,seq-len=16"
-modes = ["ddp"]
+modes = ["ddp", "wfbp"]
 metrics = ["step_time", "collectives"]
 """
 OTHER_PLAN = """
@@ -112,10 +114,31 @@ def test_an_unchanged_tree_is_launched_by_turns_and_passes(repository: Path) -> 
     assert record.failures == []
     (pair,) = record.pairs
     assert pair.first == "base"
-    for (one,) in (pair.base, pair.head):
-        assert (one.metric, one.label, one.unit) == ("step_time", "real", "s")
-        assert len(one.samples) >= 6
-        assert min(one.samples) > 0
-    verdicts = {case.metric: case.verdict for case in record.cases}
-    assert verdicts == {"step_time": "inconclusive", "collectives": "equivalent"}  # one pair can show nothing
+    for side in (pair.base, pair.head):
+        assert [(one.mode, one.metric, one.label) for one in side] == [
+            (mode, "step_time", "real") for mode in ("ddp", "wfbp")
+        ]
+        assert all(len(one.samples) >= 6 and min(one.samples) > 0 for one in side)
+    assert {case.verdict for case in record.cases if case.wall_clock} == {"inconclusive"}  # one pair can show nothing
+    counted = {case.mode: (case.verdict, case.head) for case in record.cases if case.metric == "collectives"}
+    tensors = record.head.workloads["timed"].tensors
+    assert counted == {"ddp": ("equivalent", 1), "wfbp": ("equivalent", tensors)}
     assert bases() == []
+
+
+def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None:
+    order = {"kind": "look", "workload": "transformer-tiny:batch-size=1,seq-len=16", "modes": ["ddp", "wfbp"],
+             "fabric": "emulated:workers=8,rate=10gbit", "held": True}  # fmt: skip
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    done = ran(command("regress", "launch", "order.json", "answer.json"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = Answer.model_validate_json((tmp_path / "answer.json").read_text())
+    assert (answer.error, answer.failed, answer.label) == (None, {}, "emulated")
+    assert answer.workload is not None
+    assert {mode: seen.collectives for mode, seen in answer.counted.items()} == {
+        "ddp": 1, "wfbp": answer.workload.tensors
+    }  # fmt: skip
+    for seen in answer.counted.values():
+        assert seen.wire_bytes == pytest.approx(answer.workload.grad_bytes, rel=0.01)
+        assert seen.peak_bytes is not None
+        assert seen.peak_bytes > 3 * answer.workload.grad_bytes  # parameters, gradients, momentum

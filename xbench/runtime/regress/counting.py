@@ -1,7 +1,8 @@
 """What a training step really does: collectives as torch dispatches them, and memory as its allocator hands it out.
 
 Every collective, of our engine, of a schedule's own group and of DDP's C++ reducer, goes through torch's dispatcher as
-an operator of `c10d`, and torch's profiler sees them all. Nothing is timed here: the profiler would slow the step.
+an operator of `c10d`, and torch's profiler sees them all. An emulated link takes them before that, and is overheard.
+Nothing is timed here: the profiler would slow the step.
 
 The most memory that a step holds is, on a GPU, `torch.cuda.max_memory_allocated`. On a CPU torch keeps no count, but
 its profiler sees every allocation, so that it is the highest sum of them since before the model was built. Memory that
@@ -17,6 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
+
+from xbench.emulation.group import EmulatedGroup
 
 BACKENDS = ("gloo", "nccl")
 BYTES = {
@@ -46,8 +49,19 @@ class Counter:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._on_device: dict[str, int] = {}
+        self._heard: dict[str, list[int]] | None = None
+        self._window: str | None = None
         self._profile: Any = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
         self._profile.__enter__()  # type: ignore[no-untyped-call]
+
+    def overhear(self, group: EmulatedGroup) -> None:
+        """Count what this emulated group is given, in place of what reaches the ranks that really run."""
+        self._heard = {}
+        group.overhear(self._hear)
+
+    def _hear(self, nbytes: int) -> None:
+        if self._heard is not None and self._window is not None:
+            self._heard.setdefault(self._window, []).append(nbytes)
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:
@@ -55,8 +69,10 @@ class Counter:
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(self._device)
+        self._window = name
         with record_function(_WINDOW + name):
             yield
+        self._window = None
         if on_gpu:
             self._on_device[name] = torch.cuda.max_memory_allocated(self._device)
 
@@ -70,7 +86,15 @@ class Counter:
             if event.name().startswith(_WINDOW)
         }
         peaks = self._on_device if self._device.type == "cuda" else _peaks(events, spans)
-        return {name: Seen(*_handed_over(events, *span), peaks.get(name)) for name, span in spans.items()}
+        heard = self._heard
+        return {
+            name: Seen(*(_handed_over(events, *span) if heard is None else _sums(heard.get(name, []))), peaks.get(name))
+            for name, span in spans.items()
+        }
+
+
+def _sums(heard: Sequence[int]) -> tuple[int, int]:
+    return len(heard), sum(heard)
 
 
 def _handed_over(events: Sequence[Any], begin_ns: int, end_ns: int) -> tuple[int, int]:

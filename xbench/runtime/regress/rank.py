@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from xbench.compiled import cut_by_ddp
+from xbench.emulation.group import EmulatedGroup
 from xbench.planning.plans import DDP_REDUCER
 from xbench.runtime.job_plans import complete
 from xbench.runtime.measure import gathered
@@ -56,9 +57,13 @@ class LaunchRank(Rank):
     def count(self, counter: Counter) -> None:
         """What a step of each mode hands to collectives, and what it holds: over a cycle of steps."""
         cycles = {}
+        if isinstance(self.group, EmulatedGroup):
+            counter.overhear(self.group)
         for name in self.program.counted:
             mode = self.program.mode(name)
-            if not self.refuses(mode):
+            if mode.carrier == "horovod":
+                self.journal.write("failed", mode=name, message="Horovod's own collectives cannot be counted")
+            elif not self.refuses(mode):
                 cycles[name] = self._count(counter, mode)
         found = counter.read()
         for name, cycle in cycles.items():
