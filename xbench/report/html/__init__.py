@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.errors import UsageError
-from xbench.records import AnyRecord, Comparison, Convergence, Profile, Scaling, Validation
+from xbench.records import AnyRecord, Comparison, Convergence, Profile, Scaling, Tuned, Validation
 from xbench.report.html.assemble import assemble
 from xbench.report.html.parts import Page
 
@@ -57,6 +57,8 @@ def _of_one(record: AnyRecord) -> Page:
         from xbench.report.html.convergence import convergence_page
 
         return convergence_page(record)
-    from xbench.report.html.tuned import tuned_page
+    if isinstance(record, Tuned):
+        from xbench.report.html.tuned import tuned_page
 
-    return tuned_page(record)
+        return tuned_page(record)
+    raise UsageError(f"a {record.kind} has no HTML page yet", hint="--markdown has it")
