@@ -3,6 +3,7 @@
 # make lint      the first three of those
 # make horovod   build Horovod against this torch, for its mode and --backend horovod (5 minutes, then kept in ~/.cache)
 # make gpu       everything that only a GPU can say, in ten minutes, into results/gpu (installs nothing)
+# make docs      the pages of docs/ as a site into site/: open site/index.html, no server needed (installs the test tools)
 # make clean     remove .venv and caches; results stay
 #
 # PYTHON=python3.12 make ... picks the interpreter. The stamps lie inside .venv, so a removed .venv is made again, and a
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet 
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
-.PHONY: compare test lint gpu horovod clean
+.PHONY: compare test lint gpu horovod docs clean
 
 compare: $(VENV)/.installed
 	@$(BIN)/xbench compare --modes $(MODES)
@@ -33,6 +34,9 @@ gpu:
 # Needs g++ and make, and nvcc where Horovod is to average on GPUs; pip gets the rest.
 horovod: | $(VENV)/.installed
 	@$(BIN)/python -m xbench.horovod.build
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/make_site.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -70,5 +74,5 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find xbench tests -name __pycache__ -type d -prune -exec rm -rf {} +

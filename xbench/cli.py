@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "xbench.commands.converge",
         "Train on real data under every schedule, and compare loss and accuracy.",
     ),
+    "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),

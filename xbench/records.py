@@ -2,12 +2,12 @@
 
 | schema_version | meaning |
 | --- | --- |
-| 1 | the first: profiles and comparisons; later scalings, validations, tuned files, convergences, optional fields |
+| 1 | the first: profiles and comparisons; later other kinds and optional fields |
 
 The parts that all kinds share are in `record_parts` and `measured_parts`, the kinds that derive from others in
-`scaling_record`, `validation_record`, `tuned_record` and `convergence_record`; this module exports them all. `load`
-reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence. `save` writes
-atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
+`scaling_record`, `validation_record`, `tuned_record`, `convergence_record` and `regression_record`; this module exports
+them all. `load` reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence.
+`save` writes atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -54,6 +54,26 @@ from xbench.record_parts import (
     Verdict,
     WorkloadRecord,
 )
+from xbench.regression_record import (
+    Baseline,
+    Case,
+    Check,
+    Failure,
+    Found,
+    Judged,
+    LaunchPair,
+    Measurement,
+    MetricName,
+    MetricUnit,
+    Noise,
+    NoiseFloor,
+    Regression,
+    RegressionVerdict,
+    Side,
+    SideName,
+    Suite,
+    Threshold,
+)
 from xbench.scaling_record import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
 from xbench.spec import RunSpec
 from xbench.tuned_record import Tuned
@@ -71,8 +91,11 @@ __all__ = [
     "SCHEMA_VERSION",
     "AnyRecord",
     "AutoAgainst",
+    "Baseline",
     "Bounds",
     "CalibrationPoint",
+    "Case",
+    "Check",
     "Comparison",
     "Contention",
     "ContentionPoint",
@@ -89,15 +112,24 @@ __all__ = [
     "ErrorSummary",
     "Estimate",
     "FabricRecord",
+    "Failure",
+    "Found",
     "Goal",
     "GpuUse",
     "Interval",
     "Job",
+    "Judged",
     "Label",
+    "LaunchPair",
     "Layer",
     "LinkTerms",
     "MeanOf",
+    "Measurement",
+    "MetricName",
+    "MetricUnit",
     "ModeResult",
+    "Noise",
+    "NoiseFloor",
     "Parity",
     "Part",
     "Parts",
@@ -106,14 +138,20 @@ __all__ = [
     "Ratio",
     "Record",
     "RecordBase",
+    "Regression",
+    "RegressionVerdict",
     "Sample",
     "Scaling",
     "ScalingPoint",
     "ScalingSource",
+    "Side",
+    "SideName",
     "Slice",
     "Stall",
     "StepTimes",
+    "Suite",
     "Tensor",
+    "Threshold",
     "Timeline",
     "Training",
     "Tuned",
@@ -250,7 +288,7 @@ class Comparison(RecordBase):
     gpu_missing: str | None = Field(default=None, description=GPU_MISSING)
 
 
-AnyRecord = Profile | Comparison | Scaling | Validation | Tuned | Convergence
+AnyRecord = Profile | Comparison | Scaling | Validation | Tuned | Convergence | Baseline | Noise | Regression
 """Every kind of record that `load` reads and `report` shows."""
 
 Record = Annotated[AnyRecord, Field(discriminator="kind")]

@@ -11,7 +11,7 @@ to the group underneath and takes what it takes: no schedule needs it in a step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -136,6 +136,18 @@ class EmulatedGroup(dist.ProcessGroup):
         self._send = send
         self.workers = workers
         self._under = under
+
+    def overhear(self, hear: Callable[[int], None]) -> None:
+        """Tell `hear` the bytes of every collective from now on, when it is launched."""
+        send = self._send
+
+        def overheard(
+            tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
+        ) -> dist.Work:
+            hear(bytes_of(tensors) if nbytes is None else nbytes)
+            return send(tensors, inner, share, nbytes)
+
+        self._send = overheard
 
     def size(self) -> int:
         """Ranks that really run."""

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 
 from xbench.records import (
     AnyRecord,
+    Baseline,
     Comparison,
     Convergence,
     ModeResult,
+    Noise,
     Profile,
+    Regression,
     Scaling,
     Tuned,
     Validation,
@@ -23,6 +26,8 @@ from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.cells import ratio_cell, signed_percent, verdict
 from xbench.report.junit import Case, Status, junit_xml
+from xbench.report.regression_junit import regression_cases, stored_cases
+from xbench.report.regression_lines import sides
 from xbench.schedules import MODES
 from xbench.stats.validation import name_of
 from xbench.units import format_percent, format_seconds
@@ -33,7 +38,11 @@ THE_RUN = "the whole run"
 def render(record: AnyRecord) -> str:
     """JUnit XML of any kind of record."""
     properties = {"command": record.command, "created": record.created, "kind": record.kind}
-    if not isinstance(record, (Scaling, Tuned)):
+    if isinstance(record, Regression):
+        properties |= dict(sides(record))
+    elif isinstance(record, (Baseline, Noise)):
+        properties["machine"] = lines.environment_line(record.side.environment)
+    elif not isinstance(record, (Scaling, Tuned)):
         properties["machine"] = lines.environment_line(record.environment)
     return junit_xml(cases(record), suite=f"xbench {record.kind}", properties=properties)
 
@@ -50,6 +59,10 @@ def cases(record: AnyRecord) -> list[Case]:
         found = list(_validation(record))
     elif isinstance(record, Convergence):
         found = list(_convergence(record))
+    elif isinstance(record, Regression):
+        found = regression_cases(record)
+    elif isinstance(record, (Baseline, Noise)):
+        found = stored_cases(record)
     else:
         found = list(_tuned(record))
     if not record.complete:

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.records import AnyRecord, Comparison, Convergence, Layer, ModeResult, Profile, Scaling, Tuned, Validation
+from xbench.records import (
+    AnyRecord,
+    Baseline,
+    Comparison,
+    Convergence,
+    Layer,
+    ModeResult,
+    Noise,
+    Profile,
+    Regression,
+    Scaling,
+    Tuned,
+    Validation,
+)
 from xbench.report import lines
 from xbench.report.answer import answer, trusted
 from xbench.report.cells import ratio_cell, signed_percent, verdict
 from xbench.report.convergence import verdicts
 from xbench.report.markdown_parts import code, details, facts, fenced, plain, table
+from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
 from xbench.report.tuned import kept_sentence
 from xbench.report.validation import markdown as validation_tables
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
@@ -24,6 +38,12 @@ VISIBLE_WARNINGS = 3
 
 def render(record: AnyRecord) -> str:
     """Markdown of any kind of record, ending in a line end."""
+    if isinstance(record, Regression):
+        return regression_markdown(record)
+    if isinstance(record, Baseline):
+        return baseline_markdown(record)
+    if isinstance(record, Noise):
+        return noise_markdown(record)
     if isinstance(record, Comparison):
         parts = _comparison(record)
     elif isinstance(record, Profile):

@@ -11,6 +11,9 @@ several records can be laid on top of each other. What a kind of record has, its
 | validation | `points` |
 | convergence | `steps`, `epochs`, `modes` |
 | tuned | `tried` |
+| regression | `cases`, `launches` (one row a case, side and pair) |
+| baseline | `launches` |
+| noise | `floors`, `launches` |
 """
 
 from __future__ import annotations
@@ -20,18 +23,22 @@ from typing import Any
 
 from xbench.records import (
     AnyRecord,
+    Baseline,
     Comparison,
     Convergence,
     Job,
     Layer,
     ModeResult,
+    Noise,
     Profile,
+    Regression,
     Scaling,
     Tuned,
     Validation,
 )
 from xbench.report.answer import trusted
 from xbench.report.cells import verdict
+from xbench.report.regression_tables import regression_tables
 
 Row = dict[str, Any]
 Table = list[Row]
@@ -49,6 +56,8 @@ def tables(record: AnyRecord) -> dict[str, Table]:
         return {"points": list(_validation(record))}
     if isinstance(record, Convergence):
         return _convergence(record)
+    if isinstance(record, (Regression, Baseline, Noise)):
+        return regression_tables(record)
     return {"tried": list(_tuned(record))}
 
 

@@ -11,11 +11,22 @@ import io
 
 from rich.console import Console
 
-from xbench.records import AnyRecord, Comparison, Convergence, Scaling, Tuned, Validation
+from xbench.records import (
+    AnyRecord,
+    Baseline,
+    Comparison,
+    Convergence,
+    Noise,
+    Regression,
+    Scaling,
+    Tuned,
+    Validation,
+)
 from xbench.report.comparison import render_comparison
 from xbench.report.convergence import render_convergence
 from xbench.report.drawing import OFF_TTY_COLUMNS, make_console
 from xbench.report.profile import render_profile
+from xbench.report.regression import render_baseline, render_noise, render_regression
 from xbench.report.scaling import render_scaling
 from xbench.report.tuned import render_tuned
 from xbench.report.validation import render_validation
@@ -35,6 +46,12 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_convergence(record, console)
     elif isinstance(record, Tuned):
         render_tuned(record, console)
+    elif isinstance(record, Regression):
+        render_regression(record, console)
+    elif isinstance(record, Baseline):
+        render_baseline(record, console)
+    elif isinstance(record, Noise):
+        render_noise(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 

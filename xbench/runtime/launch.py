@@ -63,6 +63,10 @@ class Outcome:
     logs: list[Path] = field(default_factory=list)
 
 
+Agent = Callable[[Fabric, HostSlot, int, int, str, Path, Path], list[str]]
+"""From fabric, host, job, port, module, argument and directory to the argv of what starts a job's ranks on the host."""
+
+
 def launch(
     fabric: Fabric,
     jobs: int,
@@ -73,12 +77,13 @@ def launch(
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand] = (),
+    agent: Agent | None = None,
 ) -> Outcome:
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
     `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
     `silence_s` is how long all ranks together may say nothing before the launch counts as hung. Call it from the
-    thread that will live longest: the kernel ties the ranks' lives to the calling thread.
+    thread that will live longest: the kernel ties the ranks' lives to the calling thread. `agent` None: torchrun's.
 
     Raises Interrupted on Ctrl-C (SIGTERM and SIGHUP too, inside `open_fabric`), SpecError for a fabric whose ranks are
     started by others, OSError when a process or file cannot be made, and whatever `on_event` raises; in every case
@@ -90,7 +95,9 @@ def launch(
     monitor: Monitor | None = None
     verdict: Verdict | None = None
     try:
-        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries)
+        monitor = _start(
+            groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries, agent or agent_command
+        )
         while (verdict := _poll(groups, monitor)) is None:
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -113,6 +120,7 @@ def _start(
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand],
+    agent: Agent,
 ) -> Monitor:
     """Start auxiliary processes, then agents; return who watches them."""
     watched: list[AuxiliaryWatch] = []
@@ -126,7 +134,7 @@ def _start(
     for job, port in enumerate(fabric.free_ports(jobs)):
         for slot in fabric.hosts:
             env = rank_env(slot, jobs=jobs)
-            argv = agent_command(fabric, slot, job, port, module, argument, directory)
+            argv = agent(fabric, slot, job, port, module, argument, directory)
             log = directory / f"job{job}-host{slot.index}.log"
             started = groups.start("agent", slot.index, job, slot.prefix, argv, env, log)
             agents.append(AgentWatch(slot.index, _log_reader(started), job))
@@ -151,6 +159,17 @@ def agent_command(
         *("--log-dir", str(directory / "torchrun")),
         # Each rank gets a guard of its own, since a rank would otherwise outlive a killed agent.
         *("--no-python", *GUARD, "any"),
+        *(sys.executable, "-m", module, str(argument), "--job", str(job), "--directory", str(directory)),
+    ]
+
+
+def plain_agent_command(
+    fabric: Fabric, slot: HostSlot, job: int, port: int, module: str, argument: Path, directory: Path
+) -> list[str]:
+    """The same of the agent that imports no torch: for launches that are to be short."""
+    return [
+        *(sys.executable, "-I", "-S", str(Path(__file__).with_name("plain_agent.py"))),
+        *(str(len(fabric.hosts)), str(fabric.spec.ranks), str(slot.index), fabric.hosts[0].address, str(port)),
         *(sys.executable, "-m", module, str(argument), "--job", str(job), "--directory", str(directory)),
     ]
 

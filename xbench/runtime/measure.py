@@ -25,8 +25,8 @@ import torch.distributed as dist
 
 from xbench.compiled import plain_name
 from xbench.errors import UsageError
-from xbench.planning import StepModel, bounds
-from xbench.planning.contention import Contention, queue_s_per_byte
+from xbench.planning import StepModel
+from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
@@ -35,7 +35,8 @@ from xbench.profilers.contention import measure_contention, summarise_contention
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, summarise
 from xbench.records import Contention as ContentionRecord
-from xbench.records import CostModel, Layer, Plan, StepTimes
+from xbench.records import CostModel, Layer, StepTimes
+from xbench.runtime.job_plans import complete, job_plan, with_missing
 from xbench.runtime.program import JobPlan
 from xbench.runtime.stalls import measure_stalls
 from xbench.runtime.trial import try_candidates
@@ -55,9 +56,6 @@ SAME_SPEED = 0.02
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
 FEWEST_UNDER_LOAD = 2
-UNPLANNED = {"horovod": "ddp"}
-"""What decides on its buckets while it runs has no plan; for how long its steps may take, this mode's will do."""
-
 UNDER_LOAD_S = 60.0
 """Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
 
@@ -228,53 +226,6 @@ def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer
         )
         for layer in layers
     ]
-
-
-def job_plan(
-    planner: Planner, plans: Mapping[str, Plan], compute_s: float, contention: ContentionRecord | None
-) -> tuple[JobPlan, dict[str, Any]]:
-    """What the blocks need to know of these plans, and the journal's event. Every rank makes the same."""
-    step, cost = planner.step, planner.cost
-    curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
-    pace = queue_s_per_byte(contention)
-    lower = bounds(step.gradients, curve, compute_s=compute_s, queue_s_per_byte=pace, **step.parts)
-    plans = {**plans, **{name: plans[other] for name, other in UNPLANNED.items() if other in plans}}
-    event = {
-        "cost_model": cost.model_dump() if cost is not None else None,
-        "contention": contention.model_dump() if contention is not None else None,
-        "plans": {name: p.model_dump() for name, p in plans.items() if name not in UNPLANNED},
-        "bounds": lower.model_dump(),
-    }
-    plan = JobPlan(
-        buckets={name: None if name in ("ddp", "compute", *UNPLANNED) else p.buckets for name, p in plans.items()},
-        step_s={name: p.predicted_step_s for name, p in plans.items()},
-        exposed_s={name: p.predicted_exposed_s for name, p in plans.items()},
-        link_s={name: float(sum(curve(float(nbytes)) for nbytes in p.bucket_bytes)) for name, p in plans.items()},
-        compute_s=compute_s,
-        parts={name: p.parts for name, p in plans.items() if p.parts is not None},
-        carriers={name: p.carrier for name, p in plans.items() if p.carrier is not None},
-    )
-    return plan, event
-
-
-def with_missing(buckets: list[list[str]], missing: Sequence[str]) -> list[list[str]]:
-    """The buckets, and one at the end for each parameter that got no gradient while profiling.
-
-    It may get one later, on some ranks or all, and every trainable parameter must be in exactly one bucket.
-    """
-    return [*buckets, *([name] for name in missing)]
-
-
-def complete(plan: JobPlan, missing: Mapping[str, int]) -> JobPlan:
-    """Each plan with the parameters (name: bytes) that got no gradient while profiling, see `with_missing`.
-
-    The parts of their buckets go after all others: whatever is planned is needed more often.
-    """
-    if not missing:
-        return plan
-    buckets = {name: with_missing(b, list(missing)) if b is not None else None for name, b in plan.buckets.items()}
-    parts = {name: p.followed_by(list(missing.values())) for name, p in plan.parts.items()}
-    return plan.model_copy(update={"buckets": buckets, "parts": parts, "unused_parameters": True})
 
 
 def gathered(value: Any) -> list[Any]:

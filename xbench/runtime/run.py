@@ -55,7 +55,7 @@ class Result:
     """The buckets that the launches ran, by job, each with every trainable parameter; none inside given ranks."""
 
 
-def _check_output(output: Path) -> None:
+def check_output(output: Path) -> None:
     """Raise SpecError when the folder of the results cannot be written to."""
     there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
     if not there.is_dir():
@@ -70,7 +70,7 @@ def execute(request: RunRequest, console: Console) -> Result:
     if not speaks:
         console = Console(quiet=True)
     if speaks:
-        _check_output(request.output)
+        check_output(request.output)
     try:
         run, found, notes = prepare(request)
     except XbenchError as refused:

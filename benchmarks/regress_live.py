@@ -1,0 +1,113 @@
+"""Live checks of the gate: how often does it cry wolf, and how often does it see what is there?
+
+    python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--output FILE]
+
+Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: N of it as it is, where
+any regression is a false alarm, and N with every step of head slowed by each factor (`--inject step=X`: its ranks are
+kept busy for that much longer), where the regression should be found; it is promised from twice this machine's noise
+floor on (`xbench regress calibrate`). Checks of all kinds alternate, so that a change of the machine
+meets them all. The file is written after every check and a second call with it goes on where the first ended.
+
+One check takes about 2 minutes on two cores, and twice that where it suspects something: 60 checks take 3 hours.
+Real compute, real collectives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from xbench import environment
+from xbench.records import Regression, load
+
+
+def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
+    """Run one check, and keep what its verdicts rest on."""
+    words = ["regress", "check", "--base", "HEAD", "--layer", "wall", "--config", str(options.config)]
+    words += [word for name in options.check for word in ("--check", name)]
+    words += ["--inject", f"step={slow:g}"] if slow > 1 else []
+    words += ["--pairs", str(options.pairs)] if options.pairs else []
+    with tempfile.TemporaryDirectory() as folder:
+        record_file = Path(folder) / "record.json"
+        command = [sys.executable, "-m", "xbench", *words, "--output", folder, "--json", str(record_file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 3):
+            raise SystemExit(f"a check ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
+        record = load(record_file)
+    assert isinstance(record, Regression)
+    return {
+        "slow_step": slow,
+        "exit_code": done.returncode,
+        "took_s": sum(pair.took_s for pair in (*record.pairs, *record.confirmation)),
+        "cases": [case.model_dump(mode="json") for case in record.cases],
+        "pairs": _values(record.pairs),
+        "confirmation": _values(record.confirmation),
+        "warnings": record.warnings,
+        "created": record.created,
+    }
+
+
+def _values(pairs: list[Any]) -> list[dict[str, Any]]:
+    """Every launch's figures, without the steps that they are medians of."""
+    return [
+        {
+            "first": pair.first,
+            **{
+                side: {f"{one.check} {one.mode} {one.metric}": one.value for one in getattr(pair, side)}
+                for side in ("base", "head")
+            },
+        }
+        for pair in pairs
+    ]
+
+
+def summary(checks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By factor: how many checks, how many of them found a regression, and how many cases got which verdict."""
+    result: dict[str, dict[str, Any]] = {}
+    for check in checks:
+        row = result.setdefault(f"{check['slow_step']:g}", {"checks": 0, "regressed": 0, "verdicts": {}})
+        row["checks"] += 1
+        row["regressed"] += check["exit_code"] == 3
+        for case in check["cases"]:
+            row["verdicts"][case["verdict"]] = row["verdicts"].get(case["verdict"], 0) + 1
+    return result
+
+
+def main() -> int:
+    """Run, count, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checks", type=int, default=20, help="of each kind")
+    parser.add_argument("--slow", type=float, nargs="*", default=[1.10, 1.05])
+    parser.add_argument("--config", type=Path, default=Path("xbench.toml"))
+    parser.add_argument("--check", nargs="*", default=["step"], help="of the suite")
+    parser.add_argument("--pairs", type=int)
+    parser.add_argument("--output", type=Path, default=Path("results/regress-live.json"))
+    options = parser.parse_args()
+    made: list[dict[str, Any]] = json.loads(options.output.read_text())["checks"] if options.output.exists() else []
+    factors = [1.0, *options.slow]
+    for number in range(options.checks):
+        for factor in factors:
+            if sum(check["slow_step"] == factor for check in made) > number:
+                continue
+            made.append(one_check(options, factor))
+            result = {
+                "label": "real",
+                "made_by": "python benchmarks/regress_live.py " + " ".join(sys.argv[1:]),
+                "environment": environment.capture().model_dump(),
+                "found": summary(made),
+                "checks": made,
+            }
+            options.output.write_text(json.dumps(result, indent=1) + "\n")
+            verdicts = ", ".join(f"{case['check']} {case['mode']} {case['verdict']}" for case in made[-1]["cases"])
+            print(f"check {number + 1} of {options.checks}, step x{factor:g}: {verdicts}", flush=True)
+    print(f"{json.dumps(summary(made))}; {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

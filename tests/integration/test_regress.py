@@ -1,0 +1,145 @@
+"""The gate on real revisions of a real repository: what it finds, what it says in CI, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typed_commands import command, ran
+
+from xbench.records import Regression, load
+from xbench.runtime.regress.protocol import Answer
+from xbench.runtime.regress.trees import PREFIX
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+SUITE = """
+[[regress.check]]
+name = "planned"
+workload = "resnet18:batch-size=2,image-size=32"
+modes = ["optimal"]
+metrics = ["buckets", "planned_step"]
+plan_from = "measured.json"
+
+[[regress.check]]
+name = "timed"
+workload = "resnet18:batch-size=2,image-size=32"
+modes = ["ddp", "wfbp"]
+metrics = ["step_time", "collectives"]
+plan_from = "measured.json"
+"""
+OTHER_PLAN = """
+from xbench.planning import merge
+
+found = merge.optimal
+
+
+def optimal(*arguments):
+    first, second, *rest = found(*arguments)
+    return [[*first, *second], *rest]
+
+
+merge.optimal = optimal
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *(word for one in settings for word in ("-c", one)), *words],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One commit of a project that xbench is installed beside."""
+    shutil.copy(ROOT / "results" / "resnet18-b14-1gbit.json", tmp_path / "measured.json")
+    (tmp_path / "xbench.toml").write_text(SUITE)
+    (tmp_path / ".gitignore").write_text("/results/\n/out/\n__pycache__/\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "--quiet", "-m", "the base")
+    return tmp_path
+
+
+def bases() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+
+
+def only_regression(folder: Path) -> Regression:
+    (path,) = (folder / "results" / "runs").glob("*-regression/record.json")
+    record = load(path)
+    assert isinstance(record, Regression)
+    return record
+
+
+def test_a_changed_number_of_buckets_is_found_and_said_to_ci(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = repository / "out" / "summary.md"
+    summary.parent.mkdir()
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    (repository / "sitecustomize.py").write_text(OTHER_PLAN)  # a planner of its own, in head's tree alone, uncommitted
+    words = ["regress", "check", "--base", "HEAD", "--layer", "deterministic", "--check", "planned"]
+    done = ran(command(*words, "--junit", "out/cases.xml"), cwd=repository)
+    assert done.returncode == 3, done.stderr[-3000:]
+    record = only_regression(repository)
+    verdicts = {case.metric: (case.verdict, case.base, case.head) for case in record.cases}
+    verdict, base, head = verdicts["buckets"]
+    assert (verdict, head) == ("regressed", (base or 0) - 1)
+    assert record.complete
+    assert record.against == "revision"
+    assert record.base is not None
+    assert record.base.revision == git(repository, "rev-parse", "HEAD")
+    assert done.stderr.count("::error") == 1
+    assert summary.read_text().startswith("before\n")
+    assert "buckets" in summary.read_text()
+    cases = ElementTree.parse(repository / "out" / "cases.xml").getroot().iter("testcase")
+    assert [case.find("failure") is not None for case in cases] == [True, False]
+    assert bases() == []
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_an_unchanged_tree_is_launched_by_turns_and_passes(repository: Path) -> None:
+    done = ran(command("regress", "check", "--base", "HEAD", "--check", "timed", "--pairs", "1"), cwd=repository)
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_regression(repository)
+    assert record.complete
+    assert record.failures == []
+    (pair,) = record.pairs
+    assert pair.first == "base"
+    for side in (pair.base, pair.head):
+        assert [(one.mode, one.metric, one.label) for one in side] == [
+            (mode, "step_time", "real") for mode in ("ddp", "wfbp")
+        ]
+        assert all(len(one.samples) >= 6 and min(one.samples) > 0 for one in side)
+    assert {case.verdict for case in record.cases if case.wall_clock} == {"inconclusive"}  # one pair can show nothing
+    counted = {case.mode: (case.verdict, case.head) for case in record.cases if case.metric == "collectives"}
+    tensors = record.head.workloads["timed"].tensors
+    assert counted == {"ddp": ("equivalent", 5), "wfbp": ("equivalent", tensors)}  # DDP: 3 buckets, 2 of buffers
+    assert bases() == []
+
+
+def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None:
+    order = {"kind": "look", "workload": "transformer-tiny:batch-size=1,seq-len=16", "modes": ["ddp", "wfbp"],
+             "fabric": "emulated:workers=8,rate=10gbit"}  # fmt: skip
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    done = ran(command("regress", "launch", "order.json", "answer.json"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = Answer.model_validate_json((tmp_path / "answer.json").read_text())
+    assert (answer.error, answer.failed, answer.label) == (None, {}, "emulated")
+    assert answer.workload is not None
+    assert {mode: seen.collectives for mode, seen in answer.counted.items()} == {
+        "ddp": 1, "wfbp": answer.workload.tensors
+    }  # fmt: skip
+    for seen in answer.counted.values():
+        assert seen.wire_bytes == pytest.approx(answer.workload.grad_bytes, rel=0.01)
+        assert seen.peak_bytes is not None
+        assert seen.peak_bytes > 3 * answer.workload.grad_bytes  # parameters, gradients, momentum

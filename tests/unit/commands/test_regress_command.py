@@ -1,0 +1,132 @@
+"""`xbench regress`: what it refuses before anything is launched, and how orders are carried out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xbench import cli
+from xbench.runtime.regress import sides
+from xbench.runtime.regress.protocol import VERSION
+
+SUITE = """
+[regress]
+budget_minutes = 1
+
+[[regress.check]]
+name = "step"
+workload = "transformer-tiny"
+modes = ["ddp"]
+fabric = "local:ranks=2"
+metrics = ["step_time"]
+
+[[regress.check]]
+name = "sent"
+workload = "transformer-tiny"
+modes = ["ddp"]
+fabric = "local:ranks=2"
+metrics = ["wire_bytes"]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a suite, in which nothing may be launched."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("something was launched")
+
+    monkeypatch.setattr(sides, "run", never)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "xbench.toml").write_text(SUITE)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["check", "--config", "nowhere.toml"], "nowhere.toml"),
+        (["check", "--check", "stap"], "unknown check 'stap'\n  hint: did you mean 'step'?"),
+        (["check", "--base", "HEAD"], "is in no git repository"),
+        (["check", "--base", "HEAD", "--baseline", "x.json"], "--base and --baseline exclude each other"),
+        (["check", "--baseline", "nowhere.json"], "there is no result file 'nowhere.json'"),
+        (["check", "--layer", "clock"], "--layer: 'clock' is not one of 'deterministic', 'wall', 'both'"),
+        (["check", "--layer", "wall", "--check", "sent"], "--layer: no check of the suite has a wall metric"),
+        (["check", "--inject", "step=0.9"], "--inject: 'step=0.9' is no slow-down of the step"),
+        (["check", "--inject", "1.1"], "hint: try step=1.10"),
+        (["check", "--inject", "step=1.1", "--layer", "deterministic"], "--layer deterministic times none"),
+        (["check", "--pairs", "0"], "--pairs: 0 is not in the range 1 to 200"),
+        (["check", "--budget", "0"], "--budget"),
+        (["check", "--markdown", "/nowhere/a.md"], "--markdown: the folder of '/nowhere/a.md' does not exist"),
+        (["check", "--junit", "."], "--junit: '.' is a folder"),
+        (["check", "--json", "-", "--junit", "-"], "--json and --junit all want stdout"),
+        (["check", "--strikt"], "did you mean --strict?"),
+        (["check", "--output", "xbench.toml"], "--output"),
+        (["record", "--device", "gpu"], "--device"),
+        (["record", "--layer", "deterministic", "--check", "step"], "no check of the suite has a deterministic metric"),
+        (["calibrate", "--check", "sent"], "the suite has no wall-clock metric, so there is no noise to learn"),
+        (["calibrat"], "did you mean 'calibrate'?"),
+        (["launch"], "an order and a place for its answer are needed"),
+        (["launch", "xbench.toml", "answer.json"], "'xbench.toml' is no order of version 1"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_before_anything_is_launched(
+    words: list[str], sentence: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.main(["regress", *words])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert sentence in err
+    assert sorted(path.name for path in place.iterdir()) == ["xbench.toml"]
+
+
+def test_a_baseline_that_could_not_be_kept_is_refused_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "results").write_text("a file")
+    assert cli.main(["regress", "record", "--output", str(place / "runs")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_revision_that_is_not_there_is_refused_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    subprocess.run(["git", "init", "--quiet", str(place)], check=True)
+    assert cli.main(["regress", "check", "--base", "v9"]) == 2
+    assert "--base: there is no revision 'v9'" in capsys.readouterr().err
+
+
+def test_a_baseline_of_another_kind_of_record_is_refused_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = Path(__file__).parents[2] / "golden" / "comparison-v1.json"
+    assert cli.main(["regress", "check", "--baseline", str(other)]) == 2
+    assert "is a comparison record and no baseline" in capsys.readouterr().err
+
+
+def test_other_revisions_can_ask_which_protocol_is_spoken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["regress", "launch", "--protocol"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"protocol": VERSION}
+
+
+def test_what_an_order_cannot_do_is_in_its_answer(place: Path) -> None:
+    order = {"kind": "look", "workload": "resnet18", "modes": ["optimal"], "fabric": "local:ranks=2", "of later": 1}
+    (place / "order.json").write_text(json.dumps(order))
+    assert cli.main(["regress", "launch", "order.json", "answer.json"]) == 0
+    answer = json.loads((place / "answer.json").read_text())
+    assert answer["error"].startswith("mode 'optimal' is planned from a measured link, and the check names no record")
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"workload": "resnet19"}, "resnet19"),
+        ({"modes": ["crossover"]}, "mode 'crossover' is of two jobs, and regress times one"),
+        ({"fabric": "shapd"}, "unknown fabric 'shapd'"),
+        ({"plan_from": "nowhere.json"}, "there is no result file"),
+        ({"kind": "time"}, "an order to time carries what the look before it has resolved"),
+    ],
+)
+def test_each_in_one_sentence(changed: dict[str, object], told: str, place: Path) -> None:
+    order = {"kind": "look", "workload": "resnet18", "modes": ["ddp"], "fabric": "local:ranks=2", **changed}
+    (place / "order.json").write_text(json.dumps(order))
+    assert cli.main(["regress", "launch", "order.json", "answer.json"]) == 0
+    assert told in json.loads((place / "answer.json").read_text())["error"]

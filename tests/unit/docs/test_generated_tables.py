@@ -1,0 +1,70 @@
+"""The tables in the pages that scripts make are those that they would make now."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from xbench.cli import COMMANDS
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+def script(name: str) -> ModuleType:
+    """A script of docs/, which is no package."""
+    found = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+OPTIONS, MEASURED = script("make_options"), script("make_measured")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_options_are_those_of_the_command_line(page: Path) -> None:
+    before = page.read_text(encoding="utf-8")
+    after = OPTIONS.with_tables(before, page.name)
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        page.write_text(after, encoding="utf-8")
+    assert before == after, "python docs/make_options.py writes it again"
+
+
+def test_the_measured_schedules_are_those_of_the_records() -> None:
+    page = DOCS / "schedules.md"
+    before = page.read_text(encoding="utf-8")
+    after = MEASURED.with_tables(before)
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        page.write_text(after, encoding="utf-8")
+    assert before == after, "python docs/make_measured.py writes it again"
+
+
+def test_most_commands_have_their_options_from_the_command_line() -> None:
+    generated = [name for name in COMMANDS if f"<!-- options: xbench {name} -->" in _page(name)]
+    assert {"compare", "profile", "tune", "plan", "scale", "validate", "converge", "script"} <= set(generated)
+
+
+def test_a_table_says_what_help_says() -> None:
+    table = OPTIONS.table("compare", "compare.md")
+    assert "| `--rounds N` | Blocks of every mode a launch (1 to 1\u202f000). Default: `6`. |\n" in table
+    assert (
+        "| `--compress none\\|bf16` | What fp32 gradients travel as, in every mode. Default: `none`. [More](#half"
+        in table
+    )
+    assert "--debug" not in table
+
+
+def test_a_table_of_a_command_that_is_not_there_is_refused() -> None:
+    with pytest.raises(LookupError, match="no command xbench comprae"):
+        OPTIONS.table("comprae", "compare.md")
+
+
+def _page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")

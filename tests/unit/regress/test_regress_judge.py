@@ -1,0 +1,251 @@
+"""From raw launches to verdicts and exit codes: every verdict, and every rule that leads to it."""
+
+from __future__ import annotations
+
+import pytest
+import sample_regressions as made
+from sample_regressions import DDP, OPTIMAL, TIMED, WFBP
+from test_suite_file import suite_of
+
+from xbench.records import Case, Failure, Judged, NoiseFloor, Regression
+from xbench.regress import exit_code, floors_of, judge, pairs_for, suspected
+from xbench.regress.judge import threshold_of
+
+BUCKETS = Case("resnet18", "optimal", "buckets")
+PLANNED = Case("resnet18", "optimal", "planned_step")
+
+
+def of(record: Regression, case: Case) -> Judged:
+    return next(judged for judged in record.cases if judged.case == case)
+
+
+def with_figure(case: Case, value: float) -> Regression:
+    """A check whose head has another deterministic figure."""
+    head = made.side("this tree")
+    figures = [one.model_copy(update={"value": value}) if one.case == case else one for one in head.measurements]
+    return made.regression(head=head.model_copy(update={"measurements": figures}))
+
+
+def test_unchanged_code_passes() -> None:
+    record = made.regression()
+    assert [case.verdict for case in record.cases] == ["equivalent"] * len(made.SUITE.cases())
+    assert suspected(record) == []
+    assert exit_code(record, strict=True) == 0
+
+
+def test_cases_stand_in_the_order_of_the_suite() -> None:
+    assert [case.case for case in made.slower().cases] == made.SUITE.cases()
+
+
+def test_a_slow_down_is_suspected_then_confirmed() -> None:
+    record = made.regression({OPTIMAL: 1.1})
+    assert suspected(record) == [OPTIMAL]
+    assert of(record, OPTIMAL).verdict == "inconclusive"
+    assert "not yet confirmed" in of(record, OPTIMAL).reason
+    assert exit_code(record, strict=False) == 0
+    confirmed = judge(record.model_copy(update={"confirmation": made.pairs({OPTIMAL: 1.1})}))
+    found = of(confirmed, OPTIMAL)
+    assert (found.verdict, found.suspected) == ("regressed", True)
+    assert found.found is not None
+    assert found.found.ratio == pytest.approx(1.1, rel=0.01)
+    assert found.found.ci95 is not None
+    assert found.found.ci95[0] > 1.025
+    assert found.confirmation is not None
+    assert exit_code(confirmed, strict=False) == 3
+
+
+def test_fresh_launches_that_do_not_agree_acquit() -> None:
+    record = made.regression({OPTIMAL: 1.1}, confirmation=made.pairs({OPTIMAL: 1.0}))
+    assert of(record, OPTIMAL).verdict == "inconclusive"
+    assert "do not agree" in of(record, OPTIMAL).reason
+    assert exit_code(record, strict=False) == 0
+
+
+def test_without_confirmation_a_suspicion_is_enough() -> None:
+    record = made.regression({OPTIMAL: 1.1}, confirm=False)
+    assert of(record, OPTIMAL).verdict == "regressed"
+
+
+def test_the_confirmation_is_a_family_of_its_own() -> None:
+    record = made.regression({OPTIMAL: 1.2}, confirmation=made.pairs({OPTIMAL: 1.2}, count=7))
+    assert of(record, OPTIMAL).verdict == "regressed"
+    assert made.regression({OPTIMAL: 1.2}, count=7).cases[5].verdict == "inconclusive"
+
+
+def test_faster_is_improved() -> None:
+    record = made.regression({DDP: 0.9})
+    assert of(record, DDP).verdict == "improved"
+    assert exit_code(record, strict=True) == 0
+
+
+@pytest.mark.parametrize("ratio", [0.8, 0.97, 1.0, 1.04, 1.2])
+def test_swapping_the_sides_swaps_the_verdicts(ratio: float) -> None:
+    pairs = made.pairs(dict.fromkeys(TIMED, ratio))
+    swapped = [pair.model_copy(update={"base": pair.head, "head": pair.base}) for pair in pairs]
+    mirror = {"regressed": "improved", "improved": "regressed"}
+    one, other = (made.regression(pairs=found, confirm=False, layers=("wall",)) for found in (pairs, swapped))
+    assert [mirror.get(case.verdict, case.verdict) for case in one.cases] == [case.verdict for case in other.cases]
+    for before, after in zip(one.cases, other.cases, strict=True):
+        assert before.found is not None
+        assert after.found is not None
+        assert before.found.ratio == pytest.approx(1 / after.found.ratio)
+
+
+@pytest.mark.parametrize("count", [1, 5, 7])
+def test_too_few_pairs_say_so_and_how_many_it_takes(count: int) -> None:
+    record = made.regression({OPTIMAL: 1.5}, count=count)
+    told = of(record, OPTIMAL)
+    assert told.verdict == "inconclusive"
+    assert told.reason.endswith("cannot decide: 9 are the least for 3 cases at alpha 0.01")
+    assert exit_code(record, strict=True) == 4
+    assert pairs_for(made.SUITE) == 9
+
+
+@pytest.mark.parametrize(
+    ("case", "value", "verdict", "reason"),
+    [
+        (BUCKETS, 4.0, "regressed", "changed, and it gates exactly: record a new baseline if that was meant"),
+        (BUCKETS, 2.0, "regressed", "changed, and it gates exactly: record a new baseline if that was meant"),
+        (PLANNED, 0.403, "equivalent", "within 1 %"),
+        (PLANNED, 0.41, "regressed", "more by 2.5 %"),
+        (PLANNED, 0.39, "improved", "less by 2.5 %"),
+    ],
+)
+def test_deterministic_figures_gate_at_once(case: Case, value: float, verdict: str, reason: str) -> None:
+    record = with_figure(case, value)
+    assert (of(record, case).verdict, of(record, case).reason) == (verdict, reason)
+    assert (of(record, case).base, of(record, case).head) == (3.0 if case == BUCKETS else 0.4, value)
+    assert exit_code(record, strict=False) == (3 if verdict == "regressed" else 0)
+
+
+def test_any_change_of_a_count_is_found() -> None:
+    for case in (BUCKETS, Case("small", "wfbp", "collectives")):
+        for value in (0.0, 1.0, 2.0, 4.0, 1000.0):
+            assert of(with_figure(case, value), case).verdict == "regressed"
+
+
+def test_a_layer_that_was_not_asked_for_is_not_judged() -> None:
+    record = made.regression(layers=("deterministic",))
+    assert {case.metric for case in record.cases} == {"buckets", "planned_step", "collectives"}
+    assert {case.metric for case in made.regression(layers=("wall",)).cases} == {"step_time"}
+
+
+def test_without_a_baseline_everything_is_missing() -> None:
+    record = made.regression(base=None)
+    assert {(case.verdict, case.reason) for case in record.cases} == {("missing", "there is no baseline")}
+    assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
+
+
+def test_what_the_baseline_does_not_hold_is_missing() -> None:
+    older = made.side("the baseline results/b.json", checks=(made.RESNET.model_copy(update={"modes": ("ddp",)}),))
+    record = made.regression(base=older)
+    assert of(record, OPTIMAL).reason == "the baseline results/b.json has no such mode"
+    assert of(record, WFBP).reason == "the baseline results/b.json has no such check"
+    assert of(record, DDP).verdict == "equivalent"
+
+
+def test_another_machine_is_named_and_only_clocks_care() -> None:
+    elsewhere = made.side("b", environment=made.ENVIRONMENT.model_copy(update={"cores": 16}))
+    record = made.regression(base=elsewhere)
+    assert {of(record, case).reason for case in TIMED} == {"cores: 16 and 8"}
+    assert {of(record, case).verdict for case in TIMED} == {"not comparable"}
+    assert {case.verdict for case in record.cases if not case.wall_clock} == {"equivalent"}
+    assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
+
+
+def test_another_workload_compares_with_nothing() -> None:
+    larger = made.WORKLOAD.model_copy(update={"batch_size": 16})
+    record = made.regression(base=made.side("b", workloads={"resnet18": larger}))
+    told = [case for case in record.cases if case.check == "resnet18"]
+    assert {(case.verdict, case.reason) for case in told} == {("not comparable", "batch size: 16 and 8")}
+    assert of(record, WFBP).verdict == "equivalent"
+
+
+def test_another_fabric_compares_with_nothing() -> None:
+    shaped = made.SMALL.model_copy(update={"fabric": "shaped:hosts=2,rate=1gbit"})
+    record = made.regression(base=made.side("b", checks=(made.RESNET, shaped)))
+    assert of(record, WFBP).reason == "fabric: shaped:hosts=2,rate=1gbit and local:ranks=2"
+
+
+def test_memory_needs_the_same_torch() -> None:
+    check = made.SMALL.model_copy(update={"metrics": ("peak_memory", "collectives")})
+    suite = made.SUITE.model_copy(update={"checks": (check,)})
+    peak = Case("small", "wfbp", "peak_memory")
+    figures = [made.measured(peak, 1e6), made.measured(Case("small", "wfbp", "collectives"), 8.0)]
+    one = made.side("this tree", checks=(check,), measurements=figures)
+    other = one.model_copy(update={"environment": made.ENVIRONMENT.model_copy(update={"torch": "2.14.0"})})
+    record = made.regression(suite=suite, base=other, head=one, pairs=[])
+    assert [(case.verdict, case.reason) for case in record.cases] == [
+        ("not comparable", "torch: 2.14.0 and 2.15.0"),
+        ("equivalent", "the same"),
+    ]
+
+
+def test_a_head_that_fails_is_no_pass() -> None:
+    failure = Failure(check="small", mode="wfbp", side="head", pair=0, reason="rank 1 died: SIGKILL")
+    pairs = made.pairs({DDP: 1.0, OPTIMAL: 1.0})
+    record = made.regression(pairs=pairs, failures=[failure])
+    assert (of(record, WFBP).verdict, of(record, WFBP).reason) == ("missing", "head failed: rank 1 died: SIGKILL")
+    assert exit_code(record, strict=False) == 1
+    base = failure.model_copy(update={"side": "base"})
+    assert exit_code(made.regression(pairs=pairs, failures=[base]), strict=False) == 0
+    assert exit_code(made.regression(pairs=pairs, failures=[base]), strict=True) == 5
+
+
+def test_a_pair_that_lost_a_side_does_not_count() -> None:
+    pairs = made.pairs(dict.fromkeys(TIMED, 1.0))
+    pairs[3] = pairs[3].model_copy(update={"head": [one for one in pairs[3].head if one.case != OPTIMAL]})
+    found = of(made.regression(pairs=pairs), OPTIMAL).found
+    assert found is not None
+    assert found.pairs == 9
+
+
+def test_what_is_not_above_zero_has_no_ratio() -> None:
+    exposed = Case("small", "wfbp", "exposed")
+    check = made.SMALL.model_copy(update={"metrics": ("exposed",)})
+    suite = made.SUITE.model_copy(update={"checks": (check,)})
+    pairs = made.pairs({exposed: 1.0})
+    pairs[0] = pairs[0].model_copy(update={"head": [made.measured(exposed, -0.001)]})
+    sides = {"base": made.side("b", checks=(check,)), "head": made.side("h", checks=(check,))}
+    record = made.regression(suite=suite, pairs=pairs, **sides)
+    assert [case.verdict for case in record.cases] == ["inconclusive"]
+    assert "above zero" in record.cases[0].reason
+
+
+def test_regressions_come_before_everything_else() -> None:
+    assert exit_code(made.slower(), strict=False) == 3
+    assert exit_code(made.slower(), strict=True) == 3
+
+
+def test_a_check_that_judged_nothing_proves_nothing() -> None:
+    record = made.regression().model_copy(update={"cases": []})
+    assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 4)
+
+
+def test_judging_again_changes_nothing() -> None:
+    assert judge(made.slower()) == made.slower()
+
+
+def test_the_threshold_is_the_suite_s_else_the_larger_of_default_and_twice_the_floor() -> None:
+    def floor(share: float) -> list[NoiseFloor]:
+        return [NoiseFloor(**DDP._asdict(), floor=share, measured_pairs=20, checked_pairs=10)]
+
+    quiet, loud = threshold_of(DDP, made.SUITE, floor(0.01)), threshold_of(DDP, made.SUITE, floor(0.04))
+    assert (quiet.share, quiet.source, quiet.floor) == (0.05, "default", 0.01)
+    assert (loud.share, loud.source, loud.floor) == (0.08, "noise floor", 0.04)
+    assert threshold_of(OPTIMAL, made.SUITE, floor(0.04)).share == 0.05
+    asked = made.SUITE.model_copy(update={"thresholds": {"step_time": 0.03}})
+    assert (threshold_of(DDP, asked, floor(0.04)).share, threshold_of(DDP, asked, ()).source) == (0.03, "suite")
+    assert threshold_of(BUCKETS, made.SUITE, ()).share == 0.0
+
+
+def test_floors_are_of_wall_clock_cases_with_enough_pairs() -> None:
+    floors = floors_of(made.SUITE, made.pairs({DDP: 1.0, OPTIMAL: 1.0}), 12)
+    assert [floor.case for floor in floors] == [DDP, OPTIMAL]
+    assert {(floor.measured_pairs, floor.checked_pairs) for floor in floors} == {(10, 12)}
+    assert all(0.005 < floor.floor < 0.03 for floor in floors)
+    assert floors_of(made.SUITE, made.pairs({DDP: 1.0}, count=5), 12) == []
+
+
+def test_a_suite_of_counts_alone_needs_no_pairs() -> None:
+    assert pairs_for(suite_of(metrics=["collectives"])) == 0

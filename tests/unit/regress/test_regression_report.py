@@ -1,0 +1,262 @@
+"""A check for regressions in every format: golden texts, and what holds whatever the record is.
+
+`XBENCH_UPDATE_GOLDEN=1 pytest tests/unit/regress` rewrites the golden files: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sample_regressions as made
+
+from xbench.records import (
+    SCHEMA_VERSION,
+    AnyRecord,
+    Baseline,
+    Check,
+    Failure,
+    Regression,
+    Suite,
+    dump,
+    load,
+    load_measured,
+)
+from xbench.report import FORMATS
+from xbench.report import regression_lines as told
+from xbench.report.annotations import command, workflow_commands
+from xbench.report.regression_junit import regression_junit
+from xbench.report.regression_markdown import regression_markdown
+from xbench.report.tables import tables
+from xbench.report.terminal import render
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+KINDS: dict[str, Callable[[], AnyRecord]] = {
+    "regression": made.slower,
+    "baseline": made.baseline,
+    "noise": made.noise,
+}
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_newest_version_loads_to_exactly_what_was_written(kind: str) -> None:
+    golden(f"{kind}-v{SCHEMA_VERSION}.json", dump(KINDS[kind]()))
+    assert load(GOLDEN / f"{kind}-v{SCHEMA_VERSION}.json") == KINDS[kind]()
+
+
+@pytest.mark.parametrize("width", [100, 60])
+@pytest.mark.parametrize("kind", KINDS)
+def test_golden_text(kind: str, width: int) -> None:
+    golden(f"{kind}-{width}.txt", render(KINDS[kind](), width=width))
+
+
+def test_golden_markdown() -> None:
+    golden("regression.md", regression_markdown(made.slower()))
+
+
+def test_golden_junit() -> None:
+    golden("regression-junit.xml", regression_junit(made.slower()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_for_its_kind_renders_it(kind: str) -> None:
+    names = [entry.name for entry in FORMATS if kind in entry.facts.get("kinds", [kind])]
+    assert {"terminal", "json", "markdown", "csv", "junit"} <= set(names)
+    for name in names:
+        assert "resnet18" in FORMATS.load(name)(KINDS[kind]())
+
+
+def test_tidy_tables_hold_every_verdict_and_every_launch() -> None:
+    record = made.slower()
+    found = tables(record)
+    assert [(row["check"], row["mode"], row["metric"]) for row in found["cases"]] == [
+        tuple(case) for case in record.suite.cases()
+    ]
+    assert [row["side"] for row in found["launches"][:8]] == ["base"] * 2 + ["head"] * 4 + ["base"] * 2  # A-B-B-A
+    measured = sum(len(pair.base) + len(pair.head) for pair in (*record.pairs, *record.confirmation))
+    assert len(found["launches"]) == measured
+    assert {row["label"] for rows in found.values() for row in rows} == {"real", "simulated", None}
+
+
+def test_a_baseline_and_a_noise_floor_as_markdown() -> None:
+    golden("baseline.md", FORMATS.load("markdown")(made.baseline()))
+    golden("noise.md", FORMATS.load("markdown")(made.noise()))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_line_is_wider_than_the_terminal(kind: str, width: int) -> None:
+    assert max(len(line) for line in render(KINDS[kind](), width=width).splitlines()) <= width
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_can_be_planned_from_it(kind: str) -> None:
+    with pytest.raises(Exception, match=f"is a {kind} record, which holds no measurements"):
+        load_measured(GOLDEN / f"{kind}-v1.json")
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        (made.slower(), "Regression in 2 of 8 cases; the worst: resnet18/optimal buckets went from 3 to 4 "
+         "(simulated)."),
+        (made.regression(), "No regression in 8 cases: 8 equivalent."),
+        (made.regression({made.DDP: 0.9}), "No regression in 8 cases: 7 equivalent and 1 improved."),
+        (made.regression({made.OPTIMAL: 1.1}), "No regression found, but not all of 8 cases could be judged: "
+         "7 equivalent and 1 inconclusive."),
+        (made.regression(base=None), "No answer on 8 cases: 8 missing."),
+        (made.regression({made.OPTIMAL: 1.1}, confirm=False), "Regression in 1 of 8 cases: resnet18/optimal step_time "
+         "takes 1.102 [1.090, 1.113] of base's time (real)."),
+        (made.regression().model_copy(update={"cases": []}), "Nothing was judged: no case was measured."),
+    ],
+)  # fmt: skip
+def test_the_answer_is_one_sentence(record: Regression, sentence: str) -> None:
+    assert told.answer(record)[0] == sentence
+    assert render(record, width=300).splitlines()[0] == sentence
+
+
+def test_every_figure_says_what_it_is() -> None:
+    assert told.answer(made.slower())[1] == (
+        "Wall-clock figures are real; deterministic figures are real and simulated."
+    )
+
+
+def test_the_worst_comes_first() -> None:
+    verdicts = [case.verdict for case in told.worst_first(made.slower().cases)]
+    assert verdicts == ["regressed", "regressed", "missing", "improved"] + 4 * ["equivalent"]
+    record = made.regression({made.DDP: 1.1, made.OPTIMAL: 1.3}, confirm=False)
+    assert [case.mode for case in told.worst_first(record.cases)[:2]] == ["optimal", "ddp"]
+
+
+def test_a_threshold_says_where_it_comes_from() -> None:
+    floors = [floor.model_copy(update={"floor": 0.042}) for floor in made.baseline().floors]
+    suite = made.SUITE.model_copy(update={"thresholds": {"step_time": 0.075}})
+    by_floor, by_suite = made.regression(floors=floors), made.regression(floors=floors, suite=suite)
+    assert told.threshold(by_floor.cases[2].threshold) == "8.4 % (twice the noise floor of 4.2 %)"
+    assert told.threshold(by_suite.cases[2].threshold) == "7.5 % (xbench.toml, floor 4.2 %)"
+    assert told.threshold(made.regression().cases[2].threshold) == "5 % (default)"
+    assert told.threshold(by_floor.cases[0].threshold) == "exact"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.05, "5 %"), (0.084, "8.4 %"), (0.1, "10 %"), (1.0, "100 %"), (0.0025, "0.25 %"), (0.0, "0 %")],
+)
+def test_percentages_have_no_needless_digits(share: float, text: str) -> None:
+    assert told.percent(share) == text
+
+
+def test_two_figures_that_differ_never_look_alike() -> None:
+    assert told.value(46_758_048, "B", 46_758_052) == "46758048 B"
+    assert told.value(0.4, "s", 0.4000001) == "0.4 s"
+    assert told.value(0.4, "s", 0.5) == "400 ms"
+    assert told.value(3, "count", 4) == "3"
+
+
+def test_a_stored_baseline_is_called_the_weaker_way() -> None:
+    text = " ".join(render(made.regression(against="baseline")).split())
+    assert "a stored baseline, which is the weaker way" in text
+    assert "A-B-B-A" not in text
+
+
+def test_what_a_reader_must_not_miss_stands_at_the_top() -> None:
+    failure = Failure(check="small", mode=None, side="head", pair=2, reason="the fabric broke")
+    record = made.regression(
+        complete=False, error="interrupted", injected="head's step is made 10 % longer", failures=[failure]
+    )
+    told_first = render(record, width=200).split("Wall clock")[0]
+    assert "INCOMPLETE: interrupted. The verdicts rest on what had been measured by then." in told_first
+    assert "On purpose: head's step is made 10 % longer." in told_first
+    assert "FAILED: small on head in pair 3: the fabric broke" in told_first
+
+
+def test_an_incomplete_baseline_says_so() -> None:
+    record: Baseline = made.baseline().model_copy(update={"complete": False, "error": "interrupted"})
+    assert "INCOMPLETE: interrupted." in render(record)
+
+
+def many(count: int, name: str = "check") -> Regression:
+    """A check of so many cases, all without a baseline."""
+    checks = tuple(
+        Check(name=f"check-{number}-{name}", workload="resnet18", modes=("ddp",), metrics=("step_time",))
+        for number in range(count)
+    )
+    return made.regression(suite=Suite(checks=checks), base=None)
+
+
+@pytest.mark.parametrize("limit", [8 * 1024, 64 * 1024, 1024**2])
+def test_markdown_keeps_to_the_limit_at_the_end_of_a_row(limit: int) -> None:
+    text = regression_markdown(many(3000, 400 * "x"), limit)
+    assert len(text.encode()) <= limit
+    rows = [line for line in text.splitlines() if line.startswith("| check-")]
+    assert rows
+    assert all(row.count(" | ") == 6 and row.endswith(" |") for row in rows)
+    left_out = re.search(r"^(\d+) rows left out\.$", text, flags=re.MULTILINE)
+    assert left_out is not None
+    assert int(left_out[1]) + len(rows) == 3000
+    assert text.count("<details>") == text.count("</details>")
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 10, 500, 8191])
+def test_markdown_without_room_is_the_answer_or_nothing(limit: int) -> None:
+    text = regression_markdown(many(50), limit)
+    assert text in ("", "No answer on 50 cases: 50 missing.\n")
+    assert bool(text) == (limit > 40)
+
+
+def test_markdown_that_fits_leaves_nothing_out() -> None:
+    assert "left out" not in regression_markdown(many(50))
+
+
+def test_markdown_shows_text_as_it_is_written() -> None:
+    check = made.SMALL.model_copy(update={"name": "a|b<c>&`d`"})
+    record = made.regression(suite=Suite(checks=(check,)), base=None)
+    row = next(line for line in regression_markdown(record).splitlines() if "missing" in line and line[0] == "|")
+    assert "a\\|b&lt;c&gt;&amp;\\`d\\`/wfbp" in row
+    assert len(re.findall(r"(?<!\\)\|", row)) == 8
+
+
+def test_annotations_are_escaped() -> None:
+    assert command("error", "a: b, c\n", "50 %\r\nd: e") == "::error title=a%3A b%2C c%0A::50 %25%0D%0Ad: e"
+
+
+def test_annotations_of_a_check() -> None:
+    found = workflow_commands(made.slower())
+    assert [line.split(" ")[0] for line in found] == ["::error", "::error", "::warning"]
+    assert found[2] == "::warning title=missing%3A small/wfbp step_time::head failed: rank 1 died: SIGKILL"
+    assert workflow_commands(made.regression()) == []
+
+
+def test_github_shows_ten_annotations_so_the_tenth_sums_up() -> None:
+    assert len(workflow_commands(many(10))) == 10
+    found = workflow_commands(many(25))
+    assert len(found) == 10
+    assert "title=xbench regress%3A 16 more cases::" in found[-1]
+
+
+@pytest.mark.parametrize(
+    ("record", "strict", "counts"),
+    [
+        (made.slower(), False, (8, 2, 1, 0)),
+        (made.regression(), True, (8, 0, 0, 0)),
+        (made.regression({made.OPTIMAL: 1.1}), False, (8, 0, 0, 1)),
+        (made.regression({made.OPTIMAL: 1.1}), True, (8, 1, 0, 0)),
+        (made.regression(base=None), False, (8, 0, 0, 8)),
+    ],
+)
+def test_junit_fails_where_the_exit_code_does(
+    record: Regression, strict: bool, counts: tuple[int, int, int, int]
+) -> None:
+    root = ET.fromstring(regression_junit(record, strict))
+    assert tuple(int(root.get(name, "")) for name in ("tests", "failures", "errors", "skipped")) == counts

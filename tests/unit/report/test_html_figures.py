@@ -1,0 +1,365 @@
+"""The figures of the HTML page, number by number: they are plotly traces, so a test reads what a browser draws."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import sample_records as made
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.records import ModeResult, Slice, Timeline
+from xbench.report.html.axes import byte_ticks, marks, named, plain, time_unit
+from xbench.report.html.bars import (
+    bounds_per_sample,
+    fastest_first,
+    predicted_and_measured,
+    step_table,
+    time_per_sample,
+    word,
+)
+from xbench.report.html.convergence import grouped
+from xbench.report.html.layers import link_cost, waterfall
+from xbench.report.html.parts import Figure
+from xbench.report.html.samples import over_time
+from xbench.report.html.scaling import step_curves
+from xbench.report.html.several import comparable, several_page
+from xbench.report.html.steps import comparison_steps, sub_rows, waits
+from xbench.report.html.tuned import tried_figure
+from xbench.report.paste import what_to_paste
+
+
+def _found(figure: Figure | None) -> Figure:
+    assert figure is not None
+    return figure
+
+
+def test_bars_are_times_per_sample_fastest_first() -> None:
+    figure = _found(time_per_sample(made.comparison()))
+    bars, hatched = figure.traces
+    assert figure.layout["yaxis"]["categoryarray"] == ["compute", *bars["y"]]
+    assert bars["y"] == ["optimal", "mgwfbp", "wfbp", "ddp", "single"]
+    assert bars["x"] == pytest.approx([36.625, 37, 38.1875, 41.0625, 51.125])
+    assert bars["x"][0] + bars["error_x"]["array"][0] == pytest.approx(36.625 * 1.012)
+    assert bars["x"][0] - bars["error_x"]["arrayminus"][0] == pytest.approx(36.625 * 0.99)
+    assert bars["marker"]["color"] == ["--c1", "--bar", "--bar", "--bar", "--bar"]
+    assert bars["marker"]["line"]["width"] == [0, 0, 0, 2, 0]
+    assert (hatched["y"], hatched["x"]) == (["compute"], [pytest.approx(25.125)])
+    assert hatched["marker"]["pattern"]["shape"] == "/"
+
+
+def test_bounds_are_drawn_per_sample_and_called_simulated() -> None:
+    record = made.comparison()
+    bounds = bounds_per_sample(record)
+    assert bounds == {
+        "compute alone": 0.402 / 16,
+        "bound, next forward starts early": 0.4161 / 16,
+        "bound, next forward waits": 0.5482 / 16,
+    }
+    shapes = _found(time_per_sample(record)).layout["shapes"]
+    assert [shape["x0"] for shape in shapes] == pytest.approx([25.125, 26.00625, 34.2625], rel=1e-5)
+    assert all(shape["name"].endswith("(simulated)") and shape["showlegend"] for shape in shapes)
+
+
+def test_bounds_of_different_jobs_are_left_out() -> None:
+    job = made.comparison().jobs[0]
+    assert bounds_per_sample(made.comparison(jobs=[job, job], bounds=None)) == {}
+    assert bounds_per_sample(made.comparison(samples=[])) == {}
+
+
+def test_a_verdict_is_one_word() -> None:
+    record = made.troubled()
+    assert {mode: word(record, result).text for mode, result in record.modes.items()} == {
+        "ddp": "reference", "optimal": "inconclusive", "mgwfbp": "FAILED", "single": "FAILED"
+    }  # fmt: skip
+    assert word(made.comparison(), made.comparison().modes["compute"]).text == "control"
+
+
+def test_failed_modes_stand_last() -> None:
+    assert [result.mode for result in fastest_first(made.troubled())] == ["optimal", "ddp", "mgwfbp", "single"]
+
+
+def test_predictions_stand_beside_measurements() -> None:
+    _, measured, predicted = _found(predicted_and_measured(made.comparison())).traces
+    assert measured["y"] == predicted["y"] == ["optimal", "mgwfbp", "wfbp", "ddp", "single"]
+    assert measured["x"] == pytest.approx([586, 592, 611, 657, 818])
+    assert predicted["x"] == pytest.approx([0.985 * step for step in measured["x"]])
+
+
+def test_where_the_step_goes() -> None:
+    rows = {row[0]: row for row in step_table(made.comparison()).rows}
+    assert rows["optimal"][1:6] == ["586 ms", "184 ms", "50 %", "577 ms", "−1.5 %"]
+    assert rows["optimal"][7] == "yes (±2e-07)"
+
+
+def _timeline(compute: list[tuple[float, float]], link: list[tuple[float, float]]) -> Timeline:
+    return Timeline(
+        label="real",
+        compute=[Slice(name="backward x", start_s=start, end_s=end) for start, end in compute],
+        communication=[Slice(name="bucket", start_s=start, end_s=end, nbytes=8) for start, end in link],
+    )
+
+
+def test_gaps_of_the_device_are_waits() -> None:
+    gaps = waits(_timeline([(0, 1), (1.001, 2), (3, 3.5)], [(1, 3)]))
+    assert [(gap.start_s, gap.end_s) for gap in gaps] == [(2, 3)]
+    assert [gap.end_s for gap in waits(_timeline([(0, 1)], [(0.5, 4)]))] == [4]
+
+
+def test_nothing_waits_where_nothing_travels() -> None:
+    assert waits(_timeline([(0, 1), (2, 3)], [])) == []
+
+
+SPANS = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=30
+)
+
+
+@given(SPANS)
+def test_slices_of_one_sub_row_never_overlap(spans: list[tuple[int, int]]) -> None:
+    rows = sub_rows([Slice(name="", start_s=start, end_s=end) for start, end in spans])
+    for row in set(rows):
+        mine = sorted(span for span, of in zip(spans, rows, strict=True) if of == row)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine))
+    busiest = max((sum(start <= at < end for start, end in spans) for at, _ in spans), default=0)
+    assert len(set(rows)) == busiest
+
+
+def test_a_step_is_drawn_measured_above_predicted() -> None:
+    best, reference, *others = comparison_steps(made.comparison())
+    assert [best.title, reference.title] == ["One step of optimal", "One step of ddp"]
+    assert not best.folded
+    assert not reference.folded
+    assert all(figure.folded for figure in others)
+    assert best.labels == ["real", "simulated"]
+    assert best.layout["yaxis"]["ticktext"] == ["measured<br>compute", "measured<br>link", "predicted<br>compute",
+                                                "predicted<br>link"]  # fmt: skip
+    exposed = next(trace for trace in best.traces if trace["name"].endswith("exposed"))
+    assert exposed["base"][0] == pytest.approx(390)
+    assert exposed["x"][0] == pytest.approx(574 - 390)
+    assert exposed["y"][0] == pytest.approx(0)
+
+
+def test_all_steps_have_one_scale() -> None:
+    ranges = [figure.layout["xaxis"]["range"] for figure in comparison_steps(made.comparison())]
+    assert len(ranges) > 2
+    assert all(one == ranges[0] for one in ranges)
+
+
+def test_a_layer_lies_where_its_backward_pass_ran() -> None:
+    layers = made.layers(3)
+    backward, travels, sizes = _found(waterfall(layers, made.COST, "real")).traces
+    assert backward["base"] == pytest.approx([0, 18.5, 37])
+    assert backward["x"] == pytest.approx([18, 17.5, 17])
+    assert travels["base"] == pytest.approx([18, 36, 54])
+    assert sizes["x"] == [layer.grad_bytes for layer in layers]
+    assert sizes["xaxis"] == "x2"
+
+
+@pytest.mark.parametrize("count", [1, 45, 46, 107, 400])
+def test_named_layers_are_few_and_reach_from_end_to_end(count: int) -> None:
+    ticks = _found(waterfall(made.layers(14) * (count // 14) + made.layers(count % 14), None, "real")).layout["yaxis"]
+    assert len(ticks["tickvals"]) == len(ticks["ticktext"]) <= 45
+    assert ticks["tickvals"][0] <= count / 10 + 1
+    assert ticks["tickvals"][-1] >= count * 0.9
+    assert count > 45 or ticks["tickvals"] == list(range(1, count + 1))
+
+
+def test_without_a_cost_model_nothing_travels() -> None:
+    assert len(_found(waterfall(made.layers(3), None, "real")).traces) == 2
+    assert waterfall([], made.COST, "real") is None
+    assert link_cost(None, "real") is None
+
+
+def test_the_link_s_points_are_the_measured_ones() -> None:
+    line, _, points = _found(link_cost(made.COST, "real")).traces
+    assert points["x"] == [point.nbytes for point in made.COST.points]
+    assert points["y"] == pytest.approx([1e3 * point.transfer_s for point in made.COST.points])
+    assert line["y"][-1] == pytest.approx(1e3 * (0.00043 + 8.9e-9 * 46758048))
+
+
+def test_every_step_has_its_mark() -> None:
+    record = made.comparison()
+    *modes, warm, flagged = _found(over_time(record)).traces
+    assert sum(len(trace["x"]) for trace in modes) == sum(len(sample.steps_s) for sample in record.samples)
+    assert len(warm["x"]) == sum(len(sample.warmup_s) for sample in record.samples)
+    assert all(symbol.endswith("-open") for symbol in warm["marker"]["symbol"])
+    assert len(flagged["x"]) == 5
+    first = next(trace for trace in modes if trace["name"] == record.samples[0].mode)
+    assert first["x"][0] == pytest.approx(0.66 * 2 + 0.6)
+    assert first["y"][0] == pytest.approx(600)
+
+
+def test_launches_stand_one_after_the_other() -> None:
+    figure = _found(over_time(made.comparison()))
+    assert [note["text"] for note in figure.layout["annotations"]] == ["launch 1", "launch 2"]
+    (parting,) = figure.layout["shapes"]
+    ends = [x for trace in figure.traces for x, said in zip(trace["x"], trace["customdata"], strict=True)
+            if "launch 1," in said]  # fmt: skip
+    assert max(ends) < parting["x0"]
+
+
+def test_a_first_step_far_above_the_rest_does_not_set_the_axis() -> None:
+    record = made.comparison()
+    cold = record.samples[0].model_copy(update={"warmup_s": [30.0]})
+    figure = _found(over_time(record.model_copy(update={"samples": [cold, *record.samples[1:]]})))
+    assert figure.layout["yaxis"]["range"] == [0, pytest.approx(1.25 * 605)]
+
+
+def test_a_scaling_is_a_curve_a_mode() -> None:
+    record = made.scaling()
+    *curves, compute = step_curves(record).traces
+    assert [curve["name"] for curve in curves] == record.modes
+    assert curves[0]["x"] == record.workers
+    steps_s = [point.step_s for point in record.points if point.mode == "ddp"]
+    assert compute["name"] == "compute alone"
+    scale = compute["y"][0] / record.compute_s
+    assert curves[0]["y"] == pytest.approx([scale * step_s for step_s in steps_s], rel=1e-5)
+
+
+def test_ratios_of_what_was_tried() -> None:
+    from test_tuned_report import tuned
+
+    (points,) = _found(tried_figure(tuned())).traces
+    tried = sorted(tuned().tried.values(), key=lambda ratio: ratio.value)
+    assert points["x"] == [ratio.value for ratio in tried]
+    assert tried_figure(tuned(tried={})) is None
+
+
+def _later(**environment: object) -> Any:
+    record = made.comparison()
+    return record.model_copy(
+        update={
+            "created": "2026-03-02T12:00:00Z",
+            "environment": record.environment.model_copy(update=environment),
+        }
+    )
+
+
+def test_records_stand_in_the_order_given() -> None:
+    page = several_page([made.comparison(), _later(hostname="bench2", commit="fedcba9876543210")])
+    times = next(block for section in page.sections for block in section.blocks
+                 if isinstance(block, Figure) and block.key == "times-over")  # fmt: skip
+    assert times.layout["xaxis"]["ticktext"] == [
+        "1<br>2026-03-01<br>bench1<br>0123456",
+        "2<br>2026-03-02<br>bench2<br>fedcba9",
+    ]
+    ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
+    assert ddp["y"] == pytest.approx([41.0625, 41.0625])
+    assert [round(x) for x in ddp["x"]] == [1, 2]
+    assert page.answer[0] == "optimal is fastest in 2 of 2."
+
+
+def test_no_line_joins_what_does_not_compare() -> None:
+    other = made.comparison(fabric=made.FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=10gbit"}))
+    page = several_page([made.comparison(), _later(), other])
+    times = next(block for section in page.sections for block in section.blocks if isinstance(block, Figure))
+    ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
+    assert [x if x is None else round(x) for x in ddp["x"]] == [1, 2, None, 3]
+    assert [y is None for y in ddp["y"]] == [False, False, True, False]
+
+
+def test_many_records_have_numbers_alone() -> None:
+    page = several_page([made.comparison()] * 9)
+    times = next(block for section in page.sections for block in section.blocks if isinstance(block, Figure))
+    assert times.layout["xaxis"]["ticktext"] == [str(number) for number in range(1, 10)]
+
+
+def test_what_differs_is_named_and_the_rest_is_not() -> None:
+    page = several_page([made.comparison(), _later(hostname="bench2", cores=16)])
+    table = next(section.blocks[0] for section in page.sections if section.key == "differences")
+    assert [list(row) for row in table.rows] == [["host", "bench1", "bench2"], ["cores", "8", "16"]]
+    which = next(section for section in page.sections if section.key == "which")
+    assert "Machines or software differ" in which.blocks[1].lines[0]
+
+
+def test_comparisons_compare() -> None:
+    assert len(comparable([made.comparison(), made.troubled()])) == 2
+
+
+def test_what_to_paste_holds_the_buckets_and_what_they_gained() -> None:
+    found = what_to_paste(made.comparison())
+    assert found is not None
+    assert found.code is not None
+    assert found.told == "Put optimal under the training loop."
+    assert found.code.startswith("# optimal: 17 buckets, 0.892 [0.884, 0.900] of ddp's time per sample (real)\n")
+    assert 'schedule="optimal", plan=buckets, wait="step"' in found.code
+    compile(found.code, "pasted", "exec")
+
+
+def test_ddp_s_own_argument_is_pasted_as_such() -> None:
+    best = made.mode_result("ddp-tuned", 0.5, (0.8, 0.78, 0.82), "faster", buckets=3)
+    found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
+    assert found is not None
+    assert "bucket_cap_mb_list=" in str(found.code)
+
+
+def test_a_schedule_that_puts_updates_off_says_so() -> None:
+    best = made.mode_result("dear", 0.5, (0.8, 0.78, 0.82), "faster", buckets=3)
+    found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
+    assert found is not None
+    assert "handle.finish()" in found.told
+
+
+@pytest.mark.parametrize("verdict", ["equivalent", "inconclusive", "slower"])
+def test_nothing_is_pasted_without_a_gain(verdict: str) -> None:
+    best = made.mode_result("optimal", 0.65, (0.99, 0.95, 1.03), verdict, buckets=3)
+    assert what_to_paste(made.comparison([made.comparison().modes["ddp"], best])) == (
+        "Nothing to change: stay with ddp.", None
+    )  # fmt: skip
+
+
+def test_two_jobs_and_a_mode_without_a_plan_have_no_lines() -> None:
+    paired = what_to_paste(made.paired())
+    assert paired is not None
+    assert paired.code is None
+    assert "crossover:mgwfbp" in paired.told
+    own: ModeResult = made.mode_result("horovod", 0.5, (0.8, 0.78, 0.82), "faster")
+    found = what_to_paste(made.comparison([made.comparison().modes["ddp"], own]))
+    assert found is not None
+    assert 'schedule="horovod"' in found.told
+
+
+def test_nothing_follows_from_one_mode() -> None:
+    assert what_to_paste(made.comparison([made.comparison().modes["ddp"]])) is None
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "unit"), [(12.0, "s"), (1.0, "s"), (0.999, "ms"), (0.001, "ms"), (0.0009, "µs"), (0.0, "µs")]
+)
+def test_axes_of_time_have_readable_units(longest_s: float, unit: str) -> None:
+    assert time_unit(longest_s).name == unit
+
+
+def test_ticks_of_bytes_are_round_in_binary() -> None:
+    assert byte_ticks(10 * 2**20) == {"tickvals": [0, 4 * 2**20, 8 * 2**20], "ticktext": ["0", "4 MiB", "8 MiB"]}
+    assert byte_ticks(0)["tickvals"] == [0]
+
+
+@given(st.floats(1, 1e13), st.integers(1, 8))
+def test_there_are_never_too_many_ticks(largest: float, count: int) -> None:
+    ticks = byte_ticks(largest, count)
+    assert len(ticks["tickvals"]) == len(ticks["ticktext"]) <= count + 1
+    assert ticks["tickvals"][-1] <= largest
+
+
+def test_names_of_modes_fit_an_axis() -> None:
+    assert named("optimal") == "optimal"
+    assert named("spb:variant=temporal,k=4") == "spb:<br>variant=temporal,<br>k=4"
+    assert named("<b>") == "&lt;b&gt;"
+
+
+@given(st.text())
+def test_no_text_is_a_tag_to_plotly(text: str) -> None:
+    assert "<" not in plain(text)
+    assert ">" not in plain(text)
+
+
+def test_fifty_modes_have_fifty_marks() -> None:
+    assert len({mark[:2] for mark in marks(f"mode{number}" for number in range(50)).values()}) == 50
+
+
+def test_losses_are_means_of_whole_groups() -> None:
+    assert grouped([1, 3, 5, 7, 9], 2) == [2, 6]

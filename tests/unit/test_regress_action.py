@@ -1,0 +1,99 @@
+"""The GitHub action and the snippets of the page are YAML, and every command in them is one that the CLI takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from xbench import cli
+from xbench.commands.regress import regress
+
+ROOT = Path(__file__).parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs" / "regress.md").read_text(encoding="utf-8")
+SNIPPETS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)]
+CHECK = regress.commands["check"]
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def scripts(node: Any) -> list[str]:
+    """Every shell line of a workflow, whatever it is nested in."""
+    if isinstance(node, dict):
+        own = [node["run"]] if isinstance(node.get("run"), str) else []
+        own += [line for line in node.get("script", []) if isinstance(line, str)]
+        return own + [line for key, value in node.items() if key not in ("run", "script") for line in scripts(value)]
+    return [line for part in node for line in scripts(part)] if isinstance(node, list) else []
+
+
+def test_the_action_s_inputs_are_the_ones_that_it_uses_and_the_page_names() -> None:
+    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    used = set(re.findall(r"\$\{\{ inputs\.([\w-]+)", text)) | set(re.findall(r"inputs\.([\w-]+) !=", text))
+    assert used == set(ACTION["inputs"])
+    for name, facts in ACTION["inputs"].items():
+        assert facts["description"], name
+        assert f"`{name}`" in PAGE
+    assert ACTION["runs"]["using"] == "composite"
+
+
+def test_every_step_of_the_action_names_its_shell_or_what_it_uses() -> None:
+    for step in ACTION["runs"]["steps"]:
+        assert ("uses" in step) != ("shell" in step and "run" in step), step
+
+
+def test_no_input_stands_in_a_shell_line_where_it_could_be_code() -> None:
+    for line in scripts(ACTION):
+        assert "${{" not in line
+
+
+def test_the_action_s_command_has_only_options_that_there_are() -> None:
+    (script,) = [line for line in scripts(ACTION) if "xbench regress check" in line]
+    assert set(re.findall(r"--[a-z-]+", script)) <= options_of(CHECK)
+    layers = next(p for p in CHECK.params if p.name == "layer").type
+    assert isinstance(layers, click.Choice)
+    assert ACTION["inputs"]["layer"]["default"] in layers.choices
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=["github", "gitlab"])
+def test_the_page_s_snippets_parse_and_their_commands_do(snippet: dict[str, Any]) -> None:
+    assert snippet
+    for line in scripts(snippet):
+        words = shlex.split(line)
+        if words[0] == "xbench":
+            assert words[1:3] == ["regress", "check"]
+            with CHECK.make_context("check", words[3:]) as context:  # parses, and runs nothing
+                assert context.params["base"]
+
+
+def test_the_github_snippet_gives_the_action_inputs_that_it_has() -> None:
+    (step,) = [one for one in SNIPPETS[0]["jobs"]["regress"]["steps"] if "xbench" in one["uses"]]
+    assert set(step["with"]) <= set(ACTION["inputs"])
+
+
+def test_this_project_s_own_suite_is_read_and_ci_runs_its_deterministic_layer() -> None:
+    from xbench.records import Baseline, load
+    from xbench.regress import load_suite
+
+    suite = load_suite(ROOT / "xbench.toml")
+    baseline = load(ROOT / "results" / "baselines" / "any" / "baseline.json")
+    assert isinstance(baseline, Baseline)
+    held = {one.case for one in baseline.side.measurements}
+    counted = next(check for check in suite.checks if check.name == "counts")
+    assert set(counted.cases()) <= held
+    last = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    words = shlex.split(last)
+    assert words[:3] == [".venv/bin/xbench", "regress", "check"]
+    with CHECK.make_context("check", words[3:]) as context:
+        assert context.params["layer"] == "deterministic"
+
+
+def test_the_command_is_in_the_table() -> None:
+    assert "regress" in cli.COMMANDS

@@ -1,0 +1,276 @@
+"""`xbench regress`: notice, on this machine or in CI, that a training step got slower or sends more."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from xbench.commands.options import RUNS, check_json, device_option, json_option, timeout_option, write_json
+from xbench.errors import SpecError, unknown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from xbench.records import Regression
+    from xbench.runtime.regress.asked import Kept, RegressRequest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONFIG = Path("xbench.toml")
+LAYERS = ("deterministic", "wall", "both")
+MOST_SLOWER = 10.0
+
+
+@click.group("regress", short_help="Notice that a training step got slower: a gate for CI.")
+def regress() -> None:
+    """Notice that a training step got slower: a gate for CI.
+
+    The suite stands in xbench.toml. `check --base REV` measures two revisions here, by turns, which is the trustworthy
+    way; `record` stores a baseline that a later `check` compares with; `calibrate` learns how noisy this machine is.
+    """
+
+
+def _suite_options(command: F) -> F:
+    for option in reversed((
+        click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True,
+                     help="The suite: workloads, modes, fabrics, metrics, thresholds."),
+        click.option("--check", "names", multiple=True, metavar="NAME", help="Only this check of it; may be repeated."),
+        click.option("--pairs", type=click.IntRange(1, 200), help="Launch pairs.  [default: the suite's, or enough]"),
+        click.option("--budget", type=click.FloatRange(0.1, 1440), metavar="MINUTES",
+                     help="In place of the suite's budget_minutes."),
+        device_option("auto", help="Where to compute; auto takes GPUs where there are any."),
+        timeout_option,
+        click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
+                     help="Folder that keeps each run's record."),
+        json_option,
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _layer_option(command: F) -> F:
+    return click.option(
+        "--layer", type=click.Choice(LAYERS), default="both", show_default=True,
+        help="Counts, plans and predictions; what the clock says; or both.",
+    )(command)  # fmt: skip
+
+
+@regress.command("check")
+@_suite_options
+@_layer_option
+@click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE|DIR",
+              help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
+@click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")
+@click.option("--markdown", "markdown_to", metavar="FILE", help="Write a summary for a pull request.")
+@click.option("--junit", "junit_to", metavar="FILE", help="Write JUnit XML, one case a verdict.")
+@click.option(
+    "--inject",
+    metavar="step=X",
+    help="Testing aid: keep head busy until each step has taken X times as long: step=1.10.",
+)
+def check_command(
+    base: str | None,
+    baseline: Path | None,
+    strict: bool,
+    no_confirm: bool,
+    markdown_to: str | None,
+    junit_to: str | None,
+    inject: str | None,
+    json_to: str | None,
+    layer: str,
+    **options: Any,
+) -> int:
+    """Measure the suite, and judge it against a revision or a stored baseline.
+
+    Exit code 3 says that something regressed. A wall-clock regression needs an exact test over pairs of fresh launches,
+    an interval beyond the threshold, and fresh launches that agree; a count needs only to differ.
+    """
+    targets = {"--json": json_to, "--markdown": markdown_to, "--junit": junit_to}
+    for option, target in targets.items():
+        check_json(target, option)
+    if (several := [option for option, target in targets.items() if target == "-"])[1:]:
+        raise SpecError(f"{' and '.join(several)} all want stdout", hint=f"write {several[-1]} FILE")
+    if base is not None and baseline is not None:
+        raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
+    slow_step = _injected(inject)
+    request = _request(layer=layer, **options)
+    request.base, request.baseline, request.slow_step = base, baseline, slow_step
+    request.confirm = request.suite.confirm and not no_confirm
+    if slow_step > 1.0 and "wall" not in request.layers:
+        raise SpecError("--inject slows steps, and --layer deterministic times none", hint="--layer wall times them")
+
+    from xbench.regress import exit_code
+    from xbench.runtime.regress.check import check
+
+    console = _console()
+    kept = check(request, console)
+    regression: Regression = kept.record  # type: ignore[assignment]
+    _show(kept, console, json_to)
+    _write_formats(regression, markdown_to, junit_to, strict)
+    _tell_github(regression)
+    if kept.error is not None:
+        raise kept.error
+    return exit_code(regression, strict)
+
+
+@regress.command("record")
+@_suite_options
+@_layer_option
+def record_command(json_to: str | None, layer: str, **options: Any) -> int:
+    """Measure the suite, and store it as this machine's baseline.
+
+    With --layer deterministic, and no peak_memory among the metrics, what is stored holds on every machine.
+    """
+    check_json(json_to)
+    request = _request(layer=layer, **options)
+    from xbench.runtime.regress.record import record
+
+    return _stored(record(request, console := _console()), console, json_to)
+
+
+@regress.command("calibrate")
+@_suite_options
+def calibrate_command(json_to: str | None, **options: Any) -> int:
+    """Launch this tree against itself, and store how far apart the same code's launches are.
+
+    Later checks on this machine take no difference below twice that for a regression.
+    """
+    check_json(json_to)
+    request = _request(layer="wall", **options)
+    from xbench.runtime.regress.record import calibrate
+
+    return _stored(calibrate(request, console := _console()), console, json_to)
+
+
+@regress.command("launch", hidden=True, short_help="Carry out one order of a check.")
+@click.argument("order", type=click.Path(path_type=Path), required=False)
+@click.argument("answer", type=click.Path(path_type=Path), required=False)
+@click.option("--protocol", is_flag=True, help="Print the version of orders and answers.")
+def launch_command(order: Path | None, answer: Path | None, protocol: bool) -> int:
+    """Carry out one ORDER of a check, and write the ANSWER: how a check talks to the xbench of another revision."""
+    from xbench.runtime.regress.protocol import VERSION, Order
+
+    if protocol:
+        click.echo(f'{{"protocol": {VERSION}}}')
+        return 0
+    if order is None or answer is None:
+        raise SpecError("an order and a place for its answer are needed", hint="xbench regress check gives them")
+    from pydantic import ValidationError
+
+    from xbench.runtime.regress.answering import answer as carried_out
+
+    try:
+        asked = Order.model_validate_json(order.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise SpecError(f"{str(order)!r} is no order of version {VERSION}", hint=str(error).splitlines()[0]) from None
+    answer.write_text(carried_out(asked).model_dump_json(), encoding="utf-8")
+    return 0
+
+
+def _request(
+    *,
+    layer: str,
+    config: Path,
+    names: tuple[str, ...],
+    pairs: int | None,
+    budget: float | None,
+    device: str,
+    timeout_s: float,
+    output: Path,
+) -> RegressRequest:
+    """What was asked for, with the suite read and cut down to the checks that were named. Raises SpecError."""
+    from xbench.regress import load_suite
+    from xbench.runtime.regress.asked import BOTH, RegressRequest
+
+    suite = load_suite(config)
+    known = [check.name for check in suite.checks]
+    for name in names:
+        if name not in known:
+            raise unknown("check", name, known, listing=str(config))
+    changed: dict[str, Any] = {"budget_minutes": budget} if budget is not None else {}
+    if names:
+        changed["checks"] = tuple(check for check in suite.checks if check.name in names)
+    return RegressRequest(
+        suite=suite.model_copy(update=changed),
+        folder=config.absolute().parent,
+        layers=BOTH if layer == "both" else (layer,),  # type: ignore[arg-type]
+        pairs=pairs,
+        device=device,
+        timeout_s=timeout_s,
+        output=output,
+        command=shlex.join(["xbench", *sys.argv[1:]]),
+    )
+
+
+def _injected(text: str | None) -> float:
+    """1.1 from 'step=1.10'. Raises SpecError."""
+    if text is None:
+        return 1.0
+    found = re.fullmatch(r"step=(\d+(?:\.\d+)?)", text)
+    factor = float(found[1]) if found else 0.0
+    if not 1.0 < factor <= MOST_SLOWER:
+        raise SpecError(
+            f"--inject: {text!r} is no slow-down of the step between 1 and {MOST_SLOWER:g}", hint="try step=1.10"
+        )
+    return factor
+
+
+def _console() -> Console:
+    from xbench.report.drawing import make_console
+
+    return make_console()
+
+
+def _show(kept: Kept, console: Console, json_to: str | None) -> None:
+    from xbench.report.terminal import show
+
+    console.print()
+    show(kept.record, console)
+    console.print(f"\nrecord: {kept.path}", highlight=False, soft_wrap=True)
+    write_json(kept.record, json_to)
+
+
+def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
+    _show(kept, console, json_to)
+    if kept.error is not None:
+        raise kept.error
+    return 0
+
+
+def _tell_github(regression: Regression) -> None:
+    """In a GitHub workflow: annotations on stderr, and the Markdown appended to the summary of the step."""
+    from xbench.report.annotations import workflow_commands
+    from xbench.report.regression_markdown import regression_markdown
+
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in workflow_commands(regression):
+            click.echo(line, err=True)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with open(summary, "a", encoding="utf-8") as stream:
+            stream.write(regression_markdown(regression))
+
+
+def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
+    """The files that were asked for; '-' is stdout."""
+    from xbench.report.regression_junit import regression_junit
+    from xbench.report.regression_markdown import regression_markdown
+
+    texts: list[tuple[str | None, Callable[[], str]]] = [
+        (markdown_to, lambda: regression_markdown(regression)),
+        (junit_to, lambda: regression_junit(regression, strict)),
+    ]
+    for target, text in texts:
+        if target == "-":
+            click.echo(text(), nl=False)
+        elif target is not None:
+            Path(target).write_text(text(), encoding="utf-8")

@@ -1,0 +1,305 @@
+"""Verdicts: from the raw launches of a `Regression` to one word a case, and from those to an exit code.
+
+`judge` reads nothing but the record, so a saved check can be judged again.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from math import exp
+from typing import NamedTuple
+
+from xbench.records import (
+    Case,
+    Failure,
+    Found,
+    Judged,
+    Label,
+    LaunchPair,
+    Measurement,
+    NoiseFloor,
+    Regression,
+    RegressionVerdict,
+    Side,
+    SideName,
+    Suite,
+    Threshold,
+)
+from xbench.regress.comparable import obstacle
+from xbench.regress.metrics import METRICS, deterministic, wall_clock
+from xbench.stats.regression import LINE, PairsVerdict, agrees, log_ratios, noise_floor, pairs_needed, verdicts
+from xbench.units import format_percent
+
+FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
+"""Exit codes; the last two only where the user is strict."""
+
+
+class CasePairs(NamedTuple):
+    """One wall-clock case in all launch pairs that measured it on both sides."""
+
+    base: list[float]
+    head: list[float]
+    label: Label | None
+
+
+def judge(regression: Regression) -> Regression:
+    """The same record with `cases` filled in from its measurements, in the order of the suite.
+
+    A wall-clock case is *suspected* when its interval's lower end passes the line (half the threshold), its upper end
+    does not rule the threshold out, and its Holm-adjusted p is below alpha. Where `confirm` is set it is `regressed`
+    only once `confirmation` by itself `agrees`, and `inconclusive` until then.
+    """
+    asked = regression.suite.cases()
+    cases = wall_clock(asked) if "wall" in regression.layers else []
+    counts = deterministic(asked) if "deterministic" in regression.layers else []
+    judged = {case: _refused(case, regression) for case in (*counts, *cases)}
+    found = {case: one for case, one in judged.items() if one is not None}
+    found |= {case: _counted(case, regression) for case in counts if judged[case] is None}
+    found |= _timed([case for case in cases if judged[case] is None], regression)
+    return regression.model_copy(update={"cases": [found[case] for case in asked if case in found]})
+
+
+def suspected(regression: Regression) -> list[Case]:
+    """The cases of a judged record that the first launches speak against, and that fresh ones have to confirm."""
+    return [case.case for case in regression.cases if case.suspected]
+
+
+def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> list[NoiseFloor]:
+    """The noise floor of every wall-clock case of the suite, from A/A pairs, for checks of `checked_pairs` pairs.
+
+    A case without enough pairs (6 of either), or without a ratio in one of them, has none.
+    """
+    floors = []
+    for case in wall_clock(suite.cases()):
+        values = _pairs_of(case, pairs)
+        try:
+            floor = noise_floor(log_ratios(values.base, values.head), checked_pairs)
+        except ValueError:
+            continue
+        if floor is not None:
+            floors.append(
+                NoiseFloor(**case._asdict(), floor=floor, measured_pairs=len(values.base), checked_pairs=checked_pairs)
+            )
+    return floors
+
+
+def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Threshold:
+    """What the suite says; else the metric's default, or twice the noise floor where that is more."""
+    floor = next((floor.floor for floor in floors if floor.case == case), None)
+    if case.metric in suite.thresholds:
+        return Threshold(share=suite.thresholds[case.metric], source="suite", floor=floor)
+    default = METRICS[case.metric].threshold
+    if floor is not None and 2 * floor > default:
+        return Threshold(share=2 * floor, source="noise floor", floor=floor)
+    return Threshold(share=default, source="default", floor=floor)
+
+
+def exit_code(regression: Regression, strict: bool) -> int:
+    """0 nothing got worse; 3 a regression; 1 a case is missing because head failed.
+
+    With `strict` also 5 for what is missing or not comparable, else 4 for what is inconclusive. A record without
+    verdicts proves nothing, and is inconclusive. 3 comes before 1, 1 before 5, 5 before 4.
+    """
+    words = {case.verdict for case in regression.cases}
+    if "regressed" in words:
+        return REGRESSED
+    if any(case.verdict == "missing" and _failed(case.case, regression, "head") for case in regression.cases):
+        return FAILED
+    if strict and words & {"missing", "not comparable"}:
+        return INCOMPARABLE
+    return INCONCLUSIVE if strict and ("inconclusive" in words or not words or not regression.complete) else 0
+
+
+def _refused(case: Case, regression: Regression) -> Judged | None:
+    """The verdict where there is nothing to judge: a side is missing, or is another thing. None where there is."""
+    base, head = regression.base, regression.head
+    if base is None:
+        why = next((one.reason for one in regression.failures if one.side == "base" and one.check == case.check), None)
+        if why is not None and regression.against == "revision":
+            return _judged(case, regression, "not comparable", why)
+        return _judged(case, regression, "missing", why or "there is no baseline")
+    for side in (base, head):
+        check = next((check for check in side.checks if check.name == case.check), None)
+        if check is None or case not in check.cases():
+            what = "check" if check is None else "mode" if case.mode not in check.modes else "metric"
+            return _judged(case, regression, "missing", f"{side.source} has no such {what}")
+    why = obstacle(case, base, head)
+    return _judged(case, regression, "not comparable", why) if why is not None else None
+
+
+def _counted(case: Case, regression: Regression) -> Judged:
+    """A deterministic case: the same, within its threshold, or not."""
+    assert regression.base is not None  # _refused() asked
+    sides = (regression.base, regression.head)
+    one, other = (next((found for found in side.measurements if found.case == case), None) for side in sides)
+    if one is None or other is None:
+        return _judged(
+            case, regression, "missing", _why_missing(case, regression, sides[0] if one is None else sides[1])
+        )
+    base, head = one.value, other.value
+    share = threshold_of(case, regression.suite, ()).share
+    word: RegressionVerdict = "equivalent"
+    reason = "the same" if base == head else f"within {_percent(share)}"
+    if share == 0 and base != head:
+        word, reason = "regressed", "changed, and it gates exactly: record a new baseline if that was meant"
+    elif abs(head - base) > share * base:
+        word = "regressed" if head > base else "improved"
+        change = format_percent(abs(head / base - 1)) if base > 0 else "from nothing"
+        reason = f"{'more' if head > base else 'less'} by {change}"
+    return _judged(case, regression, word, reason, label=other.label, base=base, head=head)
+
+
+def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
+    """The wall-clock cases, as one family; then those that are suspected once more, from their confirmation alone."""
+    found: dict[Case, Judged] = {}
+    first, without = _family(cases, regression, regression.pairs)
+    found |= without
+    suspects = [case for case, (_, verdict) in first.items() if verdict.word == "regressed"]
+    again, _ = _family(suspects, regression, regression.confirmation)
+    for case, (pairs, verdict) in first.items():
+        threshold = threshold_of(case, regression.suite, regression.floors)
+        confirmation = _found(*again[case]) if case in again else None
+        word, reason = verdict.word, _reason(verdict, threshold, regression.suite.alpha, len(first))
+        if case in suspects and regression.confirm:
+            if confirmation is None:
+                word, reason = "inconclusive", f"suspected, not yet confirmed: {reason}"
+            elif not agrees(again[case][1], threshold.share, regression.suite.alpha):
+                word, reason = "inconclusive", f"suspected, but fresh launches do not agree: {reason}"
+            else:
+                reason = f"{reason}; fresh launches agree"
+        found[case] = _judged(
+            case, regression, word, reason, label=pairs.label,
+            base=statistics.median(pairs.base), head=statistics.median(pairs.head),
+            found=_found(pairs, verdict), suspected=case in suspects, confirmation=confirmation,
+        )  # fmt: skip
+    return found
+
+
+Family = dict[Case, tuple[CasePairs, PairsVerdict]]
+
+
+def _family(
+    cases: Sequence[Case], regression: Regression, pairs: Sequence[LaunchPair]
+) -> tuple[Family, dict[Case, Judged]]:
+    """The test of every case that has pairs, adjusted over all of those, and the verdict on those that have none."""
+    measured: dict[Case, CasePairs] = {}
+    differences: dict[Case, list[float]] = {}
+    without: dict[Case, Judged] = {}
+    for case in cases:
+        values = _pairs_of(case, pairs)
+        if not values.base:
+            without[case] = _judged(case, regression, "missing", _why_missing(case, regression))
+            continue
+        try:
+            differences[case] = log_ratios(values.base, values.head)
+        except ValueError:
+            reason = "a launch measured none of it above zero, so there is no ratio"
+            without[case] = _judged(case, regression, "inconclusive", reason, label=values.label)
+            continue
+        measured[case] = values
+    shares = [threshold_of(case, regression.suite, regression.floors).share for case in measured]
+    words = verdicts([differences[case] for case in measured], shares, regression.suite.alpha)
+    return {case: (measured[case], word) for case, word in zip(measured, words, strict=True)}, without
+
+
+def _pairs_of(case: Case, pairs: Sequence[LaunchPair]) -> CasePairs:
+    base, head, label = [], [], None
+    for pair in pairs:
+        one, other = _of(case, pair.base), _of(case, pair.head)
+        if one is not None and other is not None:
+            base.append(one.value)
+            head.append(other.value)
+            label = other.label
+    return CasePairs(base, head, label)
+
+
+def _of(case: Case, measurements: Iterable[Measurement]) -> Measurement | None:
+    return next((found for found in measurements if found.case == case), None)
+
+
+def _found(pairs: CasePairs, verdict: PairsVerdict) -> Found:
+    test = verdict.test
+    return Found(
+        pairs=test.pairs,
+        base=statistics.median(pairs.base),
+        head=statistics.median(pairs.head),
+        ratio=exp(test.center),
+        ci95=None if test.interval is None else (exp(test.interval[0]), exp(test.interval[1])),
+        p_slower=test.p_slower,
+        p_faster=test.p_faster,
+        p_slower_holm=verdict.p_slower_holm,
+        p_faster_holm=verdict.p_faster_holm,
+    )
+
+
+def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: int) -> str:
+    """Why this word, in one sentence without the figures that stand beside it."""
+    line = f"half the threshold of {_percent(threshold.share)}"
+    test = verdict.test
+    enough = pairs_needed(alpha, cases)
+    if test.interval is None or test.pairs < enough:
+        return f"{_pairs(test.pairs)} cannot decide: {enough} are the least for {_cases(cases)} at alpha {alpha:g}"
+    if verdict.word == "equivalent":
+        return f"the whole interval lies within {_percent(threshold.share)}"
+    if verdict.word == "regressed":
+        return f"the interval's lower end is beyond {line}"
+    if verdict.word == "improved":
+        return f"the interval's upper end is beyond {line}"
+    low, high = exp(test.interval[0]), exp(test.interval[1])
+    beyond = 1 + LINE * threshold.share
+    if low > beyond or high < 1 / beyond:
+        return f"beyond {line}, but p is not below {alpha:g} after Holm: more pairs would tell"
+    return f"the interval reaches beyond {_percent(threshold.share)}, and back to {line}: more pairs would tell"
+
+
+def _why_missing(case: Case, regression: Regression, side: Side | None = None) -> str:
+    """What the launches said of it; else only that it was not measured."""
+    failure = _failed(case, regression, "head") or _failed(case, regression, "base")
+    if failure is not None:
+        return f"{failure.side} failed: {failure.reason}"
+    return f"{side.source} did not measure it" if side is not None else "no launch pair measured it on both sides"
+
+
+def _failed(case: Case, regression: Regression, side: SideName) -> Failure | None:
+    """The first failure of that side that concerns the case."""
+    return next(
+        (
+            failure
+            for failure in regression.failures
+            if failure.side == side and failure.check == case.check and failure.mode in (None, case.mode)
+        ),
+        None,
+    )
+
+
+def _judged(
+    case: Case, regression: Regression, verdict: RegressionVerdict, reason: str, *, label: Label | None = None,
+    base: float | None = None, head: float | None = None, found: Found | None = None, suspected: bool = False,
+    confirmation: Found | None = None,
+) -> Judged:  # fmt: skip
+    return Judged(
+        **case._asdict(),
+        unit=METRICS[case.metric].unit,
+        label=label,
+        verdict=verdict,
+        reason=reason,
+        threshold=threshold_of(case, regression.suite, regression.floors),
+        base=base,
+        head=head,
+        found=found,
+        suspected=suspected,
+        confirmation=confirmation,
+    )
+
+
+def _percent(share: float) -> str:
+    return format_percent(share, 1).replace(".0 ", " ")
+
+
+def _pairs(count: int) -> str:
+    return "1 pair" if count == 1 else f"{count} pairs"
+
+
+def _cases(count: int) -> str:
+    return "1 case" if count == 1 else f"{count} cases"

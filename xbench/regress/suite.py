@@ -1,0 +1,245 @@
+"""xbench.toml to a `Suite`: every key, name and unit is checked before anything is launched.
+
+    [regress]
+    budget_minutes = 10      # for one check of the whole suite
+    pairs = 12               # launch pairs; left out: what the budget allows
+    alpha = 0.01             # false alarms of a whole check
+    confirm = true           # a suspicion needs fresh launches that agree
+
+    [regress.thresholds]     # how much more is too much: a share with its unit, or "exact"
+    step_time = "5 %"
+    buckets = "exact"
+
+    [[regress.check]]
+    name = "resnet18"
+    workload = "resnet18:batch-size=8,image-size=64"
+    modes = ["ddp", "optimal"]
+    fabric = "local:ranks=2"
+    metrics = ["buckets", "planned_step", "step_time"]
+    plan_from = "results/resnet18-b14-1gbit.json"
+
+What is wrong is one sentence: the file, the key, where it stands, and the nearest right one. pydantic finds what is
+wrong with a table, and this module says it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from xbench.errors import SpecError, UsageError, nearest
+from xbench.fabrics import parse_fabric
+from xbench.records import Check, MetricName, Suite, load_measured
+from xbench.regress.metrics import METRICS
+from xbench.schedules import MODES, parse_mode
+from xbench.spec import ModeSpec
+from xbench.workloads import parse_workload
+
+__all__ = ["load_suite", "parse_threshold"]
+
+SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "thresholds", "check")
+CHECK_KEYS = tuple(Check.model_fields)
+PLANNED: tuple[MetricName, ...] = ("planned_step", "simulated_step")
+"""What is computed from a record, whatever the mode."""
+
+START = 'write [[regress.check]] with name, workload, modes and metrics: "docs/ci-gate.md" shows one'
+Checked = TypeVar("Checked", Check, Suite)
+
+
+def load_suite(path: Path) -> Suite:
+    """Read and check a suite. `plan_from` stays as written: relative to `path.parent`, where it must be a record.
+
+    Raises SpecError for a file that is not there or not TOML, an unknown key, metric, workload, mode or fabric (with
+    the nearest right one), a value of a wrong kind or unit, a name that stands twice, and a check that lacks what one
+    of its metrics needs.
+    """
+    where = str(path)
+    table = _regress_table(_read(path), where)
+    _known_keys(table, SUITE_KEYS, where, "[regress]")
+    checks = _checks(table.pop("check", None), where)
+    thresholds = _thresholds(table.pop("thresholds", {}), where)
+    suite = _valid(Suite, {**table, "thresholds": thresholds, "checks": checks}, where, "[regress]")
+    for check in suite.checks:
+        if check.plan_from is not None:
+            place = f"{where}: check {check.name!r}"
+            _asking(place, "plan_from", load_measured, path.parent / check.plan_from)
+    return suite
+
+
+def parse_threshold(metric: MetricName, value: object) -> float:
+    """The share in '5 %', or 0 for 'exact', which only deterministic metrics can be. Raises SpecError."""
+    facts = METRICS[metric]
+    takes = 'write it like "5 %"' + (', or "exact"' if facts.layer == "deterministic" else "")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        share = value if 0 < abs(value) < 1 else value / 100
+        raise SpecError(f"{metric} = {value} has no unit", hint=f'write "{100 * share:g} %"')
+    if not isinstance(value, str):
+        raise SpecError(f"{metric} = {value!r} is not a threshold", hint=takes)
+    text = value.strip()
+    if text == "exact":
+        if facts.layer == "wall":
+            raise SpecError(f'{metric} = "exact": no clock repeats a step exactly', hint='write it like "5 %"')
+        return 0.0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(\S*)", text)
+    if found is None or found[2] != "%":
+        unit = found[2] if found else ""
+        hint = f'a threshold is a share: write "{found[1]} %"' if found and unit.startswith("p") else takes
+        said = f"the unit {unit!r} of {metric} = {value!r} is not %" if unit else f"{metric} = {value!r} has no unit"
+        raise SpecError(said if found else f"{metric} = {value!r} is not a threshold", hint=hint)
+    share = float(found[1]) / 100
+    if not 0 < share <= 10:
+        raise SpecError(f"{metric} = {value!r} is not above 0 % and at most 1000 %", hint=takes)
+    return share
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(f"there is no suite {str(path)!r}", hint="docs/ci-gate.md shows an xbench.toml") from None
+    except OSError as error:
+        raise SpecError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise SpecError(f"{str(path)!r} is not TOML: {_one_line(str(error))}") from None
+
+
+def _regress_table(data: dict[str, Any], where: str) -> dict[str, Any]:
+    table = data.get("regress")
+    if not isinstance(table, dict):
+        close = nearest("regress", data)
+        hint = f"did you mean [regress] where it says [{close}]?" if close else START
+        raise SpecError(f"{where}: there is no table [regress]", hint=hint)
+    return dict(table)
+
+
+def _checks(tables: object, where: str) -> tuple[Check, ...]:
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise SpecError(f"{where}: there is no [[regress.check]], so nothing is watched", hint=START)
+    checks: list[Check] = []
+    for number, table in enumerate(tables, start=1):
+        name = table.get("name")
+        place = f"check {name!r}" if isinstance(name, str) and name else f"[[regress.check]] number {number}"
+        _known_keys(table, CHECK_KEYS, where, place)
+        check = _valid(Check, table, where, place)
+        if not check.name.strip() or not check.name.isprintable():
+            raise SpecError(f"{where}: {place}: the name {check.name!r} cannot be shown", hint="give it a short name")
+        if any(check.name == other.name for other in checks):
+            raise SpecError(f"{where}: two checks are named {check.name!r}", hint=f'name one "{check.name}-2"')
+        checks.append(_known_values(check, f"{where}: {place}"))
+    return tuple(checks)
+
+
+def _known_values(check: Check, where: str) -> Check:
+    """The check with its modes as `parse_mode` writes them. Raises SpecError for one that does not parse."""
+    _asking(where, "workload", parse_workload, check.workload)
+    fabric = _asking(where, "fabric", parse_fabric, check.fabric)
+    if fabric.name == "auto":
+        raise SpecError(f"{where}: fabric 'auto' may be another one elsewhere", hint="name one, such as local:ranks=2")
+    modes = [_asking(where, "modes", parse_mode, mode) for mode in check.modes]
+    for kind, names in (("mode", [mode.text for mode in modes]), ("metric", check.metrics)):
+        twice = _twice(names)
+        if twice is not None:
+            raise SpecError(f"{where}: the {kind} {twice!r} stands twice", hint="write it once")
+    paired = [mode.text for mode in modes if mode.paired]
+    if paired:
+        raise SpecError(
+            f"{where}: {paired[0]!r} needs two jobs, and a check trains one", hint=f"write {modes[0].carrier!r}"
+        )
+    if check.plan_from is None:
+        _needs_no_plan(check, modes, where)
+    if check.workers is not None and "simulated_step" not in check.metrics:
+        raise SpecError(
+            f"{where}: workers says how many simulated_step simulates, and that is not among the metrics",
+            hint='add "simulated_step" to metrics, or leave workers out',
+        )
+    return check.model_copy(update={"modes": tuple(mode.text for mode in modes)})
+
+
+def _needs_no_plan(check: Check, modes: list[ModeSpec], where: str) -> None:
+    planned = next((mode.text for mode in modes if MODES.entry(mode.carrier).facts.get("planned")), None)
+    metric = next((metric for metric in PLANNED if metric in check.metrics), None)
+    if planned is not None or metric is not None:
+        what = f"mode {planned!r} follows a plan" if planned is not None else f"{metric} is computed from a record"
+        raise SpecError(
+            f"{where}: {what}, and there is no plan_from to say from which record",
+            hint='add plan_from = "results/….json", what xbench profile or xbench compare wrote',
+        )
+
+
+def _thresholds(table: object, where: str) -> dict[str, float]:
+    place = "[regress.thresholds]"
+    if not isinstance(table, dict):
+        raise SpecError(f"{where}: thresholds is not a table", hint=f'write {place} and below it step_time = "5 %"')
+    _known_keys(table, METRICS, where, place, kind="metric")
+    shares: dict[str, float] = {}
+    for metric, value in table.items():
+        try:
+            shares[metric] = parse_threshold(metric, value)
+        except SpecError as error:
+            raise SpecError(f"{where}: {place}: {error}", hint=error.hint) from None
+    return shares
+
+
+def _known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: str, *, kind: str = "key") -> None:
+    known = list(known)
+    for key in table:
+        if key not in known:
+            close = nearest(key, known)
+            hint = f"did you mean {close!r}?" if close else f"it takes {', '.join(known)}"
+            raise SpecError(f"{where}: unknown {kind} {key!r} in {place}", hint=hint)
+
+
+def _valid(model: type[Checked], table: dict[str, Any], where: str, place: str) -> Checked:
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        raise _said(error.errors()[0], where, place) from None
+
+
+def _said(error: ErrorDetails, where: str, place: str) -> SpecError:
+    """pydantic's complaint about one value as a sentence of ours."""
+    key = str(error["loc"][0])
+    at = f"{where}: {place}"
+    if error["type"] == "missing":
+        return SpecError(f"{at} has no {key!r}", hint=f"add {key} = …")
+    if error["type"] == "literal_error":
+        wrong = str(error["input"])
+        close = nearest(wrong, METRICS)
+        hint = f"did you mean {close!r}?" if close else f"one of {', '.join(METRICS)}"
+        return SpecError(f"{at}: unknown metric {wrong!r} in {key}", hint=hint)
+    if error["type"] in ("tuple_type", "too_short"):
+        return SpecError(f"{at}: {key} has to be a list of at least one name", hint=f'write {key} = ["…"]')
+    told = error["msg"].removeprefix("Input ").replace("should", "has to", 1)
+    return SpecError(f"{at}: {key} = {_shown(error['input'])}: it {told}")
+
+
+Parsed = TypeVar("Parsed")
+Text = TypeVar("Text", str, Path)
+
+
+def _asking(where: str, key: str, parse: Callable[[Text], Parsed], value: Text) -> Parsed:
+    """What `parse` makes of a value, or its error with the place and the key."""
+    try:
+        return parse(value)
+    except UsageError as error:
+        raise SpecError(f"{where}: {key}: {error}", hint=error.hint) from None
+
+
+def _twice(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def _shown(value: object) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

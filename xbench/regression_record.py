@@ -1,0 +1,253 @@
+"""What `xbench regress` keeps: what a machine measured, how noisy it is, and what a check found.
+
+A *case* is one metric of one mode of one check of the suite. The unit of analysis of a wall-clock case is the launch
+pair: base and head, started one after the other; its figure is the log of head over base. `Regression` holds the raw
+samples of every launch beside the verdicts, so that `xbench.regress.judge` can give them again from the file alone.
+`records` exports these names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from xbench.record_parts import Environment, Interval, Label, Part, WorkloadRecord
+
+MetricName = Literal[
+    "buckets",
+    "wire_bytes",
+    "collectives",
+    "planned_step",
+    "simulated_step",
+    "peak_memory",
+    "step_time",
+    "time_per_sample",
+    "exposed",
+]
+MetricUnit = Literal["count", "B", "s"]
+RegressionVerdict = Literal["regressed", "improved", "equivalent", "inconclusive", "not comparable", "missing"]
+SideName = Literal["base", "head"]
+
+
+class Case(NamedTuple):
+    """What one verdict is about."""
+
+    check: str
+    mode: str
+    metric: MetricName
+
+
+class Check(Part):
+    """One `[[regress.check]]` of xbench.toml: a workload, how its gradients travel, and what of that is watched."""
+
+    name: str
+    workload: str = Field(description="as on the command line: 'resnet18:batch-size=8'")
+    modes: tuple[str, ...] = Field(min_length=1)
+    fabric: str = Field(default="local:ranks=2", description="as on the command line")
+    metrics: tuple[MetricName, ...] = Field(min_length=1)
+    plan_from: str | None = Field(
+        default=None, description="the record that plans are made from, relative to the suite's folder"
+    )
+    workers: int | None = Field(default=None, ge=2, description="of simulated_step; None: as many as were measured")
+
+    def cases(self) -> list[Case]:
+        """Every mode with every metric, in the order of the file."""
+        return [Case(self.name, mode, metric) for mode in self.modes for metric in self.metrics]
+
+
+class Suite(Part):
+    """`[regress]` of xbench.toml, checked: see `xbench.regress.load_suite`."""
+
+    budget_minutes: float = Field(default=10.0, gt=0, le=1440, description="for one check of the whole suite")
+    pairs: int | None = Field(default=None, ge=1, le=200, description="launch pairs; None: what the budget allows")
+    alpha: float = Field(default=0.01, gt=0, le=0.2, description="of one check of the whole suite, by Holm")
+    confirm: bool = Field(default=True, description="whether a suspicion needs fresh launches that agree")
+    thresholds: dict[MetricName, float] = Field(
+        default={}, description="shares that were asked for, 0.05 from '5 %', 0 from 'exact'; others by default"
+    )
+    checks: tuple[Check, ...] = Field(min_length=1)
+
+    def cases(self) -> list[Case]:
+        """Of all checks, in the order of the file."""
+        return [case for check in self.checks for case in check.cases()]
+
+
+class Measurement(Part):
+    """One case in one launch. Deterministic metrics are measured once a side and have no samples."""
+
+    check: str
+    mode: str
+    metric: MetricName
+    value: float = Field(description="median of the samples, where there are any")
+    unit: MetricUnit
+    label: Label
+    samples: list[float] = Field(default=[], description="raw, by step or block, in the order of time")
+
+    @property
+    def case(self) -> Case:
+        """What was measured."""
+        return Case(self.check, self.mode, self.metric)
+
+
+class Failure(Part):
+    """Why a launch has no measurement of a mode: shown, never dropped."""
+
+    check: str
+    mode: str | None = Field(default=None, description="None: none of the check's modes was measured")
+    side: SideName
+    pair: int | None = Field(default=None, description="None: of the deterministic layer")
+    reason: str = Field(description="one sentence")
+
+
+class LaunchPair(Part):
+    """Base and head, each launched once, one after the other."""
+
+    number: int = Field(ge=0, description="in the order of time")
+    first: SideName = Field(description="by turns: base first in even pairs, so that four launches are A-B-B-A")
+    base: list[Measurement]
+    head: list[Measurement]
+    started_s: float = Field(default=0.0, description="since the check began")
+    took_s: float = Field(default=0.0, description="both launches with everything around them")
+
+
+class NoiseFloor(Part):
+    """How far from no change the interval of a check may reach although nothing changed: see `stats.regression`."""
+
+    check: str
+    mode: str
+    metric: MetricName
+    floor: float = Field(ge=0, description="share: 0.03 is 3 %")
+    measured_pairs: int = Field(description="A/A pairs that it was learned from")
+    checked_pairs: int = Field(description="pairs of the check that it holds for")
+
+    @property
+    def case(self) -> Case:
+        """What it is the floor of."""
+        return Case(self.check, self.mode, self.metric)
+
+
+class Side(Part):
+    """One of the two things that are compared."""
+
+    source: str = Field(description="for people: 'revision 1a2b3c4', 'this tree', 'the baseline results/...'")
+    revision: str | None = Field(default=None, description="git commit, with '+' where files differ from it")
+    environment: Environment
+    checks: tuple[Check, ...] = Field(description="as they were when this side was measured")
+    workloads: dict[str, WorkloadRecord] = Field(default={}, description="by check, as they were built")
+    measurements: list[Measurement] = Field(default=[], description="of the deterministic layer")
+
+
+class Baseline(Part):
+    """`xbench regress record`: results/baselines/<machine>/baseline.json."""
+
+    kind: Literal["baseline"] = "baseline"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    xbench: str = Field(description="version")
+    machine: str = Field(description="the folder's name; 'any' where only the deterministic layer was measured")
+    complete: bool
+    error: str | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[str] = []
+    suite: Suite
+    side: Side
+    launches: list[list[Measurement]] = Field(default=[], description="of the wall-clock layer, in the order of time")
+    floors: list[NoiseFloor] = []
+    failures: list[Failure] = []
+
+
+class Noise(Part):
+    """`xbench regress calibrate`: A/A, results/baselines/<machine>/noise.json. Both sides of a pair are one tree."""
+
+    kind: Literal["noise"] = "noise"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    xbench: str = Field(description="version")
+    machine: str
+    complete: bool
+    error: str | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[str] = []
+    suite: Suite
+    side: Side
+    pairs: list[LaunchPair]
+    floors: list[NoiseFloor] = []
+    failures: list[Failure] = []
+
+
+class Threshold(Part):
+    """How much slower is too slow, and who says so."""
+
+    share: float = Field(ge=0, description="0.05 is 5 %; 0: any change")
+    source: Literal["default", "suite", "noise floor"]
+    floor: float | None = Field(default=None, description="the noise floor, where it is known: twice that is the least")
+
+
+class Found(Part):
+    """What launch pairs say of one wall-clock case. Ratios are head over base: above 1, head is slower."""
+
+    pairs: int
+    base: float | None = Field(default=None, description="median over launches")
+    head: float | None = Field(default=None, description="median over launches")
+    ratio: float | None = Field(default=None, description="Hodges-Lehmann estimate; None without pairs")
+    ci95: Interval | None = Field(default=None, description="exact; None where there are too few pairs for one")
+    p_slower: float | None = Field(default=None, description="one-sided exact signed-rank test")
+    p_faster: float | None = Field(default=None, description="the same of the other side")
+    p_slower_holm: float | None = Field(default=None, description="adjusted over the cases judged together")
+    p_faster_holm: float | None = Field(default=None, description="adjusted over the cases judged together")
+
+
+class Judged(Part):
+    """The verdict on one case and everything that it rests on."""
+
+    check: str
+    mode: str
+    metric: MetricName
+    unit: MetricUnit
+    label: Label | None = Field(default=None, description="None where nothing was measured")
+    verdict: RegressionVerdict
+    reason: str = Field(description="one sentence")
+    threshold: Threshold
+    base: float | None = None
+    head: float | None = None
+    found: Found | None = Field(default=None, description="of a wall-clock case")
+    suspected: bool = Field(default=False, description="whether the first launches alone speak for a regression")
+    confirmation: Found | None = Field(default=None, description="what fresh launches of the suspected cases say")
+
+    @property
+    def case(self) -> Case:
+        """What it is about."""
+        return Case(self.check, self.mode, self.metric)
+
+    @property
+    def wall_clock(self) -> bool:
+        """Whether it was judged by launch pairs."""
+        return self.metric in ("step_time", "time_per_sample", "exposed")
+
+
+class Regression(Part):
+    """`xbench regress check`: both sides, every launch, and the verdicts that `xbench.regress.judge` gave."""
+
+    kind: Literal["regression"] = "regression"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    xbench: str = Field(description="version")
+    complete: bool
+    error: str | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[str] = []
+    suite: Suite
+    against: Literal["revision", "baseline"] = Field(
+        description="revision: launches of both sides by turns, here; baseline: stored earlier, the weaker way"
+    )
+    base: Side | None = Field(description="None where there is no baseline")
+    head: Side
+    layers: tuple[Literal["deterministic", "wall"], ...] = ("deterministic", "wall")
+    pairs: list[LaunchPair] = []
+    confirm: bool = Field(default=True, description="whether a suspicion needs fresh launches that agree")
+    confirmation: list[LaunchPair] = Field(default=[], description="fresh launches of the suspected cases alone")
+    floors: list[NoiseFloor] = []
+    failures: list[Failure] = []
+    injected: str | None = Field(default=None, description="a slow-down that was put into head on purpose")
+    cases: list[Judged] = []

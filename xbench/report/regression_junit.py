@@ -1,0 +1,74 @@
+"""A check's verdicts as JUnit XML: a suite for each check of xbench.toml, a case for each mode and metric.
+
+A regression is a failure. What was not judged is skipped, with the reason, or an error where head failed; under
+`strict` everything that is not judged is a failure, as the exit code is then.
+"""
+
+from __future__ import annotations
+
+from xbench.records import Baseline, Judged, Noise, Regression
+from xbench.report import regression_lines as told
+from xbench.report.junit import Case, Status, junit_xml
+
+
+def regression_junit(record: Regression, strict: bool = False) -> str:
+    """The document. Raises nothing: a check without cases is an empty one."""
+    properties = {"command": record.command, "xbench": record.xbench, **dict(told.sides(record))}
+    return junit_xml(regression_cases(record, strict), suite="xbench regress", properties=properties)
+
+
+def regression_cases(record: Regression, strict: bool = False) -> list[Case]:
+    """One case a verdict, in the order of the suite."""
+    return [
+        Case(
+            group=case.check,
+            name=f"{case.mode} {case.metric}",
+            time_s=case.head if case.wall_clock else None,
+            status=_status(case, record, strict),
+            message=f"{case.verdict}: {case.reason}",
+            text=_text(case, record),
+        )
+        for case in record.cases
+    ]
+
+
+def stored_cases(record: Baseline | Noise) -> list[Case]:
+    """One case for each that was measured, all passed: nothing was judged."""
+    if isinstance(record, Baseline):
+        told_of = [
+            (row.name, f"{told.value(row.median, row.unit)} ({row.label})") for row in told.baseline_rows(record)
+        ]
+    else:
+        told_of = [(name, f"noise floor {floor}") for name, floor, _ in told.noise_rows(record)]
+    return [Case(group=f"{record.kind} of {record.machine}", name=name, message=text) for name, text in told_of]
+
+
+def _status(case: Judged, record: Regression, strict: bool) -> Status:
+    if case.verdict == "regressed":
+        return "failed"
+    if case.verdict in ("equivalent", "improved"):
+        return "passed"
+    failed = any(
+        failure.side == "head" and failure.check == case.check and failure.mode in (None, case.mode)
+        for failure in record.failures
+    )
+    if case.verdict == "missing" and failed:
+        return "error"
+    return "failed" if strict else "skipped"
+
+
+def _text(case: Judged, record: Regression) -> str:
+    facts = [f"threshold {told.threshold(case.threshold)}"]
+    if case.base is not None:
+        facts.insert(0, f"base → head {told.both(case)} ({case.label})")
+    if case.found is not None:
+        facts += [
+            f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)} after Holm",
+            f"pairs: {told.pair_ratios(case, record.pairs)}",
+        ]
+    if case.confirmation is not None:
+        facts += [
+            f"fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}",
+            f"fresh pairs: {told.pair_ratios(case, record.confirmation)}",
+        ]
+    return "\n".join(facts)

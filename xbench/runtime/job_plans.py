@@ -1,0 +1,67 @@
+"""What the ranks need to know of plans to time them: a `JobPlan` of a planner's plans, for every trainable parameter.
+
+Nothing here imports torch: plans may come from a record as well as from a profile that has just been made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xbench.planning import bounds
+from xbench.planning.contention import queue_s_per_byte
+from xbench.planning.cost import Curve
+from xbench.planning.plans import Planner
+from xbench.records import Contention as ContentionRecord
+from xbench.records import Plan
+from xbench.runtime.program import JobPlan
+
+UNPLANNED = {"horovod": "ddp"}
+"""What decides on its buckets while it runs has no plan; for how long its steps may take, this mode's will do."""
+
+
+def job_plan(
+    planner: Planner, plans: Mapping[str, Plan], compute_s: float, contention: ContentionRecord | None
+) -> tuple[JobPlan, dict[str, Any]]:
+    """What the blocks need to know of these plans, and the journal's event. Every rank makes the same."""
+    step, cost = planner.step, planner.cost
+    curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
+    pace = queue_s_per_byte(contention)
+    lower = bounds(step.gradients, curve, compute_s=compute_s, queue_s_per_byte=pace, **step.parts)
+    plans = {**plans, **{name: plans[other] for name, other in UNPLANNED.items() if other in plans}}
+    event = {
+        "cost_model": cost.model_dump() if cost is not None else None,
+        "contention": contention.model_dump() if contention is not None else None,
+        "plans": {name: p.model_dump() for name, p in plans.items() if name not in UNPLANNED},
+        "bounds": lower.model_dump(),
+    }
+    plan = JobPlan(
+        buckets={name: None if name in ("ddp", "compute", *UNPLANNED) else p.buckets for name, p in plans.items()},
+        step_s={name: p.predicted_step_s for name, p in plans.items()},
+        exposed_s={name: p.predicted_exposed_s for name, p in plans.items()},
+        link_s={name: float(sum(curve(float(nbytes)) for nbytes in p.bucket_bytes)) for name, p in plans.items()},
+        compute_s=compute_s,
+        parts={name: p.parts for name, p in plans.items() if p.parts is not None},
+        carriers={name: p.carrier for name, p in plans.items() if p.carrier is not None},
+    )
+    return plan, event
+
+
+def with_missing(buckets: list[list[str]], missing: Sequence[str]) -> list[list[str]]:
+    """The buckets, and one at the end for each parameter that got no gradient while profiling.
+
+    It may get one later, on some ranks or all, and every trainable parameter must be in exactly one bucket.
+    """
+    return [*buckets, *([name] for name in missing)]
+
+
+def complete(plan: JobPlan, missing: Mapping[str, int]) -> JobPlan:
+    """Each plan with the parameters (name: bytes) that got no gradient while profiling, see `with_missing`.
+
+    The parts of their buckets go after all others: whatever is planned is needed more often.
+    """
+    if not missing:
+        return plan
+    buckets = {name: with_missing(b, list(missing)) if b is not None else None for name, b in plan.buckets.items()}
+    parts = {name: p.followed_by(list(missing.values())) for name, p in plan.parts.items()}
+    return plan.model_copy(update={"buckets": buckets, "parts": parts, "unused_parameters": True})

@@ -1,0 +1,86 @@
+"""Where baselines are kept: results/baselines/<machine>/, beside the suite, one folder a kind of machine.
+
+A machine is its fingerprint (`xbench.environment.fingerprint`): where that differs, times cannot be compared. What does
+not depend on the machine (plans, counts, predictions from a committed record) is kept under `any`, and serves on every
+machine that has no folder of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xbench import environment
+from xbench.errors import RecordError
+from xbench.records import AnyRecord, Baseline, Environment, Noise, Suite, load
+from xbench.regress.metrics import METRICS
+
+ANY = "any"
+BASELINE, NOISE = "baseline.json", "noise.json"
+OF_THE_MACHINE = frozenset({"peak_memory"})
+"""Deterministic metrics that another machine, or another torch, may answer otherwise."""
+
+
+def folder_of(suite_folder: Path) -> Path:
+    """Of all machines."""
+    return suite_folder / "results" / "baselines"
+
+
+def machine_of(described: Environment) -> str:
+    """The folder's name for this machine and its software: 'cpu-3f9a1c02-77d0b1e4'."""
+    kind = "cpu" if described.device == "cpu" else described.device.split(" and ")[0]
+    word = "-".join("".join(letter if letter.isalnum() else " " for letter in kind.lower()).split())
+    return f"{word}-{environment.fingerprint(described)}"
+
+
+def portable(suite: Suite, layers: tuple[str, ...]) -> bool:
+    """Whether what these layers of the suite measure is the same on every machine."""
+    asked = {metric for check in suite.checks for metric in check.metrics}
+    return "wall" not in layers and not asked & OF_THE_MACHINE
+
+
+def find(given: Path | None, folder: Path, described: Environment) -> tuple[Baseline | None, Path, str | None]:
+    """The baseline to compare with, where it is or should be, and a sentence where it is not of this machine.
+
+    Without `given`: this machine's, else the one of any machine. Raises RecordError for a given one that is not there
+    or is no baseline.
+    """
+    if given is not None:
+        return read(given), given, None
+    own = folder / machine_of(described) / BASELINE
+    if own.exists():
+        return read(own), own, None
+    shared = folder / ANY / BASELINE
+    if shared.exists():
+        return read(shared), shared, None
+    there = sorted(path.parent.name for path in folder.glob(f"*/{BASELINE}"))
+    others = f" (there are some of {', '.join(there)})" if there else ""
+    return (
+        None,
+        own,
+        f"there is no baseline of this machine, {own.parent.name}{others}: xbench regress record makes one",
+    )
+
+
+def read(path: Path) -> Baseline:
+    """A baseline, or the folder of one. Raises RecordError for anything else."""
+    path = path / BASELINE if path.is_dir() else path
+    record: AnyRecord = load(path)
+    if not isinstance(record, Baseline):
+        raise RecordError(
+            f"{str(path)!r} is a {record.kind} record and no baseline", hint="xbench regress record makes one"
+        )
+    return record
+
+
+def noise_of(folder: Path, described: Environment) -> Noise | None:
+    """What `calibrate` learned of this machine; None where it was never run. Raises RecordError for a broken file."""
+    path = folder / machine_of(described) / NOISE
+    if not path.exists():
+        return None
+    record: AnyRecord = load(path)
+    return record if isinstance(record, Noise) else None
+
+
+def wall_cases(suite: Suite) -> bool:
+    """Whether anything in it needs a clock."""
+    return any(METRICS[metric].layer == "wall" for check in suite.checks for metric in check.metrics)

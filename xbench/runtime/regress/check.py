@@ -1,0 +1,224 @@
+"""`xbench regress check`: base and head measured, judged, and what is suspected measured once more.
+
+Against a revision both sides are launched here, by turns. Against a stored baseline only head is launched, and each of
+its launches is paired with one of the baseline's, in the order of time: whatever the machine did differently that day
+counts as a difference of the code, which is why it is the weaker way.
+
+A record is written after every pair, so whatever ends a check leaves what it measured, marked incomplete.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from xbench import environment
+from xbench.errors import XbenchError
+from xbench.records import Baseline, Failure, Noise, NoiseFloor, Regression, Side
+from xbench.regress import METRICS, floors_of, judge, suspected
+from xbench.runtime.assemble import now
+from xbench.runtime.progress import stamp
+from xbench.runtime.regress import baselines
+from xbench.runtime.regress.asked import (
+    Kept,
+    RegressRequest,
+    guarded,
+    head_tree,
+    keep,
+    measuring_of,
+    nothing_measured,
+    speaker,
+)
+from xbench.runtime.regress.protocol import version
+from xbench.runtime.regress.sides import Incomparable, Tree
+from xbench.runtime.regress.trees import Repository, other_needs, short
+
+
+def check(request: RegressRequest, console: Console) -> Kept:
+    """Measure, judge, confirm. What is wrong before a launch is raised; what goes wrong later is in the result."""
+    checking = Checking(request, console)
+    return checking.against_revision(request.base) if request.base is not None else checking.against_baseline()
+
+
+class Checking:
+    """One check under way."""
+
+    def __init__(self, request: RegressRequest, console: Console) -> None:
+        self.request = request
+        self.say = speaker(console)
+        self.measuring = measuring_of(request, self.say)
+        self.path = (request.output / f"{stamp()}-regression" / "record.json").absolute()
+        self.against: Literal["revision", "baseline"] = "revision"
+        self.base: Side | None = None
+        self.head: Side | None = None
+        self.floors: list[NoiseFloor] = []
+        self.warnings = environment.noise_warnings() if "wall" in request.layers else []
+
+    # --- the trustworthy way ----------------------------------------------------------------------------------------
+
+    def against_revision(self, revision: str) -> Kept:
+        """Both sides here and now. Raises SpecError for a revision that cannot be had."""
+        repository = Repository.around(self.request.folder)
+        commit = repository.commit_of(revision)
+        tree, _, own = head_tree(self.request)
+        self.say(f"base is {short(commit)} ({revision}), head is {tree.title}")
+        with repository.checked_out(commit) as root:
+            title = f"base revision {short(commit)}"
+            base = Tree("base", root, root / repository.here, repository.root, title)
+            self._note_needs(root, repository.root)
+            return self._ended(guarded(lambda: self._both(base, tree, commit, own)))
+
+    def _both(self, base: Tree, head: Tree, commit: str, own: str | None) -> None:
+        self.head = self.measuring.look(head, head.title, own)
+        if self.head is None:
+            return
+        try:
+            base.ask()
+        except Incomparable as why:
+            self._no_base(str(why))
+            return
+        self.base = self.measuring.look(base, f"revision {short(commit)}", commit)
+        if "wall" not in self.request.layers or self.base is None:
+            return
+        self.measuring.first_launches((base, head))
+        if not self.measuring.timeable:
+            return
+        pairs = self._pairs()
+        self.measuring.run_pairs(base, head, pairs, self._keep_so_far)
+        self._confirm(base, head, pairs)
+
+    def _confirm(self, base: Tree, head: Tree, pairs: int) -> None:
+        """Fresh launches of what is suspected, as many again."""
+        if not self.request.confirm:
+            return
+        doubtful = suspected(judge(self._record(None, complete=False)))
+        if not doubtful:
+            return
+        named = ", ".join(f"{case.check} {case.mode} {case.metric}" for case in doubtful)
+        self.say(f"suspected, so measured again by fresh launches: {named}")
+        self.measuring.run_pairs(base, head, pairs, self._keep_so_far, doubtful)
+
+    def _note_needs(self, base: Path, head: Path) -> None:
+        told = other_needs(base, head)
+        if told is not None:
+            self.warnings.append(told)
+            self.say(told)
+
+    # --- the weaker way ---------------------------------------------------------------------------------------------
+
+    def against_baseline(self) -> Kept:
+        """Head here and now, base as it was stored. Raises RecordError for a given baseline that cannot be read."""
+        self.against = "baseline"
+        given = self.request.baseline
+        if given is not None:  # what is wrong with it is said before anything is launched
+            baselines.read(given)
+        tree, _, own = head_tree(self.request)
+        return self._ended(guarded(lambda: self._stored(tree, own)))
+
+    def _stored(self, head: Tree, own: str | None) -> None:
+        self.head = self.measuring.look(head, head.title, own)
+        if self.head is None:
+            return
+        folder = baselines.folder_of(self.request.folder)
+        stored, path, why = baselines.find(self.request.baseline, folder, self.head.environment)
+        if stored is None:
+            self._no_base(why or "there is no baseline")
+            return
+        self.base = stored.side
+        self.say(f"the baseline is {path}, made {stored.created} of {stored.side.source}")
+        if "wall" not in self.request.layers or not stored.launches:
+            return
+        told = "the baseline was measured earlier, not by turns with head: check --base REV is the trustworthy way"
+        self.say(told)
+        self.warnings.append(told)
+        self.measuring.first_launches((head,))
+        if not self.measuring.timeable:
+            return
+        pairs = min(self.request.pairs or len(stored.launches), len(stored.launches))
+        self.measuring.course(pairs, self._budget_s)
+        self.floors = self._floors(self._noise(), pairs)
+        self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
+        self._confirm_stored(head, stored)
+
+    def _confirm_stored(self, head: Tree, stored: Baseline) -> None:
+        doubtful = suspected(judge(self._record(None, complete=False))) if self.request.confirm else []
+        if doubtful:
+            self.say("suspected, so head is measured again by fresh launches")
+            pairs = stored.launches[: len(self.measuring.pairs)]
+            self.measuring.run_head(head, pairs, self._keep_so_far, doubtful)
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _budget_s(self) -> float:
+        return 60.0 * self.request.suite.budget_minutes
+
+    def _pairs(self) -> int:
+        """How many there will be, and what this machine's noise does to a check of so many."""
+        noise = self._noise()
+        thresholds = self.request.suite.thresholds
+
+        def quiet_enough(pairs: int) -> bool:
+            floors = self._floors(noise, pairs)
+            return bool(floors) and all(
+                2 * one.floor <= thresholds.get(one.metric, METRICS[one.metric].threshold) for one in floors
+            )
+
+        course = self.measuring.course(self.request.pairs, self._budget_s, quiet_enough if noise is not None else None)
+        self.floors = self._floors(noise, course.pairs)
+        return course.pairs
+
+    def _noise(self) -> Noise | None:
+        """What a calibration found on this machine; says so where there was none."""
+        assert self.head is not None
+        noise = baselines.noise_of(baselines.folder_of(self.request.folder), self.head.environment)
+        if noise is None:
+            self.say("the noise floor of this machine is not known: xbench regress calibrate learns it")
+        return noise
+
+    def _floors(self, noise: Noise | None, pairs: int) -> list[NoiseFloor]:
+        """Of a check of so many pairs, for the checks that are still what they were."""
+        if noise is None:
+            return []
+        same = {check.name for check in noise.side.checks if check in self.request.suite.checks}
+        return [one for one in floors_of(self.request.suite, noise.pairs, pairs) if one.check in same]
+
+    def _no_base(self, why: str) -> None:
+        self.say(why)
+        self.measuring.failures += [
+            Failure(check=check.name, side="base", reason=why) for check in self.request.suite.checks
+        ]
+
+    def _record(self, error: XbenchError | None, *, complete: bool) -> Regression:
+        assert self.head is not None
+        measuring, slow = self.measuring, self.request.slow_step
+        return Regression(
+            created=now(),
+            command=self.request.command,
+            xbench=version(),
+            complete=complete,
+            error=str(error) if error is not None else None,
+            warnings=list(dict.fromkeys([*self.warnings, *measuring.warnings])),
+            suite=self.request.suite,
+            against=self.against,
+            base=self.base,
+            head=self.head,
+            layers=self.request.layers,
+            pairs=measuring.pairs,
+            confirm=self.request.confirm,
+            confirmation=measuring.confirmation,
+            floors=self.floors,
+            failures=measuring.failures,
+            injected=f"every step of head takes {slow:g} times as long" if slow > 1.0 else None,
+        )
+
+    def _keep_so_far(self) -> None:
+        keep(self._record(None, complete=False), self.path)
+
+    def _ended(self, error: XbenchError | None) -> Kept:
+        if self.head is None:
+            raise nothing_measured(self.measuring, error)
+        record = judge(self._record(error, complete=error is None))
+        return Kept(record, keep(record, self.path), error)

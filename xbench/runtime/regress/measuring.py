@@ -1,0 +1,301 @@
+"""Both sides measured: a look at each, a launch that does not count, then pairs of launches in A-B-B-A order.
+
+    looks of base and head → first launches → pair 0: base, head → pair 1: head, base → …
+
+What is measured is in `Measuring` at any time, so a run that is cut short has all of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
+from xbench.regress.metrics import METRICS
+from xbench.runtime.regress.course import FIRST_STEPS, Course, Shape, course_of, launch_s, shape_of, told
+from xbench.runtime.regress.figures import failures, layer_of, looked, modes_of, timed
+from xbench.runtime.regress.protocol import Answer, Order
+from xbench.runtime.tune import format_minutes
+from xbench.stats.regression import first_sides
+from xbench.units import format_seconds
+
+FIRST = Shape(1, FIRST_STEPS)
+HUNG_S = 3600.0
+"""Longer than any launch may take: its own time-out says first which rank was silent."""
+
+TIRED = 3
+"""Launches of a check that may fail on one side before the check is given up."""
+
+Layers = Sequence[str]
+Cases = Sequence[Case] | None
+
+
+class Launchable(Protocol):
+    """A tree to give orders to: `sides.Tree`."""
+
+    @property
+    def name(self) -> SideName:
+        """base or head."""
+
+    @property
+    def title(self) -> str:
+        """For people."""
+
+    def carry_out(self, order: Order, longest_s: float) -> Answer:
+        """See `sides.Tree`."""
+
+
+class Measuring:
+    """Everything that a check, a baseline or a calibration measures. `slow_step` slows head (a testing aid)."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        plan_from: dict[str, str],
+        say: Callable[[str], None],
+        *,
+        layers: Layers,
+        device: str = "auto",
+        timeout_s: float = 120.0,
+        slow_step: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.suite = suite
+        self.checks = [check for check in suite.checks if any(layer_of(check, layer) for layer in layers)]
+        self.failures: list[Failure] = []
+        self.warnings: list[str] = []
+        self.pairs: list[LaunchPair] = []
+        self.confirmation: list[LaunchPair] = []
+        self._plan_from = plan_from
+        self._say = say
+        self._layers = tuple(layers)
+        self._device, self._timeout_s, self._slow_step = device, timeout_s, slow_step
+        self._clock = clock
+        self._began_s = clock()
+        self._looks: dict[tuple[SideName, str], Answer] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._pair_s: dict[str, float] = {}
+        self._failed: dict[tuple[SideName, str], int] = {}
+
+    @property
+    def spent_s(self) -> float:
+        """Since the beginning [s]."""
+        return self._clock() - self._began_s
+
+    @property
+    def timeable(self) -> list[Check]:
+        """The checks with something to time whose looks and first launches went well on every side."""
+        return [check for check in self.checks if check.name in self._shapes]
+
+    # --- looks ------------------------------------------------------------------------------------------------------
+
+    def look(self, tree: Launchable, source: str, revision: str | None) -> Side | None:
+        """What a tree is and what it does, as far as nothing needs a clock; None where no check could be resolved."""
+        measurements: list[Measurement] = []
+        answers: dict[str, Answer] = {}
+        for check in self.checks:
+            self._say(f"looking at {check.name} ({check.workload}, {check.fabric}) in {tree.title}")
+            answer = tree.carry_out(self._look_order(check), HUNG_S)
+            self._looks[tree.name, check.name] = answer
+            self._warn(answer)
+            found, missing = looked(check, answer) if "deterministic" in self._layers else ([], [])
+            measurements += found
+            self.failures += failures(check, answer, tree.name, None, missing)
+            if answer.environment is not None:
+                answers[check.name] = answer
+        if not answers:
+            return None
+        first = next(answer.environment for answer in answers.values() if answer.environment is not None)
+        return Side(
+            source=source,
+            revision=revision,
+            environment=first,
+            checks=self.suite.checks,
+            workloads={name: answer.workload for name, answer in answers.items() if answer.workload is not None},
+            measurements=measurements,
+        )
+
+    def _look_order(self, check: Check) -> Order:
+        asked = set(layer_of(check, "deterministic")) if "deterministic" in self._layers else set()
+        return Order(
+            kind="look",
+            workload=check.workload,
+            modes=modes_of(check, wall="wall" in self._layers),
+            fabric=check.fabric,
+            device=self._device,
+            plan_from=self._plan_from.get(check.name),
+            workers=check.workers,
+            planned=bool(asked & {"buckets", "planned_step", "simulated_step"}),
+            counted=bool(asked & {"wire_bytes", "collectives", "peak_memory"}),
+            held="peak_memory" in asked,
+            timeout_s=self._timeout_s,
+        )
+
+    def same_look(self, tree: Launchable, other: Launchable) -> None:
+        """`tree` is `other` under another name: what was seen there holds here."""
+        for check in self.checks:
+            self._looks[tree.name, check.name] = self._looks[other.name, check.name]
+
+    # --- launches ---------------------------------------------------------------------------------------------------
+
+    def first_launches(self, trees: Sequence[Launchable]) -> None:
+        """One launch of each check on each side that does not count, and the shape of those that do."""
+        for check in self.checks:
+            if not layer_of(check, "wall"):
+                continue
+            began_s = self._clock()
+            answers = []
+            for tree in trees:
+                self._say(f"first launch of {check.name} in {tree.title}, which does not count")
+                answers.append(self._launch(check, tree, FIRST, seed=0, pair=None))
+            steps_s = _slower([_steps_s(answer) for answer in answers if answer is not None])
+            if None in answers or not steps_s:
+                continue
+            cycle = max((block.cycle for answer in answers if answer for block in answer.blocks), default=1)
+            shape = self._shapes[check.name] = shape_of(steps_s, cycle)
+            once_s = (self._clock() - began_s) / len(trees)
+            self._pair_s[check.name] = 2 * launch_s(once_s, FIRST, shape, steps_s)
+            self._say(
+                f"{check.name}: a launch times {shape.rounds} blocks of {shape.steps} steps of each mode "
+                f"(steps of {', '.join(f'{name} {format_seconds(took)}' for name, took in steps_s.items())}, real) "
+            )
+
+    def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> Course:
+        """How many pairs there will be: see `course_of`. Says so."""
+        pair_s = sum(self._pair_s.values())
+        course = course_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
+        cases = [c for check in self.timeable for c in check.cases() if METRICS[c.metric].layer == "wall"]
+        for sentence in told(course, len(cases)):
+            self._say(sentence)
+        if course.too_few:
+            self.warnings.append(told(course, len(cases))[-1])
+        return course
+
+    def checked_pairs(self, budget_s: float) -> int:
+        """The pairs that a check of this suite would have, without saying anything."""
+        return course_of(self.suite, sum(self._pair_s.values()), pairs=None, left_s=budget_s).pairs
+
+    def run_pairs(
+        self, base: Launchable, head: Launchable, pairs: int, kept: Callable[[], None], cases: Cases = None
+    ) -> None:
+        """`pairs` pairs of launches, of the checks and modes of `cases` alone if given; `kept()` after each.
+
+        They are in `pairs`, or in `confirmation` where cases are given.
+        """
+
+        def one(number: int, checks: Sequence[Check]) -> LaunchPair:
+            order = (base, head) if first_sides(number + 1)[number] == "base" else (head, base)
+            found = self._both_sides(checks, order, number)
+            return LaunchPair(number=number, first=order[0].name, base=found["base"], head=found["head"])
+
+        self._series("pair", pairs, kept, cases, one)
+
+    def run_head(
+        self,
+        head: Launchable,
+        stored: Sequence[Sequence[Measurement]],
+        kept: Callable[[], None],
+        cases: Cases = None,
+    ) -> None:
+        """As `run_pairs`, where the launches of base were made earlier: one of head for each of `stored`."""
+
+        def one(number: int, checks: Sequence[Check]) -> LaunchPair:
+            wanted = {(check.name, mode) for check in checks for mode in check.modes}
+            before = [one for one in stored[number] if (one.check, one.mode) in wanted]
+            return LaunchPair(
+                number=number, first="base", base=before, head=self._both_sides(checks, (head,), number)["head"]
+            )
+
+        self._series("launch", len(stored), kept, cases, one)
+
+    def _series(
+        self,
+        what: str,
+        count: int,
+        kept: Callable[[], None],
+        cases: Cases,
+        one: Callable[[int, Sequence[Check]], LaunchPair],
+    ) -> None:
+        made = self.pairs if cases is None else self.confirmation
+        checks = [part for check in self.timeable if (part := _of(check, cases)) is not None]
+        since_s = self._clock()
+        for number in range(count):
+            began_s = self._clock()
+            left_s = (count - number) * (
+                (began_s - since_s) / number if number else sum(self._pair_s[check.name] for check in checks)
+            )
+            again = "" if cases is None else "confirming "
+            self._say(f"{again}{what} {number + 1} of {count}; about {format_minutes(left_s)} left")
+            pair = one(number, checks)
+            times = {"started_s": began_s - self._began_s, "took_s": self._clock() - began_s}
+            made.append(pair.model_copy(update=times))
+            kept()
+
+    def _both_sides(
+        self, checks: Sequence[Check], order: Sequence[Launchable], number: int
+    ) -> dict[SideName, list[Measurement]]:
+        """One launch of each check on each side, check by check, so that the two of a pair stand side by side."""
+        found: dict[SideName, list[Measurement]] = {"base": [], "head": []}
+        for check in checks:
+            if any(self._failed.get((tree.name, check.name), 0) >= TIRED for tree in order):
+                continue
+            for tree in order:
+                answer = self._launch(check, tree, self._shapes[check.name], seed=number, pair=number)
+                if answer is not None:
+                    found[tree.name] += timed(check, answer)
+        return found
+
+    def _launch(self, check: Check, tree: Launchable, shape: Shape, *, seed: int, pair: int | None) -> Answer | None:
+        """One launch; None where it has no step of any mode, with the reasons among the failures."""
+        look = self._looks[tree.name, check.name]
+        if look.resolved is None:
+            return None
+        order = self._look_order(check).model_copy(
+            update={
+                "kind": "time",
+                "modes": modes_of(check, wall=True),
+                "resolved": look.resolved,
+                "rounds": shape.rounds,
+                "steps": shape.steps,
+                "seed": seed,
+                "slow_step": self._slow_step if tree.name == "head" else 1.0,
+            }
+        )
+        answer = tree.carry_out(order, HUNG_S)
+        self._warn(answer)
+        missing = [mode for mode in check.modes if not any(block.mode == mode for block in answer.blocks)]
+        new = failures(check, answer, tree.name, pair, missing)
+        known = {(one.check, one.mode, one.side, one.reason) for one in self.failures}
+        self.failures += [one for one in new if (one.check, one.mode, one.side, one.reason) not in known]
+        if answer.blocks:
+            return answer
+        place = (tree.name, check.name)
+        self._failed[place] = self._failed.get(place, 0) + 1
+        return None
+
+    def _warn(self, answer: Answer) -> None:
+        self.warnings += [sentence for sentence in dict.fromkeys(answer.warnings) if sentence not in self.warnings]
+
+
+def _of(check: Check, cases: Cases) -> Check | None:
+    """The check with those of its modes that are among the cases; None where none is."""
+    if cases is None:
+        return check
+    modes = tuple(mode for mode in check.modes if any((c.check, c.mode) == (check.name, mode) for c in cases))
+    return check.model_copy(update={"modes": modes}) if modes else None
+
+
+def _steps_s(answer: Answer) -> dict[str, float]:
+    """The median step of each mode [s]."""
+    return {
+        mode: statistics.median(s for block in answer.blocks if block.mode == mode for s in block.steps_s)
+        for mode in dict.fromkeys(block.mode for block in answer.blocks)
+    }
+
+
+def _slower(sides: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each mode the step of the slower side [s]."""
+    names = dict.fromkeys(name for side in sides for name in side)
+    return {name: max(side[name] for side in sides if name in side) for name in names}

@@ -1,0 +1,103 @@
+"""What one revision asks of another: orders and answers, as small JSON files with a version.
+
+The base of a check may be older or newer than head, and each is measured by its own code. What both must agree on is
+this file alone: `xbench regress launch ORDER ANSWER` reads the one and writes the other. Fields are only ever added,
+with defaults that mean what was meant before; a field that is not known is passed over. `VERSION` changes where that
+does not suffice, and then the two sides are not comparable.
+
+An order is to `look` (resolve the workload, plan, count; nothing is timed) or to `time` (one launch of timed blocks).
+What a look has resolved goes back to the same tree with every later order, unread: what is in it is that tree's matter.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xbench.records import Environment, Label, WorkloadRecord
+
+VERSION = 1
+
+
+class Message(BaseModel):
+    """Base of both: frozen, unknown fields passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    version: int = VERSION
+
+
+class Order(Message):
+    """One check of the suite, to be looked at or timed once."""
+
+    kind: Literal["look", "time"]
+    workload: str = Field(description="as on the command line")
+    modes: tuple[str, ...] = Field(min_length=1)
+    fabric: str
+    device: str = "auto"
+    plan_from: str | None = Field(default=None, description="absolute path of the record that plans are made from")
+    workers: int | None = Field(default=None, description="of the simulated step; None: as many as were measured")
+    planned: bool = Field(default=True, description="look: whether plans and their predictions are asked for")
+    counted: bool = Field(default=True, description="look: whether ranks are to be started, to count")
+    held: bool = Field(
+        default=False, description="look: whether each mode is counted in ranks of its own, for its memory"
+    )
+    resolved: dict[str, Any] | None = Field(default=None, description="time: what the look of this tree has resolved")
+    rounds: int = Field(default=2, ge=1, description="time: blocks of every mode")
+    steps: int = Field(default=4, ge=1, description="time: timed steps a block")
+    warmup_steps: int = Field(default=2, ge=1)
+    seed: int = Field(default=0, description="of the order of the blocks")
+    slow_step: float = Field(default=1.0, ge=1.0, description="testing aid: every step takes so many times as long")
+    timeout_s: float = 120.0
+
+
+class Block(Message):
+    """Consecutive timed steps of one mode. Times [s], each the maximum over ranks."""
+
+    mode: str
+    round: int
+    steps_s: list[float]
+    warmup_s: list[float] = []
+    cycle: int = Field(default=1, description="after how many steps this mode's steps repeat")
+
+
+class Counts(Message):
+    """What one step of a mode was seen to do, of rank 0, in the last step of a short launch."""
+
+    collectives: float
+    wire_bytes: float
+    peak_bytes: int | None = Field(default=None, description="of the rank that held the most")
+
+
+class PlannedFigures(Message):
+    """What this tree's planner makes of the record; every time is simulated [s]."""
+
+    buckets: int
+    planned_step_s: float
+    simulated_step_s: float | None = None
+
+
+class Answer(Message):
+    """What came of an order. `error` is the sentence of what ended it early; `failed` has modes that could not run."""
+
+    xbench: str
+    error: str | None = None
+    hint: str | None = None
+    label: Label = "real"
+    environment: Environment | None = None
+    workload: WorkloadRecord | None = None
+    resolved: dict[str, Any] | None = None
+    planned: dict[str, PlannedFigures] = {}
+    counted: dict[str, Counts] = {}
+    blocks: list[Block] = []
+    samples_per_step: int = Field(default=0, description="over all ranks")
+    failed: dict[str, str] = {}
+    warnings: list[str] = []
+    launched_s: float = Field(default=0.0, description="from the start of the ranks to their end")
+
+
+def version() -> str:
+    """Of this tree's xbench, as it was installed."""
+    return metadata.version("xbench")

@@ -1,0 +1,149 @@
+"""`xbench regress record` and `calibrate`: what a later check compares with, and how far this machine's noise reaches.
+
+Both are kept under results/baselines/<machine>/ beside the suite: see `baselines`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from xbench import environment
+from xbench.errors import SpecError, XbenchError
+from xbench.records import Baseline, Noise, Side
+from xbench.regress import floors_of
+from xbench.runtime.assemble import now
+from xbench.runtime.progress import stamp
+from xbench.runtime.regress import baselines
+from xbench.runtime.regress.asked import (
+    Kept,
+    RegressRequest,
+    check_place,
+    guarded,
+    head_tree,
+    keep,
+    measuring_of,
+    nothing_measured,
+    speaker,
+)
+from xbench.runtime.regress.protocol import version
+from xbench.runtime.regress.sides import Tree
+
+CALIBRATION_PAIRS = 20
+"""Enough to draw the pairs of a check from, again and again, and see their spread."""
+
+
+def record(request: RegressRequest, console: Console) -> Kept:
+    """Measure the suite and store it. What is wrong before a launch is raised; what goes wrong later is returned.
+
+    What was cut short goes to the runs, and takes no baseline's place.
+    """
+    check_place(baselines.folder_of(request.folder))
+    measuring = measuring_of(request, speaker(console))
+    head, _, revision = head_tree(request)
+    warnings = environment.noise_warnings() if "wall" in request.layers else []
+    folder = baselines.folder_of(request.folder)
+    began = stamp()
+    side: Side | None = None
+
+    def made(error: XbenchError | None, *, complete: bool) -> Baseline:
+        assert side is not None
+        noise = baselines.noise_of(folder, side.environment)
+        launches = [pair.head for pair in measuring.pairs]
+        shared = baselines.portable(request.suite, request.layers)
+        return Baseline(
+            created=now(),
+            command=request.command,
+            xbench=version(),
+            machine=baselines.ANY if shared else baselines.machine_of(side.environment),
+            complete=complete,
+            error=str(error) if error is not None else None,
+            warnings=list(dict.fromkeys([*warnings, *measuring.warnings])),
+            suite=request.suite,
+            side=side,
+            launches=launches,
+            floors=floors_of(request.suite, noise.pairs, len(launches)) if noise is not None else [],
+            failures=measuring.failures,
+        )
+
+    def so_far() -> None:
+        keep(made(None, complete=False), _unfinished(request, began))
+
+    def measure() -> None:
+        nonlocal side
+        side = measuring.look(head, head.title, revision)
+        if side is None or "wall" not in request.layers:
+            return
+        measuring.first_launches((head,))
+        if measuring.timeable:
+            launches = measuring.course(request.pairs, 60.0 * request.suite.budget_minutes).pairs
+            measuring.run_head(head, [[]] * launches, so_far)
+
+    error = guarded(measure)
+    if side is None:
+        raise nothing_measured(measuring, error)
+    baseline = made(error, complete=error is None)
+    path = folder / baseline.machine / baselines.BASELINE if error is None else _unfinished(request, began)
+    return Kept(baseline, keep(baseline, path), error)
+
+
+def calibrate(request: RegressRequest, console: Console) -> Kept:
+    """A/A: this tree against itself, to learn how far apart two launches of the same code are on this machine.
+
+    The floors that are stored are of checks with as many pairs as a check of this suite would have; a check of another
+    number draws its own from the pairs. What was cut short goes to the runs.
+    """
+    if not baselines.wall_cases(request.suite):
+        raise SpecError("the suite has no wall-clock metric, so there is no noise to learn", hint="step_time is one")
+    check_place(baselines.folder_of(request.folder))
+    measuring = measuring_of(request, speaker(console))
+    head, _, revision = head_tree(request)
+    twin = Tree("base", head.root, head.folder, head.head_root, head.title)
+    warnings = environment.noise_warnings()
+    began = stamp()
+    side: Side | None = None
+    checked = 0
+
+    def made(error: XbenchError | None, *, complete: bool) -> Noise:
+        assert side is not None
+        return Noise(
+            created=now(),
+            command=request.command,
+            xbench=version(),
+            machine=baselines.machine_of(side.environment),
+            complete=complete,
+            error=str(error) if error is not None else None,
+            warnings=list(dict.fromkeys([*warnings, *measuring.warnings])),
+            suite=request.suite,
+            side=side,
+            pairs=measuring.pairs,
+            floors=floors_of(request.suite, measuring.pairs, checked),
+            failures=measuring.failures,
+        )
+
+    def so_far() -> None:
+        keep(made(None, complete=False), _unfinished(request, began))
+
+    def measure() -> None:
+        nonlocal side, checked
+        side = measuring.look(head, head.title, revision)
+        if side is None:
+            return
+        measuring.same_look(twin, head)
+        measuring.first_launches((twin, head))
+        if measuring.timeable:
+            checked = measuring.checked_pairs(60.0 * request.suite.budget_minutes)
+            measuring.course(request.pairs or CALIBRATION_PAIRS, 60.0 * request.suite.budget_minutes)
+            measuring.run_pairs(twin, head, request.pairs or CALIBRATION_PAIRS, so_far)
+
+    error = guarded(measure)
+    if side is None:
+        raise nothing_measured(measuring, error)
+    noise = made(error, complete=error is None)
+    stored = baselines.folder_of(request.folder) / noise.machine / baselines.NOISE
+    return Kept(noise, keep(noise, stored if error is None else _unfinished(request, began)), error)
+
+
+def _unfinished(request: RegressRequest, began: str) -> Path:
+    return (request.output / f"{began}-baseline" / "record.json").absolute()

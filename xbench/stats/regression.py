@@ -1,0 +1,240 @@
+"""Did it get slower? Launch pairs to an exact p, an estimate and an exact interval; Holm over many; a noise floor.
+
+The unit is the launch pair: base and head, launched one after the other; its figure d is log(head / base). Launches
+are what repeats independently (steps inside a launch share its memory layout, its ports and its luck), and the two of a
+pair share whatever the machine did in that minute. Pairs alternate which side goes first (A-B-B-A), so that a linear
+drift cancels. If nothing changed, each d is as likely to be +x as −x: that is all that is assumed.
+
+**Test**: Wilcoxon's signed-rank test, exact, by the distribution of the rank sum over all 2ⁿ signs (midranks for ties).
+The sign-flip test of the mean is exact as well, but its statistic lets one disturbed launch outweigh all others; a
+rank lets it weigh n of n(n+1)/2. And the Hodges-Lehmann estimate (median of the Walsh averages (dᵢ+dⱼ)/2) and the
+interval between two order statistics of those averages are this very test turned round, so the p, the estimate and the
+interval never contradict each other.
+
+**One side.** The gate asks "slower?", so p is one-sided, and "faster?" has a p of its own. The smallest p of n pairs is
+2⁻ⁿ, where a two-sided test has 2¹⁻ⁿ: one pair less to wait for. Holm's adjustment of m cases multiplies the smallest by
+m, so `pairs_needed` is the least n with m·2⁻ⁿ < α: 7 for one case, 9 for four, 11 for sixteen at α = 0.01.
+
+**Interval**: two-sided, at least 95 %, the shortest that the exact distribution allows; below 6 pairs there is none.
+
+**Noise floor.** F of n pairs: in 95 of 100 checks of unchanged code the whole interval lies within ±F. It is learned
+from A/A pairs by drawing n of them again and again, each with a random sign, because it is known that nothing differs.
+Then a slow-down of 2F has, in 95 of 100 checks, its whole interval beyond F.
+
+**The line.** That is why a threshold T is at least 2F, and why the lower end of an interval has to pass the line T/2
+(`LINE`): T is the slow-down that is to be found. With the line at T itself, a slow-down of exactly T would be found in
+one check of forty, however many pairs there were. Whoever wants to fail only where more than 5 % is certain sets a
+threshold of 10 %. An interval that lies within ±T as a whole is `equivalent`, whatever side of zero it is on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.records import Interval, SideName
+
+Vector = NDArray[np.float64]
+
+LINE = 0.5
+"""The share of the threshold that the lower end of a regression's interval has to pass."""
+
+CONFIDENCE = 0.95
+MIN_PAIRS = 6
+"""2 · 2⁻⁶ is the first two-sided p below 5 %: with fewer pairs no 95 % interval is exact and finite."""
+
+FLOOR_QUANTILE = 0.95
+FLOOR_DRAWS = 2000
+_DRAWS_AT_ONCE = 250
+
+
+class SignedRank(NamedTuple):
+    """The test of one case and what it says of the size. `center` and `interval` are on the scale of the differences.
+
+    `interval` is None where there are too few pairs for one. `p_slower` tests "not above zero", `p_faster` "not below".
+    """
+
+    pairs: int
+    center: float
+    interval: Interval | None
+    p_slower: float
+    p_faster: float
+
+
+Word = Literal["regressed", "improved", "equivalent", "inconclusive"]
+
+
+class PairsVerdict(NamedTuple):
+    """One case of a family: its test, the p values adjusted over the family, and the word."""
+
+    test: SignedRank
+    p_slower_holm: float
+    p_faster_holm: float
+    word: Word
+
+
+def verdicts(
+    differences: Sequence[Sequence[float]], thresholds: Sequence[float], alpha: float, *, line: float = LINE
+) -> list[PairsVerdict]:
+    """One word for each case of a family that is judged together, from its pairs' log ratios and its threshold (share).
+
+    `equivalent`: the whole interval lies within the threshold on both sides. Else `regressed`: the interval's lower
+    end is above the line, `line` times the threshold, and Holm's p below alpha; `improved`: the mirror image.
+    `inconclusive`: none of these, or too few pairs to reach alpha at all.
+
+    Raises ValueError for a case without pairs, and for a threshold that is not above zero.
+    """
+    tests = [signed_rank(values) for values in differences]
+    slower = holm([test.p_slower for test in tests])
+    faster = holm([test.p_faster for test in tests])
+    enough = pairs_needed(alpha, len(tests)) if tests else 0
+    return [
+        PairsVerdict(test, up, down, _word(test, up < alpha, down < alpha, (line * threshold, threshold), enough))
+        for test, up, down, threshold in zip(tests, slower, faster, thresholds, strict=True)
+    ]
+
+
+def agrees(fresh: PairsVerdict, threshold: float, alpha: float, *, line: float = LINE) -> bool:
+    """Whether fresh pairs of a suspected case bear the suspicion out.
+
+    They do when Holm's p over the suspected cases is below alpha, the estimate (not the interval's end: the suspicion
+    has passed that test) is above the line, and their interval does not rule a slow-down of the threshold out.
+    """
+    test = fresh.test
+    slower = test.interval is not None and fresh.p_slower_holm < alpha and test.center > math.log1p(line * threshold)
+    return slower and fresh.word != "equivalent"
+
+
+def _word(test: SignedRank, slower: bool, faster: bool, shares: tuple[float, float], enough: int) -> Word:
+    """`shares`: of the line and of the threshold."""
+    line, threshold = shares
+    if threshold <= 0:
+        raise ValueError(f"a threshold of {threshold} leaves no room for noise")
+    if test.interval is None or test.pairs < enough:
+        return "inconclusive"
+    low, high = test.interval
+    line, most = math.log1p(line), math.log1p(threshold)
+    if -most < low and high < most:
+        return "equivalent"
+    if slower and low > line:
+        return "regressed"
+    if faster and high < -line:
+        return "improved"
+    return "inconclusive"
+
+
+def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) -> SignedRank:
+    """Wilcoxon's exact signed-rank test of paired differences, with the estimate and interval that belong to it.
+
+    Zeros keep their ranks and have no sign (Pratt), ties share midranks. Raises ValueError for no differences, or for
+    one that is not finite.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.ndim != 1 or not len(values) or not np.all(np.isfinite(values)):
+        raise ValueError("a signed-rank test needs finite differences, and at least one")
+    ranks = _doubled_ranks(np.abs(values))
+    chances = _sum_chances(tuple(sorted(ranks[values != 0].tolist())))
+    upper, lower = int(ranks[values > 0].sum()), int(ranks[values < 0].sum())
+    averages = np.sort(_walsh_averages(values[None, :])[0])
+    ends = _ends(len(values), confidence)
+    interval = None if ends is None else (float(averages[ends]), float(averages[-1 - ends]))
+    return SignedRank(
+        len(values),
+        float(np.median(averages)),
+        interval,
+        min(1.0, float(chances[upper:].sum())),
+        min(1.0, float(chances[lower:].sum())),
+    )
+
+
+def _doubled_ranks(sizes: Vector) -> NDArray[np.int64]:
+    """Midranks times two, so that they are whole: 1-based ranks of the sizes, ties sharing their mean."""
+    ordered = np.sort(sizes)
+    below = np.searchsorted(ordered, sizes, side="left")
+    up_to = np.searchsorted(ordered, sizes, side="right")
+    return (below + up_to + 1).astype(np.int64)
+
+
+@lru_cache(maxsize=256)
+def _sum_chances(doubled_ranks: tuple[int, ...]) -> Vector:
+    """P(sum = s) for s = 0, 1, ..., where each rank is in the sum or not, by the toss of a fair coin."""
+    chances = np.zeros(sum(doubled_ranks) + 1)
+    chances[0] = 1.0
+    for rank in doubled_ranks:
+        chances[rank:] += chances[:-rank].copy()
+        chances *= 0.5
+    return chances
+
+
+@lru_cache(maxsize=256)
+def _ends(pairs: int, confidence: float) -> int | None:
+    """How many of the sorted Walsh averages lie outside the interval at each end; None where there is no interval."""
+    below = np.cumsum(_sum_chances(tuple(range(1, pairs + 1))))
+    outside = int(np.searchsorted(below, (1 - confidence) / 2 * (1 + 1e-12), side="right"))
+    return outside - 1 if outside > 0 else None
+
+
+def _walsh_averages(rows: Vector) -> Vector:
+    """(values i and j) / 2 of each row, i ≤ j: rows × n(n+1)/2, unsorted."""
+    one, other = np.triu_indices(rows.shape[1])
+    averages: Vector = (rows[:, one] + rows[:, other]) / 2
+    return averages
+
+
+def log_ratios(base: Sequence[float], head: Sequence[float]) -> list[float]:
+    """log(head / base) of each pair. Raises ValueError for a value that is not positive and finite, unequal lengths."""
+    for value in (*base, *head):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{value} has no ratio to anything")
+    return [math.log(new) - math.log(old) for old, new in zip(base, head, strict=True)]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p values, in the order given: reject those below α and the family's error is at most α."""
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def pairs_needed(alpha: float, cases: int) -> int:
+    """The least number of pairs with which the smallest one-sided p of `cases` can be below `alpha` after Holm.
+
+    At least 6, because an interval needs as many. Raises ValueError for an alpha outside (0, 1) or no cases.
+    """
+    if not 0 < alpha < 1 or cases < 1:
+        raise ValueError(f"{cases} cases at alpha {alpha} need no number of pairs")
+    pairs = MIN_PAIRS
+    while cases * 0.5**pairs >= alpha:
+        pairs += 1
+    return pairs
+
+
+def first_sides(pairs: int) -> list[SideName]:
+    """Which side each pair launches first, so that launches are A-B-B-A."""
+    return ["head" if number % 2 else "base" for number in range(pairs)]
+
+
+def noise_floor(differences: Sequence[float], pairs: int, seed: int = 0) -> float | None:
+    """The floor F, as a share, for checks of `pairs` pairs, learned from A/A log ratios; None below 6 of either.
+
+    Deterministic for a given seed.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    ends = _ends(pairs, CONFIDENCE) if pairs >= 1 else None
+    if len(values) < MIN_PAIRS or ends is None:
+        return None
+    random = np.random.default_rng(seed)
+    reaches = []
+    for _ in range(FLOOR_DRAWS // _DRAWS_AT_ONCE):
+        drawn = random.choice(values, (_DRAWS_AT_ONCE, pairs)) * random.choice([-1.0, 1.0], (_DRAWS_AT_ONCE, pairs))
+        averages = np.sort(_walsh_averages(drawn), axis=1)
+        reaches.append(np.maximum(-averages[:, ends], averages[:, -1 - ends]))
+    return math.expm1(float(np.quantile(np.concatenate(reaches), FLOOR_QUANTILE)))
