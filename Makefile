@@ -22,7 +22,8 @@ compare: $(VENV)/.installed
 	@$(BIN)/xbench compare --modes $(MODES)
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 tests/unit
+	$(BIN)/python -m pytest tests/integration
 	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest tests/gpu
 
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.

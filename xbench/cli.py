@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     _never_fail_on_encoding()
     if "_XBENCH_COMPLETE" in os.environ:
-        from xbench.commands import bash_completion  # noqa: F401 (click asks it for completions)
+        from xbench.commands import shells  # noqa: F401 (click asks them for completions)
     try:
         outcome = cli.main(args=arguments, prog_name="xbench", standalone_mode=False)
         sys.stdout.flush()

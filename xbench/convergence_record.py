@@ -41,6 +41,14 @@ class Training(Part):
     lr: float = Field(description="of the first step; it falls linearly to zero")
 
 
+class WorkFormula(Part):
+    """What `spb` should cost a worker a step by the bands that were cut, mean over a cycle. Simulated."""
+
+    sent_bytes: float = Field(description="of gradients; the network device also counts headers")
+    activation_bytes: float = Field(description="kept for backward without parameters")
+    backward_flops: float
+
+
 class Curve(Part):
     """One mode trained from one seed. Raw."""
 
@@ -56,6 +64,7 @@ class Curve(Part):
     )
     activation_peak_bytes: list[float] = Field(default=[], description="the same, largest of a cycle")
     backward_flops: list[float] = Field(default=[], description="by rank: counted, mean over a cycle of steps")
+    formula: list[WorkFormula] = Field(default=[], description="by rank, of `spb`")
     device_peak_bytes: list[int] = Field(default=[], description="by rank: the most that a GPU had allocated")
     ranks_agree: bool = Field(description="whether all ranks ended with the same bits")
 
@@ -78,6 +87,7 @@ class Converged(Part):
     activation_bytes: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
     activation_peak_bytes: float | None = Field(default=None, description="of the rank and step that kept most")
     backward_flops: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
+    formula: WorkFormula | None = Field(default=None, description="mean over ranks, of `spb`")
     device_peak_bytes: int | None = None
 
 

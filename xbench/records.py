@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from xbench.convergence_record import Converged, Convergence, Dataset, MeanOf, Training
+from xbench.convergence_record import Converged, Convergence, Dataset, MeanOf, Training, WorkFormula
 from xbench.convergence_record import Curve as ConvergenceCurve
 from xbench.errors import RecordError
 from xbench.measured_parts import (
@@ -159,6 +159,7 @@ __all__ = [
     "ValidationCell",
     "ValidationPoint",
     "Verdict",
+    "WorkFormula",
     "WorkloadRecord",
     "dump",
     "json_schema",

@@ -92,10 +92,12 @@ def complete_fabric(context: click.Context, parameter: click.Parameter, typed: s
 
 def complete_result(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """A record, or the folder of a run; with nothing typed the newest runs first."""
+    runs: list[Path] = []
     if not typed and RUNS.is_dir():
+        typed = "results/"
         runs = sorted((path for path in _listed(RUNS) if (path / RECORD).is_file()), reverse=True)
-        return [CompletionItem(str(path)) for path in runs] + _paths("results/", ".json")
-    return _paths(typed, ".json")
+    files = [item for item in _paths(typed, ".json") if not item.value.endswith(".trace.json")]
+    return [CompletionItem(str(path)) for path in runs] + files
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> Items:

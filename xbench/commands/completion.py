@@ -28,7 +28,7 @@ def completion(shell: str | None) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from xbench.commands import bash_completion  # noqa: F401 (registers itself)
+    from xbench.commands import shells  # noqa: F401 (which registers them)
 
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
     if chosen not in SHELLS:

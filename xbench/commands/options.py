@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -208,12 +209,18 @@ def check_json(json_to: str | None, option: str = "--json") -> None:
         raise SpecError(f"{option}: you may not write {json_to!r}", hint=f"{option} FILE writes where you may")
 
 
+def echo_utf8(text: str) -> None:
+    """Write a file's text to stdout as it would be in the file: in UTF-8, whatever the terminal is."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    click.echo(text if encoding == "utf8" else text.encode(), nl=False)
+
+
 def write_json(record: AnyRecord, json_to: str | None) -> None:
     """Write the record where `--json` says: nowhere, a file, or stdout. Raises OSError."""
     from xbench.records import dump, save
 
     if json_to == "-":
-        click.echo(dump(record).encode(), nl=False)  # JSON is UTF-8, whatever the terminal is
+        echo_utf8(dump(record))
     elif json_to is not None:
         save(record, Path(json_to))
 

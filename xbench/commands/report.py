@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xbench.commands.completing import complete_result
-from xbench.commands.options import check_json, json_option, write_json
+from xbench.commands.options import check_json, echo_utf8, json_option, write_json
 from xbench.commands.outputs import STDOUT, Output, format_option, resolve
 from xbench.errors import SpecError
 
@@ -97,9 +97,12 @@ def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
 def _write(format: str, target: str, text: str) -> None:
     """To stdout, or to a file and a line that says so. Raises OSError."""
     if target == STDOUT:
-        click.echo(text.encode(), nl=False)
+        echo_utf8(text)
     else:
-        Path(target).write_text(text, encoding="utf-8")
+        try:
+            Path(target).write_text(text, encoding="utf-8")
+        except OSError as error:  # where the disk is full it does not say which file that was
+            raise OSError(error.errno, error.strerror, target) from None
         click.echo(f"{format}: {target}", err=True)
 
 

@@ -65,7 +65,9 @@ def answer(record: Comparison) -> list[str]:
 def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     best, reference = order[0], record.reference
     if len(order) == 1:
-        return [f"Only {best.mode} was measured: there is nothing to compare it with."]
+        beside = any(trusted(result) for name, result in record.modes.items() if name != best.mode)
+        only = f"Only {best.mode} is a mode to advise" if beside else f"Only {best.mode} was measured"
+        return [f"{only}: there is nothing to compare it with."]
     if best.mode == reference:
         unsure = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict == "inconclusive"]
         if unsure:

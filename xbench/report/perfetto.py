@@ -21,7 +21,8 @@ from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.trace_events import Bar, Process, document
 
-COMPUTE, COMMUNICATION, TURNS, IN_FLIGHT = "compute", "communication", "device turns", "bytes in flight"
+COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
+IN_FLIGHT = "bytes", "in flight"
 WAITING = "waits for gradients (exposed)"
 LEAST_WAIT_S = 1e-6
 """A shorter gap between two slices is rounding."""
@@ -143,7 +144,7 @@ def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _G
     backward_s = min((part.start_s for part, _ in computed if part.name.startswith("backward")), default=0.0)
     sizes = {part.name: part.nbytes for part in timeline.communication if part.nbytes is not None}
     for part in sorted(timeline.communication, key=lambda part: (part.start_s, part.end_s)):
-        bucket = _bucket_of(part, plan)
+        bucket = _bucket_of(part, plan, recorded=timeline.label != "simulated")
         held = {"gradients": bucket} if bucket else {}
         size = {"bytes": sizes[part.name]} if part.name in sizes else {}
         target = process.slice(
@@ -159,23 +160,25 @@ def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _G
         for change in ((part.start_s, sizes.get(part.name, 0)), (part.end_s, -sizes.get(part.name, 0)))
     ]
     if changes:
-        process.counter(IN_FLIGHT, "bytes", changes)
+        process.counter(*IN_FLIGHT, changes)
 
 
-def _bucket_of(sent: Slice, plan: Plan | None) -> list[str]:
+def _bucket_of(sent: Slice, plan: Plan | None, *, recorded: bool) -> list[str]:
     """The parameters whose gradients a collective carries; none where the record does not say for sure.
 
-    Recorded collectives are numbered as they were launched, `dear`'s all-gathers before its reduce-scatters, and the
-    parts of `priority` are not told apart, so what is found has to have the plan's size.
+    Recorded collectives are numbered as they were launched: those of `dear` begin with an all-gather a bucket, and
+    parts of `priority` are not told apart. What is found has to have the plan's size.
     """
     match = _BUCKET.fullmatch(sent.name)
-    if match is None or plan is None:
+    if match is None or plan is None or (recorded and plan.parts is not None):
         return []
-    whole = "of" not in sent.name
-    for number in (int(match[1]), int(match[1]) - len(plan.buckets)):
-        if 1 <= number <= len(plan.buckets) and (not whole or sent.nbytes == plan.bucket_bytes[number - 1]):
-            return plan.buckets[number - 1]
-    return []
+    number = int(match[1])
+    if recorded and (plan.carrier or plan.mode) == "dear":
+        number -= len(plan.buckets)
+    if not 1 <= number <= len(plan.buckets):
+        return []
+    is_part = " of " in sent.name
+    return plan.buckets[number - 1] if is_part or sent.nbytes == plan.bucket_bytes[number - 1] else []
 
 
 class _Gradients:

@@ -41,7 +41,7 @@ class Process:
     _flows: int = 0
 
     def slice(self, track: str, name: str, start_s: float, end_s: float, category: str, **facts: Any) -> Bar:
-        """Something that took from `start_s` to `end_s`, on `track` or, while that is busy, on 'track 2', 'track 3'.
+        """Something that took from `start_s` to `end_s`, on `track` or, while that is busy, on 'track (2)', and so on.
 
         Slices of a track have to come in order of their start.
         """
@@ -57,15 +57,15 @@ class Process:
         """A word across the whole process, at its beginning."""
         self._add("i", name, self._tid("note", 1), 0, cat="note", s="p", args=facts)
 
-    def counter(self, name: str, unit: str, changes: Iterable[tuple[float, float]]) -> None:
-        """A curve from what is added at each time [s]; changes at one time are one step of it."""
+    def counter(self, unit: str, what: str, changes: Iterable[tuple[float, float]]) -> None:
+        """A curve from what is added at each time [s], named by both; changes at one time are one step."""
         steps: dict[int, float] = {0: 0.0}
         for at_s, added in changes:
             steps[_ns(at_s)] = steps.get(_ns(at_s), 0.0) + added
         value = 0.0
         for at_ns in sorted(steps):
             value += steps[at_ns]
-            self._add("C", name, 0, at_ns, args={unit: value})
+            self._add("C", unit, 0, at_ns, args={what: value})
 
     def flow(self, name: str, source: Bar, leaves_s: float, target: Bar) -> None:
         """An arrow from inside `source`, at `leaves_s` or earlier, to the start of `target`.
@@ -93,7 +93,7 @@ class Process:
         return found
 
     def _tid(self, track: str, number: int) -> int:
-        name = track if number == 1 else f"{track} {number}"
+        name = track if number == 1 else f"{track} ({number})"
         return self._tracks.setdefault(name, len(self._tracks) + 1)
 
     def _add(self, phase: str, name: str, tid: int, at_ns: int, **more: Any) -> None:
@@ -108,14 +108,18 @@ def document(processes: Iterable[Process], other: Mapping[str, Any]) -> str:
     described: list[Event] = []
     happened: list[Event] = []
     for pid, process in enumerate(processes, start=1):
-        described += [{**event, "pid": pid} for event in process.described(order=pid)]
-        for event in process.events:
-            flow = {"id": pid * _FLOWS + event["id"]} if "id" in event else {}
-            happened.append({**event, "pid": pid, **flow})
+        described += [_placed(event, pid) for event in process.described(order=pid)]
+        happened += [_placed(event, pid) for event in process.events]
     happened.sort(key=lambda event: event["ts"])
     lines = ",\n".join(json.dumps(event, ensure_ascii=False) for event in [*described, *happened])
     about = json.dumps(dict(other), ensure_ascii=False, indent=1)
     return f'{{"displayTimeUnit": "ms",\n"otherData": {about},\n"traceEvents": [\n{lines}\n]}}\n'
+
+
+def _placed(event: Event, pid: int) -> Event:
+    """The event in its process: no flow has another's number, and no track the process's own (of a main thread)."""
+    flow = {"id": pid * _FLOWS + event["id"]} if "id" in event else {}
+    return {**event, "pid": pid, "tid": event["tid"] + (event["tid"] >= pid), **flow}
 
 
 def _ns(time_s: float) -> int:

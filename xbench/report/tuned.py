@@ -14,7 +14,7 @@ from rich.text import Text
 from xbench.planning.plans import DDP_REDUCER
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import lines
-from xbench.report.drawing import fact, say, titled_table
+from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.snippets import attach_snippet, ddp_snippet
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
@@ -110,7 +110,12 @@ def render_tuned(record: Tuned, console: Console) -> None:
                          ("mode", "left"), ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     for mode, ratio in record.tried.items():
         table.add_row(Text(mode), _ratio(ratio), Text(ratio.verdict))
-    console.print(table)
+    if spare_columns(console, table) >= 0:
+        console.print(table)
+    else:
+        say(console, str(table.title), "italic")
+        for mode, ratio in record.tried.items():
+            indented(console, f"{mode} {_ratio(ratio)}: {ratio.verdict}")
     if record.buckets is not None:
         carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
         fact(console, "buckets", _count(len(record.buckets)) + carrier)

@@ -23,7 +23,7 @@ from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, UsageError, XbenchError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
-from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkloadRecord, save
+from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, WorkloadRecord, save
 from xbench.runtime.assemble import now
 from xbench.runtime.launch import AuxiliaryCommand, launch
 from xbench.runtime.prepare import RunRequest, prepare
@@ -229,6 +229,7 @@ class Curves:
             activation_bytes=[p["activation_bytes"] for p in parts if "activation_bytes" in p],
             activation_peak_bytes=[p["activation_peak_bytes"] for p in parts if "activation_peak_bytes" in p],
             backward_flops=[p["backward_flops"] for p in parts if "backward_flops" in p],
+            formula=[WorkFormula(**p["formula"]) for p in parts if p.get("formula")],
             device_peak_bytes=[p["device_peak_bytes"] for p in parts if p["device_peak_bytes"] is not None],
             ranks_agree=len({p["digest"] for p in parts}) == 1,
         )

@@ -29,10 +29,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from xbench.compiled import cut_by_ddp
 from xbench.errors import WorkloadError
 from xbench.planning.plans import DDP_REDUCER
+from xbench.runtime.partial_work import work_by_band
 from xbench.runtime.program import Program, block_id
 from xbench.runtime.worker import Rank, main
 from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle
+from xbench.schedules.spb import Partial
 from xbench.spec import ModeSpec, Spec
 from xbench.workloads.build import Workload, build
 from xbench.workloads.digits import CLASSES, Digits, digits, enlarged
@@ -196,8 +198,8 @@ class ConvergeRank(Rank):
             made.update(value.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().tobytes())
         return made.hexdigest()
 
-    def counted(self, handle: Handle, cycle: int) -> dict[str, float]:
-        """What a cycle of steps keeps for backward, and computes there."""
+    def counted(self, handle: Handle, cycle: int) -> dict[str, Any]:
+        """What a cycle of steps keeps for backward, and computes there; and what the formula says of `spb`."""
         kept: list[int] = []
         flops: list[int] = []
         for step in range(cycle):
@@ -214,6 +216,31 @@ class ConvergeRank(Rank):
             "activation_bytes": sum(kept) / cycle,
             "activation_peak_bytes": max(kept),
             "backward_flops": sum(flops) / cycle,
+            "formula": self.formula(handle.engine, cycle) if isinstance(handle.engine, Partial) else None,
+        }
+
+    def formula(self, engine: Partial, cycle: int) -> dict[str, float]:
+        """`WorkFormula` of this rank, after one more forward pass, at full depth."""
+        self.batches.next()
+        now = {parameter: parameter.requires_grad for parameter in engine.parameters.values()}
+        for parameter in now:
+            parameter.requires_grad_(True)
+        work = work_by_band(
+            self.workload.model,
+            engine.band_of,
+            engine.split.levels,
+            lambda: self.workload.forward_loss(self.workload.model),
+        )
+        band_bytes = [0] * engine.split.levels
+        for name, parameter in engine.parameters.items():
+            band_bytes[engine.band_of[name] - 1] += parameter.nbytes
+        for parameter, needed in now.items():
+            parameter.requires_grad_(needed)
+        steps = [work.up_to(engine.split.level(engine.worker, step)) for step in range(cycle)]
+        return {
+            "sent_bytes": engine.split.sent_bytes(band_bytes)[engine.worker],
+            "activation_bytes": sum(kept for kept, _ in steps) / cycle,
+            "backward_flops": sum(flops for _, flops in steps) / cycle,
         }
 
 

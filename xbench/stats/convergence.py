@@ -13,7 +13,7 @@ from typing import Literal
 
 from scipy import stats
 
-from xbench.records import Converged, ConvergenceCurve, MeanOf
+from xbench.records import Converged, ConvergenceCurve, MeanOf, WorkFormula
 
 Where = Literal["within", "below", "above", "unknown"]
 
@@ -76,6 +76,7 @@ def converged(
             activation_bytes=_mean([value for curve in mine for value in curve.activation_bytes]),
             activation_peak_bytes=max((v for curve in mine for v in curve.activation_peak_bytes), default=None),
             backward_flops=_mean([value for curve in mine for value in curve.backward_flops]),
+            formula=_mean_formula([value for curve in mine for value in curve.formula]),
             device_peak_bytes=max((v for curve in mine for v in curve.device_peak_bytes), default=None),
         )
     return found
@@ -83,3 +84,10 @@ def converged(
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
+
+
+def _mean_formula(parts: Sequence[WorkFormula]) -> WorkFormula | None:
+    if not parts:
+        return None
+    names = WorkFormula.model_fields
+    return WorkFormula(**{name: statistics.fmean(getattr(part, name) for part in parts) for name in names})

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 import pytest
-from click.shell_completion import FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import ShellComplete
 
 from xbench import cli
-from xbench.commands.bash_completion import LineComplete
+from xbench.commands.shells import Bash, Fish, LineComplete, Zsh
 from xbench.errors import UsageError
 from xbench.fabrics import FABRICS, emulated, parse_fabric
 from xbench.records import load, save
@@ -114,7 +114,8 @@ def test_results_are_runs_newest_first_and_json_files(folder: Path) -> None:
         save(record, folder / "results" / "runs" / name / "record.json")
     (folder / "results" / "runs" / "unfinished").mkdir()
     save(record, folder / "results" / "kept.json")
-    (folder / "results" / "README.md").write_text("")
+    for name in ("README.md", "kept.trace.json"):
+        (folder / "results" / name).write_text("")
     assert completed("report", "") == [
         "results/runs/20260201-120000-b",
         "results/runs/20260101-120000-a",
@@ -172,13 +173,13 @@ def test_bash_s_line_is_split_at_spaces_alone(
 @pytest.mark.parametrize(
     ("line", "breaks", "replies"),
     [
-        ("xbench compare --modes ddp,crossover:wf", ":=", ["plain,wfbp"]),
-        ("xbench compare --modes ddp,crossover:wf", "", ["plain,ddp,crossover:wfbp"]),
-        ("xbench compare --modes=ddp,opt", ":=", ["plain,ddp,optimal"]),
-        ("xbench compare --modes=ddp,opt", "", ["plain,--modes=ddp,optimal"]),
-        ("xbench compare --fabric shaped:hosts=2,rat", ":=", ["plain,2,rate="]),
-        ("xbench compare --fabric sha", ":=", ["plain,shaped:"]),
-        ("xbench completion z", ":=", ["plain,zsh"]),
+        ("xbench compare --modes ddp,crossover:wf", ":=", ["plain\twfbp"]),
+        ("xbench compare --modes ddp,crossover:wf", "", ["plain\tddp,crossover:wfbp"]),
+        ("xbench compare --modes=ddp,opt", ":=", ["plain\tddp,optimal"]),
+        ("xbench compare --modes=ddp,opt", "", ["plain\t--modes=ddp,optimal"]),
+        ("xbench compare --fabric shaped:hosts=2,rat", ":=", ["plain\t2,rate="]),
+        ("xbench compare --fabric sha", ":=", ["plain\tshaped:"]),
+        ("xbench completion z", ":=", ["plain\tzsh"]),
     ],
 )
 def test_bash_gets_what_it_puts_in_place_of_its_own_last_word(
@@ -186,16 +187,24 @@ def test_bash_gets_what_it_puts_in_place_of_its_own_last_word(
 ) -> None:
     monkeypatch.setenv("XBENCH_LINE", line)
     monkeypatch.setenv("XBENCH_BREAKS", breaks)
-    assert LineComplete(cli.cli, {}, "xbench", "_XBENCH_COMPLETE").complete().splitlines() == replies
+    assert Bash(cli.cli, {}, "xbench", "_XBENCH_COMPLETE").complete().splitlines() == replies
 
 
-@pytest.mark.parametrize("shell", [ZshComplete, FishComplete])
-def test_other_shells_get_whole_words(monkeypatch: pytest.MonkeyPatch, shell: type[ShellComplete]) -> None:
-    typed = "ddp,crossover:wf"
-    monkeypatch.setenv("COMP_WORDS", f"xbench compare --modes {typed}")
-    monkeypatch.setenv("COMP_CWORD", "3" if shell is ZshComplete else typed)
-    told = shell(cli.cli, {}, "xbench", "_XBENCH_COMPLETE").complete()
-    assert "ddp,crossover:wfbp" in told.replace("\\", "")
+@pytest.mark.parametrize("shell", [Zsh, Fish])
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        ("xbench compare --modes ddp,crossover:wf", "plain\tddp,crossover:wfbp\tone collective a tensor"),
+        ("xbench compare --modes=ddp,opt", "plain\t--modes=ddp,optimal\texact best contiguous buckets"),
+        ("xbench compare --fabric shaped:hosts=2,rat", "plain\tshaped:hosts=2,rate="),
+    ],
+)
+def test_other_shells_get_whole_words_and_what_they_are(
+    monkeypatch: pytest.MonkeyPatch, shell: type[LineComplete], line: str, reply: str
+) -> None:
+    monkeypatch.setenv("XBENCH_LINE", line)
+    (told,) = shell(cli.cli, {}, "xbench", "_XBENCH_COMPLETE").complete().splitlines()
+    assert told.startswith(reply)
 
 
 def test_a_press_of_tab_imports_no_torch(folder: Path) -> None:

@@ -17,6 +17,12 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 COMPARISON = GOLDEN.with_name("comparison-v1.json")
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are not stacked, whatever runs the tests."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = cli.main(["plan", *words])
     out, err = capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -107,6 +108,14 @@ def test_a_format_goes_to_a_file_beside_or_to_stdout(
     assert "optimal" in out
 
 
+@pytest.mark.parametrize("words", [["--markdown", "-"], ["--json", "-"]], ids=str)
+def test_a_file_s_text_on_stdout_is_utf_8_whatever_the_terminal_is(words: list[str]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "xbench.cli", "report", str(COMPARISON), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert "3×128×128 images" in done.stdout.decode("utf-8")
+
+
 def test_csv_writes_its_other_tables_beside_the_samples(run: Callable[..., Outcome], result: Path) -> None:
     code, out, err = run(result, "--csv", result.parent / "out.csv")
     assert (code, out) == (0, "")
@@ -190,6 +199,15 @@ def test_a_result_is_never_written_over(run: Callable[..., Outcome], result: Pat
         "name the results first, and --html after them",
     )
     assert (result.read_bytes(), pages) == (before, [])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_disk_is_one_sentence_with_the_file_s_name(run: Callable[..., Outcome], result: Path) -> None:
+    assert run(result, "--markdown", "/dev/full") == (
+        1,
+        "",
+        "error: /dev/full: No space left on device\n  hint: --debug shows where\n",
+    )
 
 
 BROKEN = {

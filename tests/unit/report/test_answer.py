@@ -7,6 +7,8 @@ from xbench.report.answer import answer, ranking, trusted
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 
+COMPUTE = made.mode_result("compute", 0.5, (0.76, 0.75, 0.77), "faster")
+
 
 def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
     return made.mode_result("optimal", 0.657 * value, (value, low, high), verdict)
@@ -66,6 +68,7 @@ def test_a_reference_that_only_looks_fastest_does_not_win() -> None:
 
 def test_nothing_to_compare() -> None:
     assert answer(made.comparison([DDP]))[0].startswith("Only ddp was measured")
+    assert answer(made.comparison([DDP, COMPUTE]))[0].startswith("Only ddp is a mode to advise: ")
     assert answer(made.comparison([])) == ["No mode was measured, so there is no answer."]
 
 

@@ -9,7 +9,7 @@ import pytest
 import sample_records as made
 
 from xbench.errors import RecordError
-from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, dump, load, load_measured
+from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, dump, load, load_measured
 from xbench.report import FORMATS
 from xbench.report.convergence import verdicts
 from xbench.stats.convergence import converged
@@ -22,6 +22,7 @@ def _curve(mode: str, seed: int, accuracy: float, part: float = 1.0) -> Converge
         mode=mode, seed=seed, train_loss=[2.5, 1.0], test_loss=[0.5], test_accuracy=[accuracy], steps_s=[0.25, 0.5],
         sent_bytes=1024.0 * part, activation_bytes=[4096.0 * part], activation_peak_bytes=[4096.0],
         backward_flops=[2e6 * part], ranks_agree=True,
+        formula=[WorkFormula(sent_bytes=750.0, activation_bytes=3072.0, backward_flops=1.6e6)] if part < 1 else [],
     )  # fmt: skip
 
 

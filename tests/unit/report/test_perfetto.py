@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trace_rules import broken_rules
 
 from xbench.errors import SpecError
-from xbench.records import Comparison, Profile, Slice, Timeline, load
+from xbench.records import Comparison, Parts, Profile, Slice, Timeline, load
 from xbench.report import perfetto
 from xbench.report.trace_events import Process, document
 
@@ -118,12 +118,12 @@ def test_buckets_under_way_at_once_have_tracks_of_their_own() -> None:
     found = of_process(perfetto.render(small()), "recorded")
     tracks = {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
     where = {event["name"]: tracks[event["tid"]] for event in found if event.get("cat") == "communication"}
-    assert where == {"bucket 1": "communication", "bucket 2": "communication 2", "bucket 3": "communication"}
+    assert where == {"bucket 1": "communication", "bucket 2": "communication (2)", "bucket 3": "communication"}
 
 
 def test_bytes_in_flight_go_up_and_down() -> None:
     counted = [
-        (event["ts"], event["args"]["bytes"])
+        (event["ts"], event["args"]["in flight"])
         for event in of_process(perfetto.render(small()), "recorded")
         if event["ph"] == "C"
     ]
@@ -150,6 +150,35 @@ def test_a_collective_of_another_size_than_the_plan_s_has_no_arrow() -> None:
     other = mode.plan.model_copy(update={"bucket_bytes": [1, 2, 3]})
     changed = record.model_copy(update={"modes": {"wfbp": mode.model_copy(update={"plan": other})}})
     assert [event for event in of_process(perfetto.render(changed), "recorded") if event["ph"] in "sf"] == []
+
+
+def arrows(record: Comparison) -> list[float]:
+    """When the arrows of the recorded step arrive [us]."""
+    return [event["ts"] for event in of_process(perfetto.render(record), "recorded") if event["ph"] == "f"]
+
+
+def test_what_dear_launches_first_are_all_gathers_and_carry_nobody_s_gradients() -> None:
+    record = small()
+    mode = record.modes["wfbp"]
+    assert mode.plan is not None
+    assert mode.timeline is not None
+    names = [part.model_copy(update={"name": f"bucket {number}"}) for number, part in
+             enumerate(mode.timeline.communication, start=4)]  # fmt: skip
+    gathers = [Slice(name=f"bucket {number}", start_s=0.1 + number / 1000, end_s=0.11, nbytes=nbytes)
+               for number, nbytes in enumerate((4000, 2000, 1000), start=1)]  # fmt: skip
+    step = mode.timeline.model_copy(update={"communication": [*gathers, *names]})
+    plan = mode.plan.model_copy(update={"mode": "dear"})
+    dear = mode.model_copy(update={"plan": plan, "timeline": step})
+    assert arrows(record.model_copy(update={"modes": {"wfbp": dear}})) == [151000.0, 180000.0, 300000.0]
+
+
+def test_parts_of_priority_are_not_told_apart() -> None:
+    record = small()
+    mode = record.modes["wfbp"]
+    assert mode.plan is not None
+    plan = mode.plan.model_copy(update={"parts": Parts(nbytes=4096, order=[0, 1, 2])})
+    assert arrows(record) == [151000.0, 180000.0, 300000.0]
+    assert arrows(record.model_copy(update={"modes": {"wfbp": mode.model_copy(update={"plan": plan})}})) == []
 
 
 def test_a_failed_mode_is_a_process_that_says_so() -> None:
@@ -199,7 +228,7 @@ def test_any_slices_keep_the_rules(drawn: list[tuple[float, float, int]]) -> Non
     process = Process("any (real)")
     for start_s, length_s, _ in sorted(drawn):
         process.slice("communication", "bucket", start_s, start_s + length_s, "communication", label="real")
-    process.counter("in flight", "bytes", [change for start_s, length_s, nbytes in drawn for change in
+    process.counter("bytes", "in flight", [change for start_s, length_s, nbytes in drawn for change in
                                            ((start_s, nbytes), (start_s + length_s, -nbytes))])  # fmt: skip
     assert broken_rules(document([process], {})) == []
 

@@ -45,6 +45,15 @@ def test_every_format_renders_it(name: str) -> None:
     assert "resnet18" in FORMATS.load(name)(tuned())
 
 
+def test_in_40_columns_no_word_is_broken() -> None:
+    lines = render(tuned(), width=40).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert [line.strip() for line in lines if "[0." in line][1:] == [
+        "auto 0.900 [0.880, 0.920]: faster",
+        "optimal 0.970 [0.930, 1.010]:",
+    ]
+
+
 def test_it_is_drawn_with_the_answer_first() -> None:
     text = render(tuned())
     assert text.startswith("auto trains resnet18 in 0.900 [0.880, 0.920] of DDP's time: 10 % less a step.\n")

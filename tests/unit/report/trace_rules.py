@@ -81,6 +81,7 @@ def _names(events: list[dict[str, Any]]) -> Iterator[str]:
             yield f"process {pid} has no label: {name}"
     if len(set(processes.values())) < len(processes):
         yield "two processes have one name"
+    yield from (f"track {tid} is its process's main thread" for pid, tid in tracks if pid == tid)
     for event in events:
         if event["pid"] not in processes:
             yield f"{event['name']!r} is in a process without a name"
