@@ -62,21 +62,21 @@ def _layer_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-@regress.command("check")
-@_suite_options
-@_layer_option
+@regress.command("check", short_help="Measure the suite, and judge it against a base.")
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE|DIR",
               help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
 @click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")
-@click.option("--markdown", "markdown_to", metavar="FILE", help="Write a summary for a pull request.")
-@click.option("--junit", "junit_to", metavar="FILE", help="Write JUnit XML, one case a verdict.")
+@click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write a summary for a pull request.")
+@click.option("--junit", "junit_to", metavar="FILE|-", help="Write JUnit XML, one case a verdict.")
 @click.option(
     "--inject",
     metavar="step=X",
     help="Testing aid: keep head busy until each step has taken X times as long: step=1.10.",
 )
+@_layer_option
+@_suite_options
 def check_command(
     base: str | None,
     baseline: Path | None,
@@ -122,7 +122,7 @@ def check_command(
     return exit_code(regression, strict)
 
 
-@regress.command("record")
+@regress.command("record", short_help="Measure the suite, and store a baseline.")
 @_suite_options
 @_layer_option
 def record_command(json_to: str | None, layer: str, **options: Any) -> int:
@@ -137,7 +137,7 @@ def record_command(json_to: str | None, layer: str, **options: Any) -> int:
     return _stored(record(request, console := _console()), console, json_to)
 
 
-@regress.command("calibrate")
+@regress.command("calibrate", short_help="Learn how noisy this machine is.")
 @_suite_options
 def calibrate_command(json_to: str | None, **options: Any) -> int:
     """Launch this tree against itself, and store how far apart the same code's launches are.
