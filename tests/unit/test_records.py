@@ -240,6 +240,7 @@ def test_records_are_immutable() -> None:
 def test_the_schema_is_json_and_names_every_kind() -> None:
     schema = json.loads(json.dumps(json_schema()))
     assert schema["discriminator"]["mapping"].keys() == {
-        "profile", "comparison", "scaling", "tuned", "validation", "convergence",
+        "profile", "comparison", "scaling", "tuned", "validation", "convergence", "baseline", "noise",
+        "regression",
     }  # fmt: skip
     assert {"Profile", "Comparison", "Scaling", "ModeResult", "CostModel", "Environment"} <= schema["$defs"].keys()

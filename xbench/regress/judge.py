@@ -123,7 +123,7 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
         check = next((check for check in side.checks if check.name == case.check), None)
         if check is None or case not in check.cases():
             what = "check" if check is None else "mode" if case.mode not in check.modes else "metric"
-            return _judged(case, regression, "missing", f"{side.source} has no such {what}")
+            return _judged(case, regression, "missing", f"{_called(side, regression)} has no such {what}")
     why = obstacle(case, base, head)
     return _judged(case, regression, "not comparable", why) if why is not None else None
 
@@ -258,7 +258,14 @@ def _why_missing(case: Case, regression: Regression, side: Side | None = None) -
     failure = _failed(case, regression, "head") or _failed(case, regression, "base")
     if failure is not None:
         return f"{failure.side} failed: {failure.reason}"
-    return f"{side.source} did not measure it" if side is not None else "no launch pair measured it on both sides"
+    if side is not None:
+        return f"{_called(side, regression)} did not measure it"
+    return "no launch pair measured it on both sides"
+
+
+def _called(side: Side, regression: Regression) -> str:
+    """A side in a sentence. What a stored baseline calls 'this tree' is not this tree."""
+    return "the baseline" if side is regression.base and regression.against == "baseline" else side.source
 
 
 def _failed(case: Case, regression: Regression, side: SideName) -> Failure | None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from xbench.environment import differences
 from xbench.records import (
     Baseline,
     Case,
@@ -138,10 +139,12 @@ def sides(record: Regression) -> list[tuple[str, str]]:
     """Base and head, each with its label; one line for the machine where both were measured on the same."""
     if record.base is None:
         return [("base", "missing"), ("head", side_line(record.head))]
-    if record.base.environment != record.head.environment:
+    if record.against == "baseline":
+        return [("base", f"stored earlier, of {side_line(record.base)}"), ("head", side_line(record.head))]
+    if differences(record.base.environment, record.head.environment):
         return [("base", side_line(record.base)), ("head", side_line(record.head))]
-    named = [_named(side) for side in (record.base, record.head)]
-    return [("base", named[0]), ("head", named[1]), ("machine", lines.environment_line(record.head.environment))]
+    base, head = map(_named, (record.base, record.head))
+    return [("base", base), ("head", head), ("machine", lines.environment_line(record.head.environment))]
 
 
 def method_line(record: Regression) -> str | None:

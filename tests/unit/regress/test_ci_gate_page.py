@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -55,3 +56,21 @@ def test_every_verdict_is_in_the_table() -> None:
 
 def test_the_exit_codes_are_those_of_the_design() -> None:
     assert list(rows("| code | means |\n")) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_the_simulated_figures_are_those_of_the_file() -> None:
+    cells = json.loads((ROOT / "results" / "regress-simulation.json").read_text(encoding="utf-8"))["cells"]
+    sources = {"inside one launch": "one launch", "from launch to launch": "launches"}
+    [heading] = re.findall(r"^\| recorded .*\n", PAGE, flags=re.MULTILINE)
+    for row, told in rows(heading).items():
+        of = {cell["slow_down"]: cell for cell in cells[sources.get(row, row)] if cell["pairs"] == 12}
+        uncalibrated = of["none, never calibrated"]
+        shares = [
+            of["none"]["median_floor"],
+            of["none"]["found"],
+            uncalibrated["suspected_before_confirmation"],
+            uncalibrated["found"],
+            of["the larger of 5 % and twice the floor"]["found"],
+            of["the larger of 10 % and twice the floor"]["found"],
+        ]
+        assert [float(share) for share in re.findall(r"[\d.]+(?= %)", told)] == [round(100 * one, 1) for one in shares]

@@ -137,10 +137,10 @@ def test_without_a_baseline_everything_is_missing() -> None:
 
 
 def test_what_the_baseline_does_not_hold_is_missing() -> None:
-    older = made.side("the baseline results/b.json", checks=(made.RESNET.model_copy(update={"modes": ("ddp",)}),))
-    record = made.regression(base=older)
-    assert of(record, OPTIMAL).reason == "the baseline results/b.json has no such mode"
-    assert of(record, WFBP).reason == "the baseline results/b.json has no such check"
+    older = made.side("this tree", checks=(made.RESNET.model_copy(update={"modes": ("ddp",)}),))
+    record = made.regression(base=older, against="baseline")
+    assert of(record, OPTIMAL).reason == "the baseline has no such mode"
+    assert of(record, WFBP).reason == "the baseline has no such check"
     assert of(record, DDP).verdict == "equivalent"
 
 

@@ -166,6 +166,7 @@ def test_two_figures_that_differ_never_look_alike() -> None:
 
 def test_a_stored_baseline_is_called_the_weaker_way() -> None:
     text = " ".join(render(made.regression(against="baseline")).split())
+    assert "base stored earlier, of revision 1a2b3c4; bench1" in text
     assert "a stored baseline, which is the weaker way" in text
     assert "A-B-B-A" not in text
 
