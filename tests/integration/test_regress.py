@@ -28,10 +28,9 @@ plan_from = "measured.json"
 
 [[regress.check]]
 name = "timed"
-workload = "resnet18:batch-size=2,image-size=32"
-modes = ["ddp", "wfbp"]
-metrics = ["step_time", "collectives"]
-plan_from = "measured.json"
+workload = "transformer-tiny:batch-size=1,seq-len=16"
+modes = ["ddp"]
+metrics = ["step_time"]
 """
 OTHER_PLAN = """
 from xbench.planning import merge
@@ -115,15 +114,11 @@ def test_an_unchanged_tree_is_launched_by_turns_and_passes(repository: Path) -> 
     assert record.failures == []
     (pair,) = record.pairs
     assert pair.first == "base"
-    for side in (pair.base, pair.head):
-        assert [(one.mode, one.metric, one.label) for one in side] == [
-            (mode, "step_time", "real") for mode in ("ddp", "wfbp")
-        ]
-        assert all(len(one.samples) >= 6 and min(one.samples) > 0 for one in side)
-    assert {case.verdict for case in record.cases if case.wall_clock} == {"inconclusive"}  # one pair can show nothing
-    counted = {case.mode: (case.verdict, case.head) for case in record.cases if case.metric == "collectives"}
-    tensors = record.head.workloads["timed"].tensors
-    assert counted == {"ddp": ("equivalent", 5), "wfbp": ("equivalent", tensors)}  # DDP: 3 buckets, 2 of buffers
+    for (one,) in (pair.base, pair.head):
+        assert (one.metric, one.label, one.unit) == ("step_time", "real", "s")
+        assert len(one.samples) >= 6
+        assert min(one.samples) > 0
+    assert [case.verdict for case in record.cases] == ["inconclusive"]  # one pair can show nothing
     assert bases() == []
 
 

@@ -68,9 +68,7 @@ def _layer_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-@regress.command("check")
-@_suite_options()
-@_layer_option
+@regress.command("check", short_help="Measure the suite, and judge it against a base.")
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE|DIR",
               help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip
@@ -83,6 +81,8 @@ def _layer_option(command: F) -> F:
     metavar="step=X",
     help="Testing aid: keep head busy until each step has taken X times as long: step=1.10.",
 )
+@_layer_option
+@_suite_options()
 def check_command(
     base: str | None,
     baseline: Path | None,
@@ -129,7 +129,7 @@ def check_command(
     return exit_code(regression, strict)
 
 
-@regress.command("record")
+@regress.command("record", short_help="Measure the suite, and store a baseline.")
 @_suite_options()
 @_layer_option
 def record_command(json_to: str | None, layer: str, **options: Any) -> int:
@@ -144,7 +144,7 @@ def record_command(json_to: str | None, layer: str, **options: Any) -> int:
     return _stored(record(request, console := _console()), console, json_to)
 
 
-@regress.command("calibrate")
+@regress.command("calibrate", short_help="Learn how noisy this machine is.")
 @_suite_options(pairs="20")
 def calibrate_command(json_to: str | None, **options: Any) -> int:
     """Launch this tree against itself, and store how far apart the same code's launches are.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +79,8 @@ def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
     from xbench.report import FORMATS
 
     if output.format == OF_SEVERAL:
-        page: Callable[[Sequence[AnyRecord]], str] = importlib.import_module("xbench.report.html").page
+        from xbench.report.html import page
+
         return {output.target: page(records)}
     if output.format == "csv" and output.target != STDOUT:
         from xbench.report.csv import tables

@@ -18,7 +18,19 @@ def regression_tables(record: Regression | Baseline | Noise) -> dict[str, list[R
         return {"cases": [_case(record, of, number) for number in range(len(record.cases))], "launches": launches}
     if isinstance(record, Noise):
         labels = {one.case: one.label for pair in record.pairs for one in pair.base}
-        floors = [{**of, "label": labels.get(floor.case), **floor.model_dump()} for floor in record.floors]
+        floors = [
+            {
+                **of,
+                "label": labels.get(floor.case),
+                "check": floor.check,
+                "mode": floor.mode,
+                "metric": floor.metric,
+                "noise_floor_share": floor.floor,
+                "measured_pairs": floor.measured_pairs,
+                "checked_pairs": floor.checked_pairs,
+            }
+            for floor in record.floors
+        ]
         return {"floors": floors, "launches": list(_launches(record.pairs, of, "A/A"))}
     counted = [_measurement(one, of, None, "base", "deterministic") for one in record.side.measurements]
     timed = [

@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["re"], ["report"]),
+        (["re"], ["regress", "report"]),
         (["comp"], ["compare", "completion"]),
         (["compare", "resnet10"], ["resnet101"]),
         (["compare", "resnet18", "bert-b"], ["bert-base"]),
