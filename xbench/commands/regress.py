@@ -256,15 +256,19 @@ def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
 def _tell_github(regression: Regression) -> None:
     """In a GitHub workflow: annotations on stderr, and the Markdown appended to the summary of the step."""
     from xbench.report.annotations import workflow_commands
-    from xbench.report.regression_markdown import regression_markdown
+    from xbench.report.regression_markdown import LIMIT_BYTES, regression_markdown
 
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in workflow_commands(regression):
             click.echo(line, err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
+    if not summary:
+        return
+    try:
         with open(summary, "a", encoding="utf-8") as stream:
-            stream.write(regression_markdown(regression))
+            stream.write(regression_markdown(regression, LIMIT_BYTES - stream.tell()))
+    except OSError as error:  # what was measured counts, and decides the exit code
+        click.echo(f"the summary of the step was not written: {error}", err=True)
 
 
 def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from xbench import cli
+from xbench.commands import regress
+from xbench.records import Regression, load
+from xbench.report.regression_markdown import LIMIT_BYTES
 from xbench.runtime.regress import sides
 from xbench.runtime.regress.protocol import VERSION
 from xbench.runtime.regress.record import CALIBRATION_PAIRS
@@ -136,3 +139,25 @@ def test_each_in_one_sentence(changed: dict[str, object], told: str, place: Path
     (place / "order.json").write_text(json.dumps(order))
     assert cli.main(["regress", "launch", "order.json", "answer.json"]) == 0
     assert told in json.loads((place / "answer.json").read_text())["error"]
+
+
+def checked() -> Regression:
+    record = load(Path(__file__).parents[2] / "golden" / "regression-v1.json")
+    assert isinstance(record, Regression)
+    return record
+
+
+def test_a_summary_that_cannot_be_written_loses_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "nowhere" / "summary.md"))
+    regress._tell_github(checked())
+    assert "the summary of the step was not written: " in capsys.readouterr().err
+
+
+def test_a_summary_leaves_room_for_what_the_step_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("x" * (LIMIT_BYTES - 100))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    regress._tell_github(checked())
+    assert LIMIT_BYTES - 100 <= summary.stat().st_size <= LIMIT_BYTES

@@ -12,7 +12,7 @@ from regress_fakes import MACHINE, WORKLOAD
 
 from xbench.runtime.regress.protocol import VERSION, Answer, Block, Counts, Message, Order, PlannedFigures
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden" / "orders"
 ORDER = Order(
     kind="time", workload="resnet18", modes=("ddp", "spb"), fabric="local:ranks=2", device="cpu",
     plan_from="/somewhere/record.json", workers=16, resolved={"run": {}}, rounds=2, steps=6, seed=3, slow_step=1.1,
@@ -26,7 +26,7 @@ ANSWER = Answer(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "message"), [("regress-order-v1", ORDER), ("regress-answer-v1", ANSWER)])
+@pytest.mark.parametrize(("name", "message"), [("order-v1", ORDER), ("answer-v1", ANSWER)])
 def test_version_1_is_read_as_it_was_written(name: str, message: Message) -> None:
     path = GOLDEN / f"{name}.json"
     if os.environ.get("XBENCH_UPDATE_GOLDEN"):
