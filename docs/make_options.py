@@ -83,7 +83,8 @@ def _row(option: click.Option, context: click.Context, page: str) -> str:
     more = MORE.get(max(option.opts, key=len))
     if more:
         meaning += f" [More]({more.removeprefix(page) or page})"
-    return f"| `{_written(option, context)}` | {meaning.strip()} |".replace("FILE|-", "FILE\\|-")
+    written = re.sub(r"(?<!\\)\|", r"\\|", _written(option, context))
+    return f"| `{written}` | {meaning.strip()} |"
 
 
 def _written(option: click.Option, context: click.Context) -> str:

@@ -60,7 +60,7 @@ class Suite(Part):
     """`[regress]` of xbench.toml, checked: see `xbench.regress.load_suite`."""
 
     budget_minutes: float = Field(default=10.0, gt=0, le=1440, description="for one check of the whole suite")
-    pairs: int | None = Field(default=None, ge=1, le=200, description="launch pairs; None: what the budget allows")
+    pairs: int | None = Field(default=None, ge=1, le=200, description="launch pairs; None: as many as it takes")
     alpha: float = Field(default=0.01, gt=0, le=0.2, description="of one check of the whole suite, by Holm")
     confirm: bool = Field(default=True, description="whether a suspicion needs fresh launches that agree")
     thresholds: dict[MetricName, float] = Field(

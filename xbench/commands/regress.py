@@ -37,12 +37,13 @@ def regress() -> None:
     """
 
 
-def _suite_options(command: F) -> F:
-    for option in reversed((
-        click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True,
+def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callable[[F], F]:
+    """What all commands take; `pairs` is what there are by default."""
+    options = (
+        click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True, metavar="FILE",
                      help="The suite: workloads, modes, fabrics, metrics, thresholds."),
         click.option("--check", "names", multiple=True, metavar="NAME", help="Only this check of it; may be repeated."),
-        click.option("--pairs", type=click.IntRange(1, 200), help="Launch pairs.  [default: the suite's, or enough]"),
+        click.option("--pairs", type=click.IntRange(1, 200), help=f"Launch pairs.  [default: {pairs}]"),
         click.option("--budget", type=click.FloatRange(0.1, 1440), metavar="MINUTES",
                      help="In place of the suite's budget_minutes."),
         device_option("auto", help="Where to compute; auto takes GPUs where there are any."),
@@ -50,9 +51,14 @@ def _suite_options(command: F) -> F:
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
                      help="Folder that keeps each run's record."),
         json_option,
-    )):  # fmt: skip
-        command = option(command)
-    return command
+    )  # fmt: skip
+
+    def with_options(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
 
 
 def _layer_option(command: F) -> F:
@@ -68,15 +74,15 @@ def _layer_option(command: F) -> F:
               help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
 @click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")
-@click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write a summary for a pull request.")
-@click.option("--junit", "junit_to", metavar="FILE|-", help="Write JUnit XML, one case a verdict.")
+@click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write a summary for a pull request; - is stdout.")
+@click.option("--junit", "junit_to", metavar="FILE|-", help="Write JUnit XML, one case a verdict; - is stdout.")
 @click.option(
     "--inject",
     metavar="step=X",
     help="Testing aid: keep head busy until each step has taken X times as long: step=1.10.",
 )
 @_layer_option
-@_suite_options
+@_suite_options()
 def check_command(
     base: str | None,
     baseline: Path | None,
@@ -98,7 +104,8 @@ def check_command(
     for option, target in targets.items():
         check_json(target, option)
     if (several := [option for option, target in targets.items() if target == "-"])[1:]:
-        raise SpecError(f"{' and '.join(several)} all want stdout", hint=f"write {several[-1]} FILE")
+        every = "both" if len(several) == 2 else "all"
+        raise SpecError(f"{' and '.join(several)} {every} want stdout", hint=f"write {several[-1]} FILE")
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
     slow_step = _injected(inject)
@@ -123,7 +130,7 @@ def check_command(
 
 
 @regress.command("record", short_help="Measure the suite, and store a baseline.")
-@_suite_options
+@_suite_options()
 @_layer_option
 def record_command(json_to: str | None, layer: str, **options: Any) -> int:
     """Measure the suite, and store it as this machine's baseline.
@@ -138,7 +145,7 @@ def record_command(json_to: str | None, layer: str, **options: Any) -> int:
 
 
 @regress.command("calibrate", short_help="Learn how noisy this machine is.")
-@_suite_options
+@_suite_options(pairs="20")
 def calibrate_command(json_to: str | None, **options: Any) -> int:
     """Launch this tree against itself, and store how far apart the same code's launches are.
 

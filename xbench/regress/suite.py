@@ -2,7 +2,7 @@
 
     [regress]
     budget_minutes = 10      # for one check of the whole suite
-    pairs = 12               # launch pairs; left out: what the budget allows
+    pairs = 12               # launch pairs; left out: as many as it takes
     alpha = 0.01             # false alarms of a whole check
     confirm = true           # a suspicion needs fresh launches that agree
 

@@ -14,6 +14,7 @@ from xbench.records import Regression, load
 from xbench.report.regression_markdown import LIMIT_BYTES
 from xbench.runtime.regress import sides
 from xbench.runtime.regress.protocol import VERSION
+from xbench.runtime.regress.record import CALIBRATION_PAIRS
 
 SUITE = """
 [regress]
@@ -65,7 +66,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["check", "--budget", "0"], "--budget"),
         (["check", "--markdown", "/nowhere/a.md"], "--markdown: the folder of '/nowhere/a.md' does not exist"),
         (["check", "--junit", "."], "--junit: '.' is a folder"),
-        (["check", "--json", "-", "--junit", "-"], "--json and --junit all want stdout"),
+        (["check", "--json", "-", "--junit", "-"], "--json and --junit both want stdout"),
         (["check", "--strikt"], "did you mean --strict?"),
         (["check", "--output", "xbench.toml"], "--output"),
         (["record", "--device", "gpu"], "--device"),
@@ -85,6 +86,11 @@ def test_what_is_wrong_is_one_sentence_before_anything_is_launched(
     assert err.startswith("error: ")
     assert sentence in err
     assert sorted(path.name for path in place.iterdir()) == ["xbench.toml"]
+
+
+def test_the_help_says_how_many_pairs_a_calibration_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["regress", "calibrate", "--help"]) == 0
+    assert f"Launch pairs. [default: {CALIBRATION_PAIRS}]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_baseline_that_could_not_be_kept_is_refused_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,11 +125,24 @@ def test_an_awkward_argument_is_quoted(engine: str) -> None:
 def test_what_changes_a_measurement_is_captured_and_nothing_else() -> None:
     environ = {
         "NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/root",
-        "XBENCH_CORES": "[]", "AWS_SECRET": "x", "XBENCH_CUDA_CACHE": "/c", "OMP_NUM_THREADS": "2", "NCCLX": "1",
+        "AWS_SECRET": "x", "XBENCH_CACHE": "/c", "OMP_NUM_THREADS": "2", "NCCLX": "1", "TORCH_NCCL_BLOCKING_WAIT": "1",
     }  # fmt: skip
     assert list(scripts.captured(environ)) == [
-        "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "OMP_NUM_THREADS", "XBENCH_CUDA_CACHE",
+        "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "OMP_NUM_THREADS", "TORCH_NCCL_BLOCKING_WAIT",
+        "XBENCH_CACHE",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["XBENCH_CORES", "XBENCH_ROOTLESS"],  # of one run
+        *["XBENCH_LINE", "XBENCH_BREAKS"],  # of the shell's completion
+        *["XBENCH_UPDATE_GOLDEN", "XBENCH_GPU_DEVICE", "XBENCH_GPU_RESULTS"],  # of the tests
+    ],
+)
+def test_what_tells_this_xbench_or_its_tests_something_does_not_travel(name: str) -> None:
+    assert scripts.captured({name: "1"}) == {}
 
 
 def test_the_command_writes_a_script_to_stdout_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,7 @@ from code_blocks import xbench_words as words_of
 import xbench
 from xbench import cli
 from xbench.runtime.inventory import take_inventory
+from xbench.scripts import captured
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -50,9 +51,6 @@ PYTHON = python_blocks()
 LAUNCHING = ("compare", "profile", "tune", "validate", "converge")
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 NEVER_TYPED_FOR_REAL = PROGRAMS - {"xbench", "python", "jq"}
-
-
-CAPTURED_BY_SCRIPTS = ("NCCL_", "GLOO_", "UCX_", "OMP_", "MKL_", "XBENCH_", "CUDA_VISIBLE_DEVICES")
 UPDATE = bool(os.environ.get("XBENCH_UPDATE_GOLDEN"))
 
 
@@ -87,9 +85,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Type in the copy, without what an environment may change, and without starting ranks."""
     monkeypatch.chdir(checkout)
-    for name in os.environ:
-        if name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE") or name.startswith(CAPTURED_BY_SCRIPTS):
-            monkeypatch.delenv(name)
+    for name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE", *captured()):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("xbench.runtime.inventory.take_inventory", taken_once)
     monkeypatch.setattr("xbench.horovod.available.obstacle", lambda: None)  # typed where Horovod is built
     for function in ("run.execute", "converge.execute", "validate.validate"):

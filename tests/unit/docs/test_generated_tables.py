@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -47,8 +48,14 @@ def test_the_measured_schedules_are_those_of_the_records() -> None:
 
 
 def test_most_commands_have_their_options_from_the_command_line() -> None:
-    generated = [name for name in COMMANDS if f"<!-- options: xbench {name} -->" in _page(name)]
-    assert {"compare", "profile", "tune", "plan", "scale", "validate", "converge", "script"} <= set(generated)
+    generated = {name for name in COMMANDS if f"<!-- options: xbench {name} -->" in _page(name)}
+    several = {"compare", "profile", "tune", "plan", "scale", "validate", "converge", "script", "report", "env"}
+    assert several - generated == set()
+
+
+def test_the_commands_of_regress_have_their_options_from_the_command_line() -> None:
+    tables = re.findall(r"<!-- options: xbench regress (\w+) -->", _page("regress"))
+    assert sorted(tables) == ["calibrate", "check", "record"]
 
 
 def test_a_table_says_what_help_says() -> None:
