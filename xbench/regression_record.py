@@ -49,7 +49,9 @@ class Check(Part):
     plan_from: str | None = Field(
         default=None, description="the record that plans are made from, relative to the suite's folder"
     )
-    workers: int | None = Field(default=None, ge=2, description="of simulated_step; None: as many as were measured")
+    workers: int | None = Field(
+        default=None, strict=True, ge=2, description="of simulated_step; None: as many as were measured"
+    )
 
     def cases(self) -> list[Case]:
         """Every mode with every metric, in the order of the file."""
@@ -59,10 +61,16 @@ class Check(Part):
 class Suite(Part):
     """`[regress]` of xbench.toml, checked: see `xbench.regress.load_suite`."""
 
-    budget_minutes: float = Field(default=10.0, gt=0, le=1440, description="for one check of the whole suite")
-    pairs: int | None = Field(default=None, ge=1, le=200, description="launch pairs; None: as many as it takes")
-    alpha: float = Field(default=0.01, gt=0, le=0.2, description="of one check of the whole suite, by Holm")
-    confirm: bool = Field(default=True, description="whether a suspicion needs fresh launches that agree")
+    budget_minutes: float = Field(
+        default=10.0, strict=True, gt=0, le=1440, description="for one check of the whole suite"
+    )
+    pairs: int | None = Field(
+        default=None, strict=True, ge=1, le=200, description="launch pairs; None: as many as it takes"
+    )
+    alpha: float = Field(
+        default=0.01, strict=True, gt=0, le=0.2, description="of one check of the whole suite, by Holm"
+    )
+    confirm: bool = Field(default=True, strict=True, description="whether a suspicion needs fresh launches that agree")
     thresholds: dict[MetricName, float] = Field(
         default={}, description="shares that were asked for, 0.05 from '5 %', 0 from 'exact'; others by default"
     )

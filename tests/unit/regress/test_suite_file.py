@@ -152,8 +152,11 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ('name = "small"\n', "", "[[regress.check]] number 2 has no 'name'", "add name = …"),
         ("budget_minutes = 5", "budget_minutes = 0", "[regress]: budget_minutes = 0: it has to be greater than 0", ""),
         ("budget_minutes = 5", 'budget_minutes = "5 minutes"', '[regress]: budget_minutes = "5 minutes": it has to be '
-         "a valid number, unable to parse string as a number", ""),
+         "a valid number", ""),
         ("pairs = 12", "pairs = 0", "[regress]: pairs = 0: it has to be greater than or equal to 1", ""),
+        ("budget_minutes = 5", 'budget_minutes = "5"', '[regress]: budget_minutes = "5": it has to be a valid', ""),
+        ("pairs = 12", "pairs = true", "[regress]: pairs = True: it has to be a valid integer", ""),
+        ("confirm = false", 'confirm = "no"', '[regress]: confirm = "no": it has to be a valid boolean', ""),
         ("alpha = 0.02", "alpha = 2", "[regress]: alpha = 2: it has to be less than or equal to 0.2", ""),
         ("[regress]", "[regres]", "there is no table [regress]", "did you mean"),
         ("[regress.thresholds]", "[regress.treshholds]", "unknown key 'treshholds' in [regress]",
