@@ -137,20 +137,19 @@ def wall_table(cases: Sequence[Judged]) -> Table:
         [
             told.name(case),
             word(case),
+            label_badge(case.label) if case.label is not None else "–",
             told.ratio(case.found),
             told.p_holm(case.found),
             str(case.found.pairs) if case.found is not None else "–",
             told.both(case) if case.base is not None else "–",
             told.threshold(case.threshold),
             *([told.ratio(case.confirmation)] if fresh else []),
-            label_badge(case.label) if case.label is not None else "–",
         ]
         for case in cases
     ]
-    columns = [Column("case", figures=False), Column("verdict", figures=False),
-               *map(Column, ("head over base [95 % CI]", "p (Holm)", "pairs", "base → head")),
-               Column("threshold", figures=False), *([Column("fresh launches")] if fresh else []),
-               Column("label", figures=False)]  # fmt: skip
+    columns = [*(Column(name, figures=False) for name in ("case", "verdict", "label")),
+               *map(Column, ("ratio [95 % CI]", "p (Holm)", "pairs", "base → head")),
+               Column("threshold", figures=False), *([Column("fresh launches")] if fresh else [])]  # fmt: skip
     return Table("Wall-clock cases in figures", columns, rows, capital(told.COLUMNS), opened=True)
 
 
@@ -224,7 +223,7 @@ def _told(cases: Sequence[Judged], fresh: bool) -> str:
     text = (
         "Right of 1 head is slower. Whiskers are 95 % confidence intervals of the ratio over launch pairs. A case is "
         "equivalent where its whole interval lies within the grey band, and is suspected where the whole interval is "
-        "beyond the red line, the end of the band is not ruled out and p is below alpha; improved is the mirror image."
+        "beyond the red line, it reaches past the band and p is below alpha; improved is the mirror image."
     )
     return f"{text} Rings: fresh launches of what was suspected, which have to agree." if fresh else text
 

@@ -80,7 +80,7 @@ def launches_over_time(record: Baseline) -> Figure | None:
     columns = [Column("case", figures=False), *map(Column, ("launch", "median", "samples")),
                Column("label", figures=False)]  # fmt: skip
     return Figure(
-        key="launches",
+        key="every-launch",
         title="Every launch over time",
         labels=sorted({several[0][1].label for several in found.values()}),
         told="Each mark is one launch over the median of its case; later launches stand to the right.",

@@ -12,16 +12,15 @@ from xbench.report.html.axes import plain, rounded
 from xbench.report.html.facts import command_section, environment_section, label_badge, moment, warnings_section
 from xbench.report.html.forest import axis_name, band, case_rows, height, in_place, padded
 from xbench.report.html.launches import launches_over_time, pairs_over_time
-from xbench.report.html.parts import Block, Cell, Column, Figure, Layout, Page, Section, Table, Trace
+from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Page, Section, Table, Trace
 
 
 def baseline_page(record: Baseline) -> Page:
     """Every case with its figure, and every launch."""
     found = [*record.side.measurements, *(one for launch in record.launches for one in launch)]
     launches = launches_over_time(record)
-    blocks: list[Block] = [baseline_table(record)] if found else []
     return _page(record, "Baseline", told.baseline_answer(record), sorted({one.label for one in found}), [
-        Section("measured", "What was measured", blocks),
+        Section("measured", "What was measured", [baseline_table(record)]),
         Section("launches", "Every launch", [launches] if launches is not None else []),
     ])  # fmt: skip
 
@@ -37,10 +36,16 @@ def noise_page(record: Noise) -> Page:
 
 
 def baseline_table(record: Baseline) -> Table:
-    """What `regress check` without `--base` compares with."""
+    """What `regress check` without `--base` compares with, and what of the suite is not in it."""
     rows: list[list[Cell]] = [
         [row.name, told.value(row.median, row.unit), row.launches, row.floor, label_badge(row.label)]
         for row in told.baseline_rows(record)
+    ]
+    measured = {row.name for row in told.baseline_rows(record)}
+    rows += [
+        [told.name_of(case), Badge("not measured", "inconclusive"), "–", "–", "–"]
+        for case in record.suite.cases()
+        if told.name_of(case) not in measured
     ]
     columns = [Column("case", figures=False), Column("median"), Column("launches"),
                Column("noise floor", figures=False), Column("label", figures=False)]  # fmt: skip
