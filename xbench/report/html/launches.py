@@ -170,8 +170,9 @@ def _parted(first: int) -> tuple[list[Layout], list[Layout]]:
 
 
 def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
-    """A row a case of a pair; what a side did not measure is a dash."""
+    """A row a case of a pair; what a side did not measure is a dash. The phase is told where there are two."""
     rows: list[list[Cell]] = []
+    parted = sum(bool(pairs) for _, pairs in phases) > 1
     for phase, pairs in phases:
         for place, pair in enumerate(pairs, start=1):
             base, head = ({one.case: one for one in side} for side in (pair.base, pair.head))
@@ -179,12 +180,13 @@ def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
                 either = head.get(case) or base[case]
                 ratio = told.pair_ratio(case, pair)
                 rows.append([
-                    told.name_of(case), str(place), phase, pair.first,
+                    told.name_of(case), str(place), *([phase] if parted else []), pair.first,
                     _value(base.get(case), either.unit), _value(head.get(case), either.unit),
                     f"{ratio:.3f}" if ratio is not None else Badge("no ratio", "inconclusive"),
                     format_seconds(pair.started_s), label_badge(either.label),
                 ])  # fmt: skip
-    columns = [Column("case", figures=False), Column("pair"), Column("phase", figures=False),
+    columns = [Column("case", figures=False), Column("pair"),
+               *([Column("phase", figures=False)] if parted else []),
                Column("went first", figures=False), *map(Column, ("base", "head", "ratio", "started after")),
                Column("label", figures=False)]  # fmt: skip
     return Table("Every pair in figures", columns, rows, bulk=True)

@@ -73,7 +73,8 @@ def floors_figure(record: Noise) -> Figure | None:
         title="The same code over itself",
         labels=_labels(record),
         told=f"Each mark is one A/A pair, in which nothing differs. {told.FLOORS}, the grey band: that is about the "
-        "interval of a whole check, and single pairs may lie outside. A threshold is never less than twice the floor.",
+        "interval of a whole check, and single pairs may lie outside. Unless "
+        "the suite says otherwise, a threshold is at least twice the floor.",
         traces=[*bands, pairs],
         layout={
             **case_rows(names, low, high, "head over base, of the same code"),
