@@ -138,7 +138,13 @@ def percent(share: float) -> str:
 
 def side_line(side: Side) -> str:
     """What a side is, and where it was measured."""
-    return f"{_named(side)}; {lines.environment_line(side.environment)}"
+    return f"{source(side)}; {lines.environment_line(side.environment)}"
+
+
+def source(side: Side) -> str:
+    """What a side is, with the revision where its name does not say it."""
+    named = side.revision is None or side.revision[:7] in side.source
+    return side.source if named else f"{side.source} ({_short(side)})"
 
 
 def sides(record: Regression) -> list[tuple[str, str]]:
@@ -147,7 +153,7 @@ def sides(record: Regression) -> list[tuple[str, str]]:
         return [("base", "missing"), ("head", side_line(record.head))]
     if record.base.environment != record.head.environment:
         return [("base", side_line(record.base)), ("head", side_line(record.head))]
-    named = [_named(side) for side in (record.base, record.head)]
+    named = [source(side) for side in (record.base, record.head)]
     return [("base", named[0]), ("head", named[1]), ("machine", lines.environment_line(record.head.environment))]
 
 
@@ -234,7 +240,8 @@ def pair_ratio(case: Case, pair: LaunchPair) -> float | None:
 
 def baseline_answer(record: Baseline) -> str:
     """What it is, in one sentence."""
-    return f"Baseline of {count(len(record.suite.cases()), 'case')} for {record.machine}."
+    machine = "any machine" if record.machine == "any" else record.machine
+    return f"Baseline of {count(len(record.suite.cases()), 'case')} for {machine}."
 
 
 def noise_answer(record: Noise) -> str:
@@ -314,12 +321,6 @@ def _kinds(cases: Iterable[Judged]) -> str | None:
             parts.append(f"{what} are {lines.and_of(labels)}")
     told = "; ".join(parts)
     return f"{told[0].upper()}{told[1:]}." if told else None
-
-
-def _named(side: Side) -> str:
-    """The source, with the revision where the source does not name it."""
-    named = side.revision is None or side.revision[:7] in side.source
-    return side.source if named else f"{side.source} ({_short(side)})"
 
 
 def _short(side: Side) -> str:

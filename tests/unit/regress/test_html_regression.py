@@ -90,6 +90,22 @@ def test_everything_drawn_is_on_the_axis() -> None:
             assert low < begin + x - less <= begin + x + more < high
 
 
+def test_what_is_far_off_leaves_room_for_the_rest() -> None:
+    figure = found(forest(walls(made.regression({made.DDP: 2.9, made.WFBP: 0.3}, confirm=False))))
+    assert figure.layout["xaxis"]["range"] == [pytest.approx(1 / 1.25), pytest.approx(1.25)]
+    ends = {note["text"]: (note["x"], note["y"]) for note in figure.narrow["annotations"]}
+    assert ends == {"2.904 ▸": (1.25, 0), "◂ 0.300": (0.8, 1)}
+    assert drawn(figure, "regressed")["x"] == [pytest.approx(2.9, rel=0.01)]
+    assert "double click" in figure.told
+
+
+def test_an_axis_shows_what_is_far_off_where_that_is_all_there_is() -> None:
+    far = dict.fromkeys(made.TIMED, 2.9)
+    low, high = found(forest(walls(made.regression(far)))).layout["xaxis"]["range"]
+    assert low < 1
+    assert high > 2.9
+
+
 def test_verdicts_differ_by_shape_as_well_as_by_colour() -> None:
     judged = [LOOKS[verdict] for verdict in ("regressed", "inconclusive", "improved", "equivalent")]
     assert len({colour for colour, _, _ in judged}) == len({symbol for _, symbol, _ in judged}) == 4
@@ -107,7 +123,7 @@ def test_too_few_pairs_are_a_mark_without_an_interval() -> None:
     figure = found(forest(walls(made.regression(count=3))))
     trace = drawn(figure, "inconclusive")
     assert trace["error_x"] == {**figure.traces[-1]["error_x"], "array": [0, 0, 0], "arrayminus": [0, 0, 0]}
-    assert "(too few pairs for an interval)<br>inconclusive" in figure.layout["annotations"][0]["text"]
+    assert figure.layout["annotations"][0]["text"].endswith(", no interval<br>inconclusive")
 
 
 def test_every_pair_is_drawn_in_the_order_of_time() -> None:

@@ -18,6 +18,9 @@ LONG_NAME = 22
 REASON = 90
 """Letters of a reason that have room in the place of an interval."""
 
+REACH, LEAST_REACH = 5.0, 0.25
+"""How many thresholds the axis shows at most on either side of 1, and how much it may show at least."""
+
 LOOKS: dict[RegressionVerdict, tuple[str, str, str]] = {
     "regressed": ("--c2", "x", "failed"),
     "inconclusive": ("--c5", "square", "inconclusive"),
@@ -63,25 +66,27 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
         mark = {"color": "--ink", "symbol": "circle-open", "size": 9, "line": {"width": 2}}
         traces.append({**_points(fresh), "name": "fresh launches, to confirm", "marker": mark})
     names = [axis_name(case.case) for case in cases]
-    low, high = _ends(measured, fresh)
+    low, high = _near(_ends(measured, fresh), [case for _, case, _ in measured])
+    far = [beyond for row, case, _ in measured if (beyond := _beyond(row, case, low, high)) is not None]
     unmeasured = [(row, case) for row, case in enumerate(cases) if not _ratio(case.found)]
     return Figure(
         key="ratios",
         title="Head over base",
         labels=sorted({case.label for _, case, _ in measured if case.label is not None}),
-        told=_told(cases, bool(fresh)),
+        told=_told(bool(fresh), bool(far)),
         traces=traces,
         layout={
-            **case_rows(names, low, high, "time of head over time of base"),
+            **case_rows(names, low, high, "head over base"),
             "annotations": [
                 *(_beside(row, case) for row, case, _ in measured),
                 *(in_place(row, low, _reason(case)) for row, case in unmeasured),
+                *far,
             ],
             "margin": {"r": 160, "t": 8},
         },
         narrow={
             "margin.r": 12,
-            "annotations": [in_place(row, low, case.verdict) for row, case in unmeasured],
+            "annotations": [*(in_place(row, low, case.verdict) for row, case in unmeasured), *far],
         },
         height=height(names),
         table=wall_table(cases),
@@ -170,6 +175,24 @@ def _ends(*rows: Sequence[Row]) -> tuple[float, float]:
     return padded(values)
 
 
+def _near(ends: tuple[float, float], cases: Sequence[Judged]) -> tuple[float, float]:
+    """Ends of the axis without what is so far off that the rest could not be told apart; unless all of it is."""
+    reach = max(LEAST_REACH, REACH * max(case.threshold.share for case in cases))
+    low, high = max(ends[0], 1 / (1 + reach)), min(ends[1], 1 + reach)
+    return (low, high) if any(_beyond(0, case, low, high) is None for case in cases) else ends
+
+
+def _beyond(row: float, case: Judged, low: float, high: float) -> Layout | None:
+    """The ratio at the end of the axis that it is beyond; None where it is on the axis."""
+    ratio = case.found.ratio if case.found is not None else None
+    if ratio is None or low <= ratio <= high:
+        return None
+    above = ratio > high
+    return {"x": rounded(high if above else low), "xanchor": "right" if above else "left", "y": row,
+            "yanchor": "middle", "text": f"{ratio:.3f} ▸" if above else f"◂ {ratio:.3f}", "showarrow": False,
+            "font": {"color": LOOKS[case.verdict][0], "weight": 700}}  # fmt: skip
+
+
 def _line(rows: Sequence[int], shares: Sequence[float]) -> Trace:
     """The line that an interval's lower end has to pass."""
     return {
@@ -210,8 +233,15 @@ def _hover(case: Judged, found: Found | None) -> str:
 def _beside(row: float, case: Judged) -> Layout:
     """Ratio and verdict at the right of the plot."""
     return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": row, "yanchor": "middle",
-            "text": f"{told.ratio(case.found).replace(' (', '<br>(')}<br>{case.verdict}", "showarrow": False,
+            "text": f"{_short(case.found)}<br>{case.verdict}", "showarrow": False,
             "align": "left", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
+
+
+def _short(found: Found | None) -> str:
+    """The ratio with its interval, in the room beside the plot."""
+    if found is not None and found.ratio is not None and found.ci95 is None:
+        return f"{found.ratio:.3f}, no interval"
+    return told.ratio(found)
 
 
 def _reason(case: Judged) -> str:
@@ -219,13 +249,14 @@ def _reason(case: Judged) -> str:
     return text if len(text) <= REASON else f"{text[: REASON - 1]}…"
 
 
-def _told(cases: Sequence[Judged], fresh: bool) -> str:
+def _told(fresh: bool, far: bool) -> str:
     text = (
         "Right of 1 head is slower. Whiskers are 95 % confidence intervals of the ratio over launch pairs. A case is "
         "equivalent where its whole interval lies within the grey band, and is suspected where the whole interval is "
         "beyond the red line, it reaches past the band and p is below alpha; improved is the mirror image."
     )
-    return f"{text} Rings: fresh launches of what was suspected, which have to agree." if fresh else text
+    text += " Rings: fresh launches of what was suspected, which have to agree." if fresh else ""
+    return f"{text} Triangles point to what is beyond the axis; a double click shows all." if far else text
 
 
 def walls(record: Regression) -> list[Judged]:

@@ -40,12 +40,13 @@ def pairs_over_time(
         return None
     shapes, annotations = _parted(len(pairs)) if confirmation else ([], [])
     hollow = " Hollow: pairs that were launched to confirm what the first ones suspected." if confirmation else ""
+    alone = " Click on a name in the legend to hide it, twice to see it alone." if len(points) > 1 else ""
     count = len(pairs) + len(confirmation)
     return Figure(
         key="every-pair",
         title=title,
         labels=sorted({label[case] for case in points}),
-        told=f"Each mark is head over base in one pair of launches; pairs in the order of time. {said}{hollow}",
+        told=f"Each mark is head over base in one pair of launches; pairs in the order of time. {said}{hollow}{alone}",
         traces=_traces(points),
         layout={
             **_layout(points, count, "launch pair", "head over base"),

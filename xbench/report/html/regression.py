@@ -8,7 +8,14 @@ from xbench.environment import fingerprint, must_match
 from xbench.records import Environment, Judged, Label, Regression, Side
 from xbench.report import lines
 from xbench.report import regression_lines as told
-from xbench.report.html.facts import command_section, environment_section, label_badge, moment, warnings_section
+from xbench.report.html.facts import (
+    capital,
+    command_section,
+    environment_section,
+    label_badge,
+    moment,
+    warnings_section,
+)
 from xbench.report.html.forest import forest, wall_table, walls, word
 from xbench.report.html.launches import pairs_over_time
 from xbench.report.html.parts import Badge, Block, Cell, Column, Facts, Page, Section, Sentences, Table
@@ -75,8 +82,9 @@ def _reasons(cases: Sequence[Judged]) -> list[Block]:
     """A sentence for all cases that share a verdict and its reason."""
     said = []
     for reason, alike in told.reasons(cases):
-        fresh = [found for found in map(told.confirmation, alike) if found is not None]
-        said.append(" ".join([told.reason_line(reason, alike), *(f"{one[0].upper()}{one[1:]}." for one in fresh)]))
+        found = [(case, one) for case in alike if (one := told.confirmation(case)) is not None]
+        fresh = [capital(f"{one}." if len(alike) == 1 else f"{told.name(case)}, {one}.") for case, one in found]
+        said.append(" ".join([told.reason_line(reason, alike), *fresh]))
     return [Sentences(said)] if said else []
 
 

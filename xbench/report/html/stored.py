@@ -77,7 +77,7 @@ def floors_figure(record: Noise) -> Figure | None:
         "the suite says otherwise, a threshold is at least twice the floor.",
         traces=[*bands, pairs],
         layout={
-            **case_rows(names, low, high, "head over base, of the same code"),
+            **case_rows(names, low, high, "head over base"),
             "annotations": [
                 *(_beside(rows[case], floor) for case, floor in floors.items()),
                 *(in_place(row, low, text) for row, text in unknown),
@@ -103,18 +103,17 @@ def _page(
     record: Baseline | Noise, kind: str, answer: str, labels: Sequence[Label], sections: Sequence[Section]
 ) -> Page:
     workloads = [("workload", f"{name}: {lines.workload_line(one)}") for name, one in record.side.workloads.items()]
-    source = ("source", record.side.source + (f", revision {record.side.revision}" if record.side.revision else ""))
     every = [
         *sections,
-        environment_section(record.side.environment, source, *workloads),
+        environment_section(record.side.environment, ("source", told.source(record.side)), *workloads),
         *warnings_section(record.warnings),
         command_section(record.command),
     ]
     return Page(
         kind=kind,
         warnings=len(record.warnings),
-        title=f"{', '.join(check.name for check in record.suite.checks)} on {record.side.environment.hostname}",
-        subtitle=f"{moment(record.created)} · machine {record.machine}",
+        title=f"{lines.and_of([check.name for check in record.suite.checks])}, for later checks",
+        subtitle=f"{moment(record.created)} · made on {record.side.environment.hostname}",
         labels=labels,
         answer=[answer, f"Its figures are {lines.and_of(labels)}." if labels else "Nothing was measured."],
         incomplete=told.incomplete(record),
