@@ -209,7 +209,7 @@ def _points(rows: Sequence[Row]) -> Trace:
     ratios = [(found.ratio, found.ci95 or (found.ratio, found.ratio)) for _, _, found in rows
               if found is not None and found.ratio is not None]  # fmt: skip
     return {
-        "type": "scatter", "mode": "markers",
+        "type": "scatter", "mode": "markers", "cliponaxis": False,
         "x": [rounded(ratio) for ratio, _ in ratios], "y": [row for row, _, _ in rows],
         "error_x": {
             "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5, "width": 5,
