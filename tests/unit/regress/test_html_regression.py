@@ -94,7 +94,7 @@ def test_what_is_far_off_leaves_room_for_the_rest() -> None:
     figure = found(forest(walls(made.regression({made.DDP: 2.9, made.WFBP: 0.3}, confirm=False))))
     assert figure.layout["xaxis"]["range"] == [pytest.approx(1 / 1.25), pytest.approx(1.25)]
     ends = {note["text"]: (note["x"], note["y"]) for note in figure.narrow["annotations"]}
-    assert ends == {"2.904 ▸": (1.25, 0), "◂ 0.300": (0.8, 1)}
+    assert ends == {"2.904 ▸": (1, 0), "◂ 0.300": (0, 1)}
     assert drawn(figure, "regressed")["x"] == [pytest.approx(2.9, rel=0.01)]
     assert "double click" in figure.told
 

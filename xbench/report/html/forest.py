@@ -79,14 +79,14 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
             **case_rows(names, low, high, "head over base"),
             "annotations": [
                 *(_beside(row, case) for row, case, _ in measured),
-                *(in_place(row, low, _reason(case)) for row, case in unmeasured),
+                *(in_place(row, _reason(case)) for row, case in unmeasured),
                 *far,
             ],
             "margin": {"r": 160, "t": 8},
         },
         narrow={
             "margin.r": 12,
-            "annotations": [*(in_place(row, low, case.verdict) for row, case in unmeasured), *far],
+            "annotations": [*(in_place(row, case.verdict) for row, case in unmeasured), *far],
         },
         height=height(names),
         table=wall_table(cases),
@@ -98,7 +98,7 @@ def case_rows(names: Sequence[str], low: float, high: float, title: str) -> Layo
     return {
         "xaxis": {"title": {"text": title}, "range": [rounded(low), rounded(high)], "zeroline": False},
         "yaxis": {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.5, -0.5],
-                  "showgrid": False, "zeroline": False},
+                  "showgrid": False, "zeroline": False, "fixedrange": True},
         "shapes": [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
                     "line": {"color": "--ink", "dash": "dot", "width": 1.5}}],
         "legend": BELOW,
@@ -122,9 +122,9 @@ def band(rows: Sequence[int], shares: Sequence[float], name: str) -> Trace:
     }  # fmt: skip
 
 
-def in_place(row: int, low: float, text: str) -> Layout:
+def in_place(row: int, text: str) -> Layout:
     """Words where a row has no interval."""
-    return {"x": rounded(low), "xanchor": "left", "xshift": 6, "y": row, "yanchor": "middle", "text": plain(text),
+    return {"x": 0, "xref": "paper", "xanchor": "left", "xshift": 6, "y": row, "yanchor": "middle", "text": plain(text),
             "showarrow": False, "font": {"color": "--warn", "weight": 700}}  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def _beyond(row: float, case: Judged, low: float, high: float) -> Layout | None:
     if ratio is None or low <= ratio <= high:
         return None
     above = ratio > high
-    return {"x": rounded(high if above else low), "xanchor": "right" if above else "left", "y": row,
+    return {"x": int(above), "xref": "paper", "xanchor": "right" if above else "left", "y": row,
             "yanchor": "middle", "text": f"{ratio:.3f} ▸" if above else f"◂ {ratio:.3f}", "showarrow": False,
             "font": {"color": LOOKS[case.verdict][0], "weight": 700}}  # fmt: skip
 

@@ -80,11 +80,11 @@ def floors_figure(record: Noise) -> Figure | None:
             **case_rows(names, low, high, "head over base"),
             "annotations": [
                 *(_beside(rows[case], floor) for case, floor in floors.items()),
-                *(in_place(row, low, text) for row, text in unknown),
+                *(in_place(row, text) for row, text in unknown),
             ],
             "margin": {"r": 170, "t": 8},
         },
-        narrow={"margin.r": 12, "annotations": [in_place(row, low, text) for row, text in unknown]},
+        narrow={"margin.r": 12, "annotations": [in_place(row, text) for row, text in unknown]},
         height=height(names),
         table=floors_table(record),
     )
