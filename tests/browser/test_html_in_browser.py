@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from xbench.records import AnyRecord, Comparison, load
+from xbench.records import AnyRecord, Comparison, Regression, load
 from xbench.report.answer import trusted
 from xbench.report.html import page as html_page
 
@@ -33,6 +33,9 @@ PAGES = {
     "validation": ["results/validation.json"],
     "convergence": ["results/converge-digits-2.json"],
     "tuned": ["tests/golden/tuned-v1.json"],
+    "regression": ["tests/golden/regression-v1.json"],
+    "baseline": ["tests/golden/baseline-v1.json"],
+    "noise": ["tests/golden/noise-v1.json"],
     "troubled": ["tests/golden/comparison-v1.json"],
 }
 DRAWN = """() => [...document.querySelectorAll('.plot')].filter(plot => !plot.closest('details:not([open])'))
@@ -196,6 +199,23 @@ def test_failed_modes_are_seen(browser: Any, files: dict[str, Path]) -> None:
             set(page.evaluate("() => document.getElementById('time-per-sample-plot').data.flatMap(bars => bars.y)"))
             == timed
         )
+
+
+def test_verdicts_are_marks_at_their_ratios(browser: Any, files: dict[str, Path]) -> None:
+    (record,) = records("regression")
+    assert isinstance(record, Regression)
+    with Opened(browser, files["regression"]) as opened:
+        page = opened.drawn()
+        marks = page.evaluate(
+            "() => Object.fromEntries(document.getElementById('ratios-plot')._fullData"
+            ".map(trace => [trace.name, Array.from(trace.x)]))"
+        )
+        for verdict in ("regressed", "improved"):
+            ratios = [case.found.ratio for case in record.cases if case.verdict == verdict and case.found is not None]
+            assert marks[verdict] == pytest.approx(ratios, rel=1e-5)
+        assert page.locator("#ratios .annotation-text", has_text="missing: head failed").count() == 1
+        rows = page.locator("#deterministic tbody tr").all_inner_texts()
+        assert rows[0].split()[:5] == ["resnet18/optimal", "buckets", "regressed", "3", "4"]
 
 
 def test_keys_are_enough(browser: Any, files: dict[str, Path]) -> None:

@@ -17,11 +17,6 @@ from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_ta
 
 STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "not comparable": "yellow",
           "missing": "yellow"}  # fmt: skip
-COLUMNS = (
-    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; floor: what unchanged "
-    "code may look like here. A case fails where the interval's lower end is beyond half the threshold and p below "
-    "alpha."
-)
 
 
 def render_regression(record: Regression, console: Console) -> None:
@@ -38,13 +33,13 @@ def render_regression(record: Regression, console: Console) -> None:
     if timed:
         _timed(timed, console)
         if any(case.found is not None for case in timed):
-            say(console, COLUMNS, "dim")
+            say(console, told.COLUMNS, "dim")
             console.print()
     if counted:
         _counted(counted, console)
     reasons = told.reasons(cases)
     for reason, alike in reasons:
-        say(console, f"{', '.join(map(told.name, alike))}: {reason}.")
+        say(console, told.reason_line(reason, alike))
         for fresh in filter(None, map(told.confirmation, alike)):
             indented(console, f"{fresh}.")
     if reasons:
@@ -58,7 +53,7 @@ def render_regression(record: Regression, console: Console) -> None:
 
 def render_baseline(record: Baseline, console: Console) -> None:
     """What later checks are held against: every case with its figure, and the noise floor where one is known."""
-    _top(record, f"Baseline of {told.count(len(record.suite.cases()), 'case')} for {record.machine}.", console)
+    _top(record, told.baseline_answer(record), console)
     table = titled_table("Measured", ("case", "left"), ("median", "right"), ("launches", "right"), ("label", "left"),
                          ("noise floor", "left"))  # fmt: skip
     for row in told.baseline_rows(record):
@@ -69,9 +64,8 @@ def render_baseline(record: Baseline, console: Console) -> None:
 
 def render_noise(record: Noise, console: Console) -> None:
     """How far apart unchanged code looks here, by case, and the thresholds that follow."""
-    _top(record, f"Noise floor of {record.machine}, from {told.count(len(record.pairs), 'A/A pair')}.", console)
-    table = titled_table("In 95 of 100 checks of unchanged code the whole interval lies within the floor",
-                         ("case", "left"), ("noise floor", "left"), ("least threshold", "right"))  # fmt: skip
+    _top(record, told.noise_answer(record), console)
+    table = titled_table(told.FLOORS, ("case", "left"), ("noise floor", "left"), ("least threshold", "right"))
     for name, floor, least in told.noise_rows(record):
         table.add_row(Text(name), floor, least)
     console.print(table)
@@ -80,11 +74,11 @@ def render_noise(record: Noise, console: Console) -> None:
 
 def _top(record: Baseline | Noise, sentence: str, console: Console) -> None:
     say(console, sentence, "bold")
-    if not record.complete:
-        say(console, f"INCOMPLETE: {(record.error or 'it ended early').rstrip('.')}.", "bold yellow")
+    early = told.incomplete(record)
+    if early is not None:
+        say(console, early, "bold yellow")
     for failure in record.failures:
-        mode = f"/{failure.mode}" if failure.mode is not None else ""
-        say(console, f"FAILED: {failure.check}{mode}: {failure.reason}", "bold red")
+        say(console, told.failure_line(failure, sides=False), "bold red")
     console.print()
 
 

@@ -14,6 +14,7 @@ from xbench.environment import differences
 from xbench.records import (
     Baseline,
     Case,
+    Failure,
     Found,
     Judged,
     Label,
@@ -30,6 +31,12 @@ from xbench.regress.metrics import METRICS
 from xbench.report import lines
 from xbench.units import format_bytes, format_percent, format_seconds
 
+COLUMNS = (
+    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; floor: what unchanged "
+    "code may look like here. A case fails where the interval's lower end is beyond half the threshold and p below "
+    "alpha."
+)
+FLOORS = "In 95 of 100 checks of unchanged code the whole interval lies within the floor"
 WORST_FIRST = ("regressed", "missing", "not comparable", "inconclusive", "improved", "equivalent")
 SOURCES = {"default": "default", "suite": "xbench.toml"}
 
@@ -132,7 +139,13 @@ def percent(share: float) -> str:
 
 def side_line(side: Side) -> str:
     """What a side is, and where it was measured."""
-    return f"{_named(side)}; {lines.environment_line(side.environment)}"
+    return f"{source(side)}; {lines.environment_line(side.environment)}"
+
+
+def source(side: Side) -> str:
+    """What a side is, with the revision where its name does not say it."""
+    named = side.revision is None or side.revision[:7] in side.source
+    return side.source if named else f"{side.source} ({_short(side)})"
 
 
 def sides(record: Regression) -> list[tuple[str, str]]:
@@ -143,8 +156,8 @@ def sides(record: Regression) -> list[tuple[str, str]]:
         return [("base", f"stored earlier, of {side_line(record.base)}"), ("head", side_line(record.head))]
     if differences(record.base.environment, record.head.environment):
         return [("base", side_line(record.base)), ("head", side_line(record.head))]
-    base, head = map(_named, (record.base, record.head))
-    return [("base", base), ("head", head), ("machine", lines.environment_line(record.head.environment))]
+    named = [source(side) for side in (record.base, record.head)]
+    return [("base", named[0]), ("head", named[1]), ("machine", lines.environment_line(record.head.environment))]
 
 
 def method_line(record: Regression) -> str | None:
@@ -166,17 +179,31 @@ def method_line(record: Regression) -> str | None:
 
 def remarks(record: Regression) -> list[str]:
     """What a reader has to know beside the verdicts: that it ended early, what was put in, what failed."""
-    found = []
-    if not record.complete:
-        why = (record.error or "it ended before everything was measured").rstrip(".")
-        found.append(f"INCOMPLETE: {why}. The verdicts rest on what had been measured by then.")
-    if record.injected is not None:
-        found.append(f"On purpose: {record.injected}.")
-    for failure in record.failures:
-        mode = f"/{failure.mode}" if failure.mode is not None else ""
-        pair = f" in pair {failure.pair + 1}" if failure.pair is not None else ""
-        found.append(f"FAILED: {failure.check}{mode} on {failure.side}{pair}: {failure.reason}")
-    return [*found, *record.warnings]
+    early, on_purpose = incomplete(record), injected(record)
+    failed = [failure_line(failure) for failure in record.failures]
+    return [*filter(None, (early, on_purpose)), *failed, *record.warnings]
+
+
+def incomplete(record: Regression | Baseline | Noise) -> str | None:
+    """That it ended early, and why; None where it did not."""
+    if record.complete:
+        return None
+    if not isinstance(record, Regression):
+        return f"INCOMPLETE: {(record.error or 'it ended early').rstrip('.')}."
+    why = (record.error or "it ended before everything was measured").rstrip(".")
+    return f"INCOMPLETE: {why}. The verdicts rest on what had been measured by then."
+
+
+def injected(record: Regression) -> str | None:
+    """What was put into head to see whether it is found."""
+    return None if record.injected is None else f"On purpose: {record.injected}."
+
+
+def failure_line(failure: Failure, *, sides: bool = True) -> str:
+    """Why a launch has no measurement; `sides`: whether there are two, and it has to be said which."""
+    mode = f"/{failure.mode}" if failure.mode is not None else ""
+    pair = f" in pair {failure.pair + 1}" if failure.pair is not None else ""
+    return f"FAILED: {failure.check}{mode}{f' on {failure.side}{pair}' if sides else ''}: {failure.reason}"
 
 
 def reasons(cases: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
@@ -186,6 +213,11 @@ def reasons(cases: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
         if case.verdict != "equivalent":
             shared.setdefault(f"{case.verdict}: {case.reason}", []).append(case)
     return list(shared.items())
+
+
+def reason_line(reason: str, alike: Iterable[Judged]) -> str:
+    """The cases that share a verdict and a reason, and both."""
+    return f"{', '.join(map(name, alike))}: {reason}."
 
 
 def confirmation(case: Judged) -> str | None:
@@ -198,13 +230,26 @@ def confirmation(case: Judged) -> str | None:
 
 def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
     """The raw ratio of every pair in the order of time: '1.09 1.11 1.10'."""
-    found = []
-    for pair in pairs:
-        base = next((m.value for m in pair.base if m.case == case.case), None)
-        head = next((m.value for m in pair.head if m.case == case.case), None)
-        if base is not None and head is not None and base > 0:
-            found.append(f"{head / base:.3f}")
-    return " ".join(found)
+    ratios = (pair_ratio(case.case, pair) for pair in pairs)
+    return " ".join(f"{one:.3f}" for one in ratios if one is not None)
+
+
+def pair_ratio(case: Case, pair: LaunchPair) -> float | None:
+    """Head over base in one pair; None where a side did not measure it, or measured nothing."""
+    base = next((m.value for m in pair.base if m.case == case), None)
+    head = next((m.value for m in pair.head if m.case == case), None)
+    return head / base if base is not None and head is not None and base > 0 else None
+
+
+def baseline_answer(record: Baseline) -> str:
+    """What it is, in one sentence."""
+    machine = "any machine" if record.machine == "any" else record.machine
+    return f"Baseline of {count(len(record.suite.cases()), 'case')} for {machine}."
+
+
+def noise_answer(record: Noise) -> str:
+    """What it is, in one sentence."""
+    return f"Noise floor of {record.machine}, from {count(len(record.pairs), 'A/A pair')}."
 
 
 class BaselineRow(NamedTuple):
@@ -279,12 +324,6 @@ def _kinds(cases: Iterable[Judged]) -> str | None:
             parts.append(f"{what} are {lines.and_of(labels)}")
     told = "; ".join(parts)
     return f"{told[0].upper()}{told[1:]}." if told else None
-
-
-def _named(side: Side) -> str:
-    """The source, with the revision where the source does not name it."""
-    named = side.revision is None or side.revision[:7] in side.source
-    return side.source if named else f"{side.source} ({_short(side)})"
 
 
 def _short(side: Side) -> str:

@@ -72,7 +72,7 @@ def test_golden_junit() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_for_its_kind_renders_it(kind: str) -> None:
     names = [entry.name for entry in FORMATS if kind in entry.facts.get("kinds", [kind])]
-    assert {"terminal", "json", "markdown", "csv", "junit"} <= set(names)
+    assert {"terminal", "html", "json", "markdown", "csv", "junit"} <= set(names)
     for name in names:
         assert "resnet18" in FORMATS.load(name)(KINDS[kind]())
 

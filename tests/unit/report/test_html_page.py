@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from test_convergence_report import convergence
 from test_tuned_report import tuned
 
 from xbench.errors import UsageError
-from xbench.records import AnyRecord, Job
+from xbench.records import AnyRecord, Job, load
 from xbench.report import FORMATS
 from xbench.report.html import contents, page, render
 from xbench.report.html.parts import figures
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 MADE: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "troubled": made.troubled,
@@ -31,8 +33,8 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
     "validation": made.validation,
     "convergence": convergence,
     "tuned": tuned,
+    **{kind: partial(load, GOLDEN / f"{kind}-v1.json") for kind in ("regression", "baseline", "noise")},
 }
-GOLDEN = Path(__file__).parents[2] / "golden"
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
 
@@ -144,7 +146,7 @@ def test_the_same_record_makes_the_same_bytes() -> None:
     assert render(made.comparison()) == render(made.comparison())
 
 
-@pytest.mark.parametrize("kind", ["troubled", "scaling"])
+@pytest.mark.parametrize("kind", ["troubled", "scaling", "regression", "noise"])
 def test_every_word_of_a_page(kind: str) -> None:
     path = GOLDEN / f"html-{kind}.txt"
     text = "\n".join(Reader(render(MADE[kind]())).text) + "\n"

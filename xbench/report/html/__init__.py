@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.errors import UsageError
-from xbench.records import AnyRecord, Comparison, Convergence, Profile, Scaling, Tuned, Validation
+from xbench.records import (
+    AnyRecord,
+    Baseline,
+    Comparison,
+    Convergence,
+    Profile,
+    Regression,
+    Scaling,
+    Tuned,
+    Validation,
+)
 from xbench.report.html.assemble import assemble
 from xbench.report.html.parts import Page
 
@@ -61,4 +71,10 @@ def _of_one(record: AnyRecord) -> Page:
         from xbench.report.html.tuned import tuned_page
 
         return tuned_page(record)
-    raise UsageError(f"a {record.kind} has no HTML page yet", hint="--markdown has it")
+    if isinstance(record, Regression):
+        from xbench.report.html.regression import regression_page
+
+        return regression_page(record)
+    from xbench.report.html.stored import baseline_page, noise_page
+
+    return baseline_page(record) if isinstance(record, Baseline) else noise_page(record)

@@ -1,0 +1,155 @@
+"""The pages of what later checks are held against: a baseline, and the noise floor of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xbench.records import Baseline, Case, Label, Noise, NoiseFloor
+from xbench.regress.metrics import wall_clock
+from xbench.report import lines
+from xbench.report import regression_lines as told
+from xbench.report.html.axes import plain, rounded
+from xbench.report.html.facts import command_section, environment_section, label_badge, moment, warnings_section
+from xbench.report.html.forest import axis_name, band, case_rows, height, in_place, padded
+from xbench.report.html.launches import launches_over_time, pairs_over_time
+from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Page, Section, Table, Trace
+
+
+def baseline_page(record: Baseline) -> Page:
+    """Every case with its figure, and every launch."""
+    found = [*record.side.measurements, *(one for launch in record.launches for one in launch)]
+    launches = launches_over_time(record)
+    return _page(record, "Baseline", told.baseline_answer(record), sorted({one.label for one in found}), [
+        Section("measured", "What was measured", [baseline_table(record)]),
+        Section("launches", "Every launch", [launches] if launches is not None else []),
+    ])  # fmt: skip
+
+
+def noise_page(record: Noise) -> Page:
+    """How far apart unchanged code looks here."""
+    labels = sorted({one.label for pair in record.pairs for one in (*pair.base, *pair.head)})
+    pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", record.pairs)
+    return _page(record, "Noise floor", told.noise_answer(record), labels, [
+        Section("floors", "Noise floors", [floors_figure(record) or floors_table(record)]),
+        Section("pairs", "Every pair", [pairs] if pairs is not None else []),
+    ])  # fmt: skip
+
+
+def baseline_table(record: Baseline) -> Table:
+    """What `regress check` without `--base` compares with, and what of the suite is not in it."""
+    rows: list[list[Cell]] = [
+        [row.name, told.value(row.median, row.unit), row.launches, row.floor, label_badge(row.label)]
+        for row in told.baseline_rows(record)
+    ]
+    measured = {row.name for row in told.baseline_rows(record)}
+    rows += [
+        [told.name_of(case), Badge("not measured", "inconclusive"), "–", "–", "–"]
+        for case in record.suite.cases()
+        if told.name_of(case) not in measured
+    ]
+    columns = [Column("case", figures=False), Column("median"), Column("launches"),
+               Column("noise floor", figures=False), Column("label", figures=False)]  # fmt: skip
+    note = "Median: over launches. A case without launches is deterministic: one look decides."
+    return Table("What later checks are held against", columns, rows, note, opened=True)
+
+
+def floors_figure(record: Noise) -> Figure | None:
+    """A row a wall-clock case: the ratio of every A/A pair, and the floor as a band. None without pairs."""
+    cases = wall_clock(record.suite.cases())
+    rows = {case: row for row, case in enumerate(cases)}
+    ratios = {case: _ratios(case, record) for case in cases}
+    floors = {floor.case: floor for floor in record.floors if floor.case in rows}
+    if not any(ratios.values()):
+        return None
+    names = [axis_name(case) for case in cases]
+    known = [(rows[case], floor.floor) for case, floor in floors.items()]
+    ends = [end for _, floor in known for end in (1 + floor, 1 / (1 + floor))]
+    low, high = padded([*ends, *(ratio for found in ratios.values() for _, ratio in found)])
+    unknown = [(rows[case], _unknown(case, ratios)) for case in cases if case not in floors]
+    pairs = _pairs(rows, ratios)
+    bands = [band([row for row, _ in known], [floor for _, floor in known], "noise floor")] if known else []
+    return Figure(
+        key="floors-by-case",
+        title="The same code over itself",
+        labels=_labels(record),
+        told=f"Each mark is one A/A pair, in which nothing differs. {told.FLOORS}, the grey band: that is about the "
+        "interval of a whole check, and single pairs may lie outside. Unless "
+        "the suite says otherwise, a threshold is at least twice the floor.",
+        traces=[*bands, pairs],
+        layout={
+            **case_rows(names, low, high, "head over base"),
+            "annotations": [
+                *(_beside(rows[case], floor) for case, floor in floors.items()),
+                *(in_place(row, text) for row, text in unknown),
+            ],
+            "margin": {"r": 170, "t": 8},
+        },
+        narrow={"margin.r": 12, "annotations": [in_place(row, text) for row, text in unknown]},
+        height=height(names),
+        table=floors_table(record),
+    )
+
+
+def floors_table(record: Noise) -> Table:
+    """Every wall-clock case with its floor, or that it is not known."""
+    rows: list[list[Cell]] = [list(row) for row in told.noise_rows(record)]
+    columns = [Column("case", figures=False), Column("noise floor", figures=False), Column("least threshold")]
+    labels = _labels(record)
+    return Table(f"Noise floors in figures{f' ({lines.and_of(labels)})' if labels else ''}", columns, rows,
+                 f"{told.FLOORS}.", opened=True)  # fmt: skip
+
+
+def _page(
+    record: Baseline | Noise, kind: str, answer: str, labels: Sequence[Label], sections: Sequence[Section]
+) -> Page:
+    workloads = [("workload", f"{name}: {lines.workload_line(one)}") for name, one in record.side.workloads.items()]
+    every = [
+        *sections,
+        environment_section(record.side.environment, ("source", told.source(record.side)), *workloads),
+        *warnings_section(record.warnings),
+        command_section(record.command),
+    ]
+    return Page(
+        kind=kind,
+        warnings=len(record.warnings),
+        title=f"{lines.and_of([check.name for check in record.suite.checks])}, for later checks",
+        subtitle=f"{moment(record.created)} · made on {record.side.environment.hostname}",
+        labels=labels,
+        answer=[answer, f"Its figures are {lines.and_of(labels)}." if labels else "Nothing was measured."],
+        incomplete=told.incomplete(record),
+        failures=[told.failure_line(failure, sides=False) for failure in record.failures],
+        sections=[section for section in every if section.blocks],
+    )
+
+
+def _labels(record: Noise) -> list[Label]:
+    return sorted({one.label for pair in record.pairs for one in (*pair.base, *pair.head)})
+
+
+def _ratios(case: Case, record: Noise) -> list[tuple[int, float]]:
+    """The number of every pair that measured the case, and its ratio."""
+    found = ((number, told.pair_ratio(case, pair)) for number, pair in enumerate(record.pairs, start=1))
+    return [(number, ratio) for number, ratio in found if ratio is not None]
+
+
+def _pairs(rows: dict[Case, int], ratios: dict[Case, list[tuple[int, float]]]) -> Trace:
+    """A ring a pair: rings that overlap can be told apart."""
+    points = [(case, number, ratio) for case, found in ratios.items() for number, ratio in found]
+    return {
+        "type": "scatter", "mode": "markers", "name": "one A/A pair",
+        "x": [rounded(ratio) for _, _, ratio in points], "y": [rows[case] for case, _, _ in points],
+        "marker": {"color": "--c1", "symbol": "circle-open", "size": 10, "line": {"width": 2}},
+        "customdata": [f"<b>{plain(told.name_of(case))}</b><br>pair {number}: {ratio:.3f}"
+                       for case, number, ratio in points],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def _unknown(case: Case, ratios: dict[Case, list[tuple[int, float]]]) -> str:
+    return "too few pairs for a floor" if ratios[case] else "not measured"
+
+
+def _beside(row: int, floor: NoiseFloor) -> Layout:
+    return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": row, "yanchor": "middle", "align": "left",
+            "text": told.floor_text(floor).replace(" in ", "<br>in "), "showarrow": False,
+            "font": {"size": 11, "color": "--muted"}}  # fmt: skip
