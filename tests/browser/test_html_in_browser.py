@@ -199,7 +199,7 @@ def test_failed_modes_are_seen(browser: Any, files: dict[str, Path]) -> None:
 
 
 def test_keys_are_enough(browser: Any, files: dict[str, Path]) -> None:
-    with Opened(browser, files["rivals"]) as opened:
+    with Opened(browser, files["profile"]) as opened:
         page = opened.drawn()
         page.keyboard.press("Tab")
         assert page.evaluate("() => document.activeElement.className") == "skip"

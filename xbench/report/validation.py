@@ -19,6 +19,10 @@ from xbench.units import format_seconds
 def render_validation(record: Validation, console: Console) -> None:
     """The goals, the errors by group, every cell, and what could not be measured."""
     fitted, held_out = parts(record)
+    if not record.complete:
+        why = (record.error or "it ended before everything was measured").rstrip(".")
+        say(console, f"INCOMPLETE: {why}. What follows is what had been measured by then.", "bold yellow")
+        console.print()
     for goal in record.goals:
         style = "green" if goal.held else "red"
         say(console, f"{'held    ' if goal.held else 'NOT HELD'}  {goal.claim}: {goal.found}", style)
@@ -51,8 +55,6 @@ def render_validation(record: Validation, console: Console) -> None:
     console.print()
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
-    if record.error is not None:
-        fact(console, "ended", record.error, "red")
 
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")

@@ -77,6 +77,12 @@ def test_an_incomplete_record_says_so_first() -> None:
     assert "INCOMPLETE" not in render(made.comparison())
 
 
+def test_an_incomplete_validation_says_so_first_too() -> None:
+    ended = made.validation().model_copy(update={"complete": False, "error": "interrupted in the second cell"})
+    assert render(ended).startswith("INCOMPLETE: interrupted in the second cell. What follows is what had been ")
+    assert "INCOMPLETE: it ended before everything" in render(ended.model_copy(update={"error": None}))
+
+
 def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and_why() -> None:
     whole = made.troubled().model_copy(update={"complete": True, "error": None})
     first = " ".join(render(whole, width=60).split("\n\n")[0].split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def test_outside_of_any_repository_there_is_no_base(tmp_path: Path) -> None:
         Repository.around(tmp_path)
     assert caught.value.hint is not None
     assert "stored baseline" in caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_checkout_of_another_user_says_what_git_wants(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    for path in (root, root / ".git"):
+        os.chown(path, 12345, 12345)
+    with pytest.raises(SpecError, match="belongs to another user") as caught:
+        Repository.around(root)
+    assert "safe.directory" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("revision", ["HEAD~1", "main~1", "HEAD^"])
@@ -106,8 +118,6 @@ def test_it_is_gone_whatever_happens_in_it(root: Path, error: type[BaseException
 
 
 def test_what_a_killed_check_left_is_removed_and_what_lives_is_kept(tmp_path: Path) -> None:
-    import os
-
     left, alive, foreign = tmp_path / f"{PREFIX}{DEAD_PID}-x", tmp_path / f"{PREFIX}{os.getpid()}-x", tmp_path / "other"
     for folder in (left, alive, foreign):
         (folder / "tree").mkdir(parents=True)

@@ -3,7 +3,7 @@
 | file | what it holds |
 | --- | --- |
 | `protocol` | the order that a tree's own xbench is given, and its answer: versioned |
-| `answering` | one order carried out: plans, counts, one launch of timed blocks |
+| `answering`, `looking` | one order carried out: one launch of the ranks; the workload and the plans before it |
 | `rank` | one rank of such a launch |
 | `counting` | what a step hands to collectives, and the most memory that it holds |
 | `trees` | revisions of a git repository, checked out beside the working tree and removed again |

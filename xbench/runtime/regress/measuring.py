@@ -173,6 +173,10 @@ class Measuring:
             self.warnings.append(told(course, len(cases))[-1])
         return course
 
+    def takes_s(self, pairs: int) -> float:
+        """What so many pairs of launches of every check take, about [s]."""
+        return pairs * sum(self._pair_s.values())
+
     def checked_pairs(self, budget_s: float) -> int:
         """The pairs that a check of this suite would have, without saying anything."""
         return course_of(self.suite, sum(self._pair_s.values()), pairs=None, left_s=budget_s).pairs

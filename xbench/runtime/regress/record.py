@@ -29,6 +29,7 @@ from xbench.runtime.regress.asked import (
 )
 from xbench.runtime.regress.protocol import version
 from xbench.runtime.regress.sides import Tree
+from xbench.runtime.tune import format_minutes
 
 CALIBRATION_PAIRS = 20
 """Enough to draw the pairs of a check from, again and again, and see their spread."""
@@ -97,9 +98,10 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
     if not baselines.wall_cases(request.suite):
         raise SpecError("the suite has no wall-clock metric, so there is no noise to learn", hint="step_time is one")
     check_place(baselines.folder_of(request.folder))
-    measuring = measuring_of(request, speaker(console))
+    say = speaker(console)
+    measuring = measuring_of(request, say)
     head, _, revision = head_tree(request)
-    twin = Tree("base", head.root, head.folder, head.head_root, head.title)
+    twin = Tree("base", head.root, head.folder, head.head_root, f"{head.title}, as its own base")
     warnings = environment.noise_warnings()
     began = stamp()
     side: Side | None = None
@@ -134,8 +136,9 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
         measuring.first_launches((twin, head))
         if measuring.timeable:
             checked = measuring.checked_pairs(60.0 * request.suite.budget_minutes)
-            measuring.course(request.pairs or CALIBRATION_PAIRS, 60.0 * request.suite.budget_minutes)
-            measuring.run_pairs(twin, head, request.pairs or CALIBRATION_PAIRS, so_far)
+            pairs = request.pairs or CALIBRATION_PAIRS
+            say(f"{pairs} pairs of launches of one tree: about {format_minutes(measuring.takes_s(pairs))}")
+            measuring.run_pairs(twin, head, pairs, so_far)
 
     error = guarded(measure)
     if side is None:

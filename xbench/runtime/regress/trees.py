@@ -39,6 +39,11 @@ class Repository:
         """The one that holds `folder`. Raises SpecError outside of any, or where git is missing."""
         folder = folder.resolve()
         done = _git(folder, "rev-parse", "--show-toplevel")
+        if "dubious ownership" in done.stderr:  # as in a container whose checkout belongs to another user
+            raise SpecError(
+                f"git does not trust {str(folder)!r}, because it belongs to another user",
+                hint=f"git config --global --add safe.directory {folder}",
+            )
         if done.returncode != 0:
             raise SpecError(
                 f"{str(folder)!r} is in no git repository, so there is no base revision to measure",
