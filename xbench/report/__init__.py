@@ -16,13 +16,7 @@ Renderer = Callable[[AnyRecord], str]
 
 FORMATS: Registry[Renderer] = Registry("report format", listing="xbench report --help", group="xbench.reports")
 FORMATS.add("terminal", "xbench.report.terminal:render", "tables for people, without colour", extension="txt")
-FORMATS.add(
-    "html",
-    "xbench.report.html:render",
-    "one page with plots, for any browser",
-    extension="html",
-    kinds=("comparison", "profile", "scaling", "validation", "tuned", "convergence"),
-)
+FORMATS.add("html", "xbench.report.html:render", "one page with plots, for any browser", extension="html")
 FORMATS.add("json", "xbench.report.json:render", "the record itself", extension="json")
 FORMATS.add(
     "trace",
