@@ -161,6 +161,24 @@ class Timeline(Part):
     communication: list[Slice]
 
 
+class RankTimeline(Timeline):
+    """The same recorded step as another rank of the job saw it, each by its own clock from its own beginning."""
+
+    rank: int = Field(ge=1)
+    starts_s: float = Field(description="when its step began, after rank 0's and by rank 0's clock")
+
+
+class TurnTaken(Part):
+    """One job's hold of the device in `crossover`, as rank 0 of the job saw it."""
+
+    job: int = Field(ge=0)
+    start_s: float = Field(description="when the device was its own; 0 is the first turn's start")
+    computed_s: float = Field(description="when it passed the device on")
+    arrived_s: float | None = Field(
+        default=None, description="when the turn's gradients had arrived; null for a job's last turn recorded"
+    )
+
+
 class Parts(Part):
     """How `priority` cuts a plan's buckets into parts, and the order in which all ranks launch them.
 

@@ -37,11 +37,13 @@ from xbench.measured_parts import (
     Layer,
     Parts,
     Plan,
+    RankTimeline,
     Slice,
     Stall,
     StepTimes,
     Tensor,
     Timeline,
+    TurnTaken,
 )
 from xbench.record_parts import (
     Environment,
@@ -135,6 +137,7 @@ __all__ = [
     "Parts",
     "Plan",
     "Profile",
+    "RankTimeline",
     "Ratio",
     "Record",
     "RecordBase",
@@ -155,6 +158,7 @@ __all__ = [
     "Timeline",
     "Training",
     "Tuned",
+    "TurnTaken",
     "Validation",
     "ValidationCell",
     "ValidationPoint",
@@ -228,6 +232,8 @@ class ModeResult(Part):
     timeline: Timeline | None = Field(
         default=None, description="a recorded step of the first job; `plan.timeline` is the predicted one"
     )
+    other_ranks: list[RankTimeline] = Field(default=[], description="the recorded step on ranks 1 to 7")
+    turns: list[TurnTaken] = Field(default=[], description="recorded turns of `crossover`, in order of time")
     pattern: str | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
     gpu: GpuUse | None = Field(default=None, description="what NVML said while its blocks were timed")
     note: str | None = None

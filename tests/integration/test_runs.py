@@ -96,6 +96,9 @@ def test_a_step_of_every_mode_is_recorded_on_two_lanes(single_jobs: tuple[Compar
         assert [part.start_s for part in link] == sorted(part.start_s for part in link)
         for part in link:
             assert backward[0].start_s <= part.start_s < part.end_s < compute[-1].end_s, name
+        (other,) = mode.other_ranks
+        assert other.compute[0].name == "forward"
+        assert abs(other.starts_s) < compute[-1].end_s  # the same step: it ends when both have sent
 
 
 def test_no_bucket_is_recorded_before_its_gradients_are_ready(single_jobs: tuple[Comparison, str, Path]) -> None:
@@ -296,6 +299,10 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
     pattern = record.modes["crossover"].pattern
     assert pattern is not None
     assert set(pattern) == {"A", "B"}
+    turns = record.modes["crossover"].turns
+    assert {turn.job for turn in turns} == {0, 1}
+    assert all(before.computed_s <= after.start_s for before, after in pairwise(turns))  # one device, one holder
+    assert all(turn.arrived_s is None or turn.arrived_s > turn.start_s for turn in turns)
     assert record.fabric.rate_bps == 200e6
     assert record.fabric.measured_bps is not None
     assert 0.5 * 200e6 < record.fabric.measured_bps < 1.1 * 200e6

@@ -41,11 +41,12 @@ RESOLUTION_S = 5e-5
 
 
 class Lanes(NamedTuple):
-    """One step that took `step_s` [s]: both lanes, in order of time."""
+    """One step that took `step_s` [s], since `began`: both lanes, in order of time."""
 
     step_s: float
     compute: list[Slice]
     communication: list[Slice]
+    began: Mark
 
 
 @dataclass
@@ -193,7 +194,7 @@ class TimelineRecorder:
             returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))
         compute += self._backward(marks, backward_s, returned_s)
         compute += _between("optimizer", at(marks.update), step_s, waits)
-        return Lanes(step_s, compute, communication)
+        return Lanes(step_s, compute, communication, marks.begin)
 
     def _backward(self, marks: StepMarks, begin_s: float, end_s: float) -> list[Slice]:
         """One slice a layer that got a gradient, the last until `end_s`."""

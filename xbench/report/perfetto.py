@@ -1,11 +1,11 @@
 """A comparison or a profile as a trace for ui.perfetto.dev or chrome://tracing.
 
-One process a mode for the recorded step, one below it for the step that the model predicts, each beginning at 0. In a
-process: what the device computes, and where it waits for gradients; each bucket on its way, with an arrow from the
-layer whose gradient completed it; the bytes in flight; for two jobs in turns, the device's turns. A process's name says
-which rank's clock it is and whether it is real, emulated or simulated. What a record does not hold is not drawn, and
-`otherData` says what that is: one step of rank 0 is recorded of a mode, and of paired modes none, so their turns are
-those of the model.
+One process a rank for the recorded step of a mode, one below them for the step that the model predicts. In a process:
+what the device computes, and where it waits for gradients; each bucket on its way, with an arrow from the layer whose
+gradient completed it; the bytes in flight. For two jobs in turns, the device's turns as they were recorded, and below
+them those of the model. A process's name says which rank's clock it is and whether it is real, emulated or simulated.
+What a record does not hold is not drawn, and `otherData` says what that is: older records have rank 0's step alone, and
+no turns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,19 @@ from collections.abc import Iterator, Sequence
 from xbench.errors import SpecError
 from xbench.planning.cost import Curve
 from xbench.planning.turns import JobTimes, run_turns
-from xbench.records import AnyRecord, Comparison, Job, Layer, ModeResult, Plan, Profile, Slice, Timeline
+from xbench.records import (
+    AnyRecord,
+    Comparison,
+    Job,
+    Label,
+    Layer,
+    ModeResult,
+    Plan,
+    Profile,
+    Slice,
+    Timeline,
+    TurnTaken,
+)
 from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.trace_events import Bar, Process, document
@@ -30,15 +42,20 @@ LEAST_WAIT_S = 1e-6
 SETTLED_ROUNDS, SHOWN_ROUNDS = 16, 2
 LETTERS = "ABCDEFGH"
 
-RANK_0 = (
-    "A recorded step is the one of median duration of those that were recorded, as rank 0's clock saw it; the record "
-    "holds no other rank's. Steps of modes were recorded one after the other, and each begins at 0 here."
+RECORDED = (
+    "A recorded step is the one that took rank 0 the median time of those that were recorded. Steps of modes were "
+    "recorded one after the other, and each begins at 0 here, with the rank that began it first."
 )
+FIRST_RANKS = "The record holds the steps of the first ranks alone."
+RANK_0 = "The record holds no other rank's steps than rank 0's."
 ARROWS = (
     "Arrows lead from the layer whose gradient was the last of a bucket to the bucket's collective, where the record "
     "says which gradients the bucket holds; in predicted steps they leave when the profile saw that gradient ready."
 )
-PAIRED_TURNS = "Turns are not recorded: those shown are the model's (simulated), in the steady state."
+TURNS_AS_SEEN = (
+    "Recorded turns are those of the first device, as rank 0 of each job saw them. The model's are in the steady state."
+)
+MODEL_TURNS = "This record holds no turns: those shown are the model's (simulated), in the steady state."
 
 _BUCKET = re.compile(r"bucket (\d+)(?: reduce-scatter| \d+ of \d+)?")
 
@@ -82,12 +99,18 @@ def _about(record: AnyRecord, notes: Sequence[str]) -> dict[str, object]:
 
 def _missing(record: Comparison) -> list[str]:
     """What a reader of the trace has to know, and what the record does not hold."""
-    notes = [RANK_0, ARROWS]
+    notes = [RECORDED, ARROWS]
+    ranks = record.fabric.hosts * record.fabric.ranks_per_host
+    recorded = [1 + len(mode.other_ranks) for mode in record.modes.values() if mode.timeline is not None]
+    if recorded and min(recorded) < ranks:
+        notes.append(RANK_0 if max(recorded) == 1 else FIRST_RANKS)
     bare = [name for name, mode in record.modes.items() if trusted(mode) and mode.timeline is None]
     if bare:
         notes.append(f"No step was recorded of {lines.and_of(bare)}.")
-    if any(mode.pattern for mode in record.modes.values()):
-        notes.append(PAIRED_TURNS)
+    if any(mode.turns for mode in record.modes.values()):
+        notes.append(TURNS_AS_SEEN)
+    elif any(mode.pattern for mode in record.modes.values()):
+        notes.append(MODEL_TURNS)
     return notes
 
 
@@ -103,22 +126,26 @@ def _comparison(record: Comparison) -> Iterator[Process]:
             process.mark(failure)
             yield process
         elif result.timeline is not None:
-            yield _recorded(record, title, result, result.timeline, gradients)
+            yield from _recorded(record, title, result, result.timeline, gradients)
         if name in paired:
-            turns = _turns(record, result)
-            if turns is not None:
-                yield turns
+            yield from filter(None, (_recorded_turns(record, result), _predicted_turns(record, result)))
         if result.plan is not None and result.plan.timeline is not None:
             alone = f"{name}, a job alone" if name in paired else name
             yield _predicted(title, result.plan, gradients, alone)
 
 
-def _recorded(record: Comparison, title: str, result: ModeResult, timeline: Timeline, gradients: _Gradients) -> Process:
-    """The step that was measured. The world that the rank is one of is that of one job's processes."""
+def _recorded(
+    record: Comparison, title: str, result: ModeResult, first: Timeline, gradients: _Gradients
+) -> Iterator[Process]:
+    """The step that was measured, a process a rank. The world that they are of is that of one job's processes."""
     ranks = record.fabric.hosts * record.fabric.ranks_per_host
-    process = Process(f"{title} · {result.mode} · recorded step of rank 0 of {ranks} ({timeline.label})")
-    _draw(process, timeline, result.plan, gradients)
-    return process
+    earliest_s = min([0.0, *(other.starts_s for other in result.other_ranks)])
+    seen = [(0, 0.0, first), *((other.rank, other.starts_s, other) for other in result.other_ranks)]
+    for rank, starts_s, timeline in seen:
+        name = f"{title} · {result.mode} · recorded step of rank {rank} of {ranks} ({timeline.label})"
+        process = Process(name, begins_s=starts_s - earliest_s)
+        _draw(process, timeline, result.plan, gradients)
+        yield process
 
 
 def _predicted(title: str, plan: Plan, gradients: _Gradients, mode: str | None = None) -> Process:
@@ -199,7 +226,14 @@ class _Gradients:
         return max(found, key=lambda one: one[0].end_s, default=None)
 
 
-def _turns(record: Comparison, result: ModeResult) -> Process | None:
+def _recorded_turns(record: Comparison, result: ModeResult) -> Process | None:
+    """The turns that were measured, where the record holds any."""
+    if not result.turns:
+        return None
+    return _drawn_turns(record, result.mode, "recorded turns", result.label, result.turns)
+
+
+def _predicted_turns(record: Comparison, result: ModeResult) -> Process | None:
     """Two rounds of the turns that the model predicts; None where the record has not all that it takes."""
     jobs = _job_times(record, result)
     if result.pattern is None or not jobs or any(letter not in LETTERS[: len(jobs)] for letter in result.pattern):
@@ -208,20 +242,35 @@ def _turns(record: Comparison, result: ModeResult) -> Process | None:
     taken = run_turns(jobs, pattern, SETTLED_ROUNDS + SHOWN_ROUNDS)
     shown = taken[-SHOWN_ROUNDS * len(pattern) :]
     begin_s = shown[0].start_s
+    turns = [
+        TurnTaken(
+            job=turn.job,
+            start_s=turn.start_s - begin_s,
+            computed_s=turn.computed_s - begin_s,
+            arrived_s=turn.arrived_s - begin_s,
+        )
+        for turn in shown
+    ]
+    return _drawn_turns(record, result.mode, "predicted turns", "simulated", turns)
+
+
+def _drawn_turns(record: Comparison, mode: str, what: str, label: Label, turns: Sequence[TurnTaken]) -> Process:
+    """The device's turns on one track, and on one a job how long its gradients travel on after its turn."""
     titles = [f"{LETTERS[place]} ({job.workload.title})" for place, job in enumerate(record.jobs)]
-    process = Process(f"{' + '.join(titles)} · {result.mode} · predicted turns (simulated)")
+    process = Process(f"{' + '.join(titles)} · {mode} · {what} ({label})")
     device_s = 0.0
-    for turn in shown:
-        start_s, computed_s = turn.start_s - begin_s, turn.computed_s - begin_s
-        if start_s - device_s > LEAST_WAIT_S:
-            process.slice(TURNS, "no turn: gradients are on their way", device_s, start_s, "exposed", label="simulated")
-        source = process.slice(TURNS, f"turn of {titles[turn.job]}", start_s, computed_s, "turn", label="simulated")
-        device_s = computed_s
-        if turn.arrived_s > turn.computed_s:
+    for turn in turns:
+        if turn.start_s - device_s > LEAST_WAIT_S:
+            nobody = "no turn: gradients are on their way"
+            process.slice(TURNS, nobody, device_s, turn.start_s, "exposed", label=label)
+        source = process.slice(TURNS, f"turn of {titles[turn.job]}", turn.start_s, turn.computed_s, "turn", label=label)
+        device_s = turn.computed_s
+        if turn.arrived_s is not None and turn.arrived_s > turn.computed_s:
             name = f"gradients of {LETTERS[turn.job]}"
-            arrived_s = turn.arrived_s - begin_s
-            target = process.slice(name, "exposed gradients", computed_s, arrived_s, "communication", label="simulated")
-            process.flow("gradients ready", source, computed_s, target)
+            target = process.slice(
+                name, "exposed gradients", turn.computed_s, turn.arrived_s, "communication", label=label
+            )
+            process.flow("gradients ready", source, turn.computed_s, target)
     return process
 
 

@@ -32,9 +32,13 @@ class Bar(NamedTuple):
 
 @dataclass
 class Process:
-    """One process of the trace: a rank's step, or what the model says of it. Times are seconds from the start of it."""
+    """One process of the trace: a rank's step, or what the model says of it.
+
+    Times are seconds from the start of it, which is at `begins_s` of the trace.
+    """
 
     name: str
+    begins_s: float = 0.0
     events: list[Event] = field(default_factory=list)
     _tracks: dict[str, int] = field(default_factory=dict)
     _busy_until_ns: dict[int, int] = field(default_factory=dict)
@@ -97,7 +101,7 @@ class Process:
         return self._tracks.setdefault(name, len(self._tracks) + 1)
 
     def _add(self, phase: str, name: str, tid: int, at_ns: int, **more: Any) -> None:
-        self.events.append({"ph": phase, "name": name, "tid": tid, "ts": at_ns / 1000, **more})
+        self.events.append({"ph": phase, "name": name, "tid": tid, "ts": (at_ns + _ns(self.begins_s)) / 1000, **more})
 
 
 def document(processes: Iterable[Process], other: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ and seconds per sample are the sequential figure divided by it. With twins that 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -32,9 +33,11 @@ from xbench.records import (
     Label,
     ModeResult,
     Profile,
+    RankTimeline,
     Ratio,
     Sample,
     Timeline,
+    TurnTaken,
     WorkloadRecord,
 )
 from xbench.runtime.collect import TOGETHER, Collector, JobFindings
@@ -239,6 +242,8 @@ def _mode_result(
         blocks=len(blocks),
         plan=plan,
         timeline=_timeline(mode, found, label),
+        other_ranks=_other_ranks(mode, found, label),
+        turns=_turns(mode, found),
         pattern=pattern,
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
     )
@@ -246,10 +251,49 @@ def _mode_result(
 
 def _timeline(mode: ModeSpec, found: Collector, label: Label) -> Timeline | None:
     """The recorded step, labelled as the fabric is."""
-    if mode.text not in found.timelines:
+    first = found.timelines.get(mode.text, {}).get(0)
+    if first is None:
         return None
-    compute, communication = found.timelines[mode.text]
-    return Timeline(label=label, compute=compute, communication=communication)
+    return Timeline(label=label, compute=first.compute, communication=first.communication)
+
+
+def _other_ranks(mode: ModeSpec, found: Collector, label: Label) -> list[RankTimeline]:
+    """The same step on the other ranks that kept it."""
+    steps = found.timelines.get(mode.text, {})
+    if 0 not in steps:
+        return []
+    return [
+        RankTimeline(
+            label=label,
+            compute=step.compute,
+            communication=step.communication,
+            rank=rank,
+            starts_s=round(step.began_s - steps[0].began_s, 7),
+        )
+        for rank, step in sorted(steps.items())
+        if rank > 0
+    ]
+
+
+def _turns(mode: ModeSpec, found: Collector) -> list[TurnTaken]:
+    """Recorded turns of all jobs in order, from the first one's start."""
+    taken = sorted(itertools.chain(*found.turns.get(mode.text, {}).values()), key=lambda turn: turn.start_s)
+    if not taken:
+        return []
+    began_s = taken[0].start_s
+
+    def since(at_s: float | None) -> float | None:
+        return round(at_s - began_s, 7) if at_s is not None else None
+
+    return [
+        TurnTaken(
+            job=turn.job,
+            start_s=round(turn.start_s - began_s, 7),
+            computed_s=round(turn.computed_s - began_s, 7),
+            arrived_s=since(turn.arrived_s),
+        )
+        for turn in taken
+    ]
 
 
 def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:

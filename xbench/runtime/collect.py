@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from xbench.records import (
     Bounds,
@@ -23,6 +23,7 @@ from xbench.records import (
     Sample,
     Slice,
     StepTimes,
+    TurnTaken,
     WorkloadRecord,
 )
 from xbench.runtime.gpu_use import GpuFindings
@@ -32,6 +33,14 @@ from xbench.stats.windows import overlap_rates
 
 #: Modes in which several jobs run at once, so that a sample is cut to their common window.
 TOGETHER = ("concurrent", "crossover")
+
+
+class RecordedStep(NamedTuple):
+    """A step as one rank saw it: when it began by rank 0's clock [s], and its two lanes from there."""
+
+    began_s: float
+    compute: list[Slice]
+    communication: list[Slice]
 
 
 class JobFindings:
@@ -58,7 +67,8 @@ class Collector:
         self.parity: dict[str, list[Parity]] = {}
         self.failed: dict[str, str] = {}
         self.patterns: dict[str, str] = {}
-        self.timelines: dict[str, tuple[list[Slice], list[Slice]]] = {}
+        self.timelines: dict[str, dict[int, RecordedStep]] = {}
+        self.turns: dict[str, dict[int, list[TurnTaken]]] = {}
         self.warnings: list[str] = []
         self.remarks: list[str] = []
         self.calibration: list[CalibrationPoint] = []
@@ -92,7 +102,13 @@ class Collector:
         elif kind == "failed":
             self.failed.setdefault(event["mode"], event["message"])
         elif kind == "timeline":
-            self.timelines[event["mode"]] = (_slices(event["compute"]), _slices(event["communication"]))
+            step = RecordedStep(event["began_s"], _slices(event["compute"]), _slices(event["communication"]))
+            self.timelines.setdefault(event["mode"], {})[rank] = step
+        elif kind == "turns":
+            self.turns.setdefault(event["mode"], {})[job] = [
+                TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)
+                for start_s, computed_s, arrived_s in event["turns"]
+            ]
         elif kind == "warning":
             self._warn(event["message"])
         elif kind == "remark":

@@ -13,7 +13,8 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | profile | layers, step times, cost points: see `runtime.worker` |
 | parity | mode, and the fields of `records.Parity` |
 | block | mode, round, position, step boundaries in ns since an arbitrary epoch, warm-up boundaries |
-| timeline | mode, the slices of its two lanes: rank 0's clock |
+| timeline | mode, when the step began by rank 0's clock, the slices of its two lanes by this rank's: ranks 0 to 7 |
+| turns | mode, [start, end, arrival of the gradients] of each turn by the host's clock: rank 0 of each job |
 | gpu | mode (null: the profile), round, and the fields of `profilers.gpu.Window`: its timed steps, this rank's GPU |
 | gpu_missing | reason: why this rank's GPU has no counters, or no more |
 | warning | message: something that does not matter enough to end the run |

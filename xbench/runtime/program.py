@@ -98,8 +98,13 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
         blocks = [(round_, mode) for round_, order in enumerate(orders) for mode in order]
         steps += [Phase(kind="block", mode=m, round=r, position=i) for i, (r, m) in enumerate(blocks)]
         if launch == 0:
-            steps += [Phase(kind="timeline", mode=mode.text) for mode in run.modes if not mode.paired]
+            steps += [Phase(kind="timeline", mode=mode.text) for mode in run.modes if _recorded(mode)]
     return tuple(steps)
+
+
+def _recorded(mode: ModeSpec) -> bool:
+    """Whether a mode has steps to record that no other mode has, or turns."""
+    return not mode.paired or mode.name == "crossover"
 
 
 def _promises(facts: Mapping[str, Any]) -> bool:

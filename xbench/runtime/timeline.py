@@ -1,13 +1,16 @@
-"""A rank's timeline phase: after all blocks of the first launch, a few steps of each single-job mode are recorded.
+"""A rank's timeline phase: after all blocks of the first launch, a few steps of each mode are recorded.
 
-Every rank records, so that ranks stay alike, and rank 0 writes the recorded step of median duration to its journal. No
-block comes after these phases in a launch, so instruments disturb no sample. What cannot be recorded is a warning, and
-never the end of a run.
+Of a mode of one job every rank records its steps. The one that took rank 0 the median time is written to the journals
+of the first ranks, with the time at which it began there by rank 0's clock. Of `crossover` rank 0 of every job writes
+its turns. No block comes after these phases in a launch, so instruments disturb no sample. What cannot be recorded is
+a warning, and never the end of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from xbench.profilers.timeline import TimelineRecorder
+from xbench.crossover.job import TurnTaker
+from xbench.profilers.clock import Mark
+from xbench.profilers.collectives import clock_offsets
+from xbench.profilers.timeline import Lanes, TimelineRecorder
 from xbench.schedules import puts_off
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
@@ -31,6 +37,12 @@ SLOW_STEP_S = 5.0
 
 TOO_SLOW_STEP_S = 20.0
 """Of steps that are predicted to be longer, none is."""
+
+MOST_RANKS = 8
+"""Ranks whose steps are kept: more say little that these do not, and a record is to stay small."""
+
+ROUNDS, WARM_ROUNDS = 4, 2
+"""Rounds of turns that are recorded, after some that are not."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +80,13 @@ def record_timeline(rank: Rank, mode: ModeSpec) -> None:
     what = f"timeline of {mode.text}"
     workload = rank.workload
     recording = TimelineRecorder(workload.model, rank.clock, in_order=dist.get_backend() == "nccl")
+    ahead_s = clock_offsets(None, rank.device).offset_s[rank.rank]
     with recording as recorder, rank.attach(mode) as handle:
         watched = _agreed(rank, mode, lambda: handle.watch(recorder.watch))
         handle.watch_waits(recorder.waiting)
         if watched:
+            rank.device_idle()
+            origin_s, origin = time.perf_counter() - ahead_s, rank.clock.mark()
             # The first step of an attached schedule is unlike the others: DDP rebuilds its buckets after it.
             rank.train(handle, rank.run.effort.warmup_steps if steps > 1 else 1, f"{what}, warm-up", lambda: None)
             for step in range(steps):
@@ -80,8 +95,8 @@ def record_timeline(rank: Rank, mode: ModeSpec) -> None:
             rank.device_idle()
             rank.clock.flush()
     workload.optimizer.zero_grad(set_to_none=True)
-    if watched and rank.rank == 0:
-        _write(rank, mode, recorder)
+    if watched:
+        _write(rank, mode, recorder, origin_s, origin)
     rank.clock.reset()
 
 
@@ -97,22 +112,90 @@ def _agreed(rank: Rank, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
     return bool(everyone.item())
 
 
-def _write(rank: Rank, mode: ModeSpec, recorder: TimelineRecorder) -> None:
+def _write(rank: Rank, mode: ModeSpec, recorder: TimelineRecorder, origin_s: float, origin: Mark) -> None:
+    """The step that rank 0 chose. `origin` is when rank 0's clock showed `origin_s` [s]."""
+    recorded: list[Lanes] = []
     try:
         recorded = recorder.lanes()
         if puts_off(rank.plans[rank.job].carrier_of(mode)):
             recorded = recorded[1:] or recorded  # what the first of them waits for was sent before anybody watched
-        lanes = sorted(recorded, key=lambda step: step.step_s)
-        median = lanes[len(lanes) // 2]
     except Exception as error:
         _warn(rank, mode, error)
+    chosen = torch.tensor([_median(recorded)], device=rank.device)
+    dist.broadcast(chosen, src=0)
+    place = int(chosen.item())
+    if rank.rank >= MOST_RANKS or not 0 <= place < len(recorded):
         return
+    step = recorded[place]
     rank.journal.write(
         "timeline",
         mode=mode.text,
-        compute=[part.model_dump() for part in median.compute],
-        communication=[part.model_dump() for part in median.communication],
+        began_s=round(origin_s + rank.clock.elapsed_s(origin, step.began), 7),
+        compute=[part.model_dump() for part in step.compute],
+        communication=[part.model_dump() for part in step.communication],
     )
+
+
+def _median(recorded: list[Lanes]) -> int:
+    """Which of the steps took the median time; -1 where there are none."""
+    by_length = sorted(range(len(recorded)), key=lambda place: recorded[place].step_s)
+    return by_length[len(by_length) // 2] if by_length else -1
+
+
+def record_turns(rank: Rank, mode: ModeSpec, number: int) -> None:
+    """Some rounds of `crossover`, of which rank 0 of each job writes its turns. All ranks of all jobs call it."""
+    if any(steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s)) < STEPS for plan in rank.plans):
+        return
+    pattern = rank.pattern(mode)
+    turns = pattern.count(rank.job) * (WARM_ROUNDS + ROUNDS)
+    watched = Watched()
+    with rank.attach(mode) as handle:
+        rank.train_in_turns(handle, number, pattern, turns, f"turns of {mode.text}", lambda: None, watch=watched.over)
+        rank.device_idle()
+    rank.workload.optimizer.zero_grad(set_to_none=True)
+    rank.clock.flush()
+    rank.clock.reset()
+    if rank.rank == 0:
+        taken = watched.taken()[pattern.count(rank.job) * WARM_ROUNDS :]
+        rank.journal.write("turns", mode=mode.text, turns=taken)
+
+
+class Watched:
+    """A job's turns, by the host's clock [s]. A turn begins where it was granted, after the wait for gradients."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._asked_s: list[float] = []
+        self._held_s: list[tuple[float, float]] = []
+
+    def over(self, turns: TurnTaker) -> TurnTaker:
+        """The same turns, watched."""
+        return _WatchedTurns(turns, self)
+
+    @contextmanager
+    def turn(self, turns: TurnTaker) -> Iterator[None]:
+        """One turn of these."""
+        self._asked_s.append(self._clock())
+        with turns.turn():
+            since_s = self._clock()
+            yield
+            self._held_s.append((since_s, self._clock()))
+
+    def taken(self) -> list[tuple[float, float, float | None]]:
+        """Start, end, and when the gradients had arrived: a job asks for its next turn as soon as they have."""
+        arrived_s = [*self._asked_s[1:], None]
+        return [(since_s, until_s, arrived_s[place]) for place, (since_s, until_s) in enumerate(self._held_s)]
+
+
+class _WatchedTurns:
+    def __init__(self, turns: TurnTaker, watched: Watched) -> None:
+        self._turns, self._watched = turns, watched
+
+    def turn(self) -> AbstractContextManager[None]:
+        return self._watched.turn(self._turns)
+
+    def end_block(self) -> None:
+        self._turns.end_block()
 
 
 def _warn(rank: Rank, mode: ModeSpec, error: Exception) -> None:

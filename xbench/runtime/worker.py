@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from xbench.compiled import cut_by_ddp
 from xbench.crossover.client import TurnClient
-from xbench.crossover.job import crossover_steps
+from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation.calibration import emulate
 from xbench.errors import UsageError
 from xbench.gpu_errors import Said, explain
@@ -53,7 +53,7 @@ from xbench.runtime.program import (
     twins,
     whole_cycles,
 )
-from xbench.runtime.timeline import record_timeline
+from xbench.runtime.timeline import record_timeline, record_turns
 from xbench.schedules import MODES, cycle_of, puts_off
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
@@ -286,9 +286,14 @@ class Rank:
         what: str,
         mark: Callable[[], None],
         applied: Callable[[], None] | None = None,
+        watch: Callable[[TurnTaker], TurnTaker] | None = None,
     ) -> None:
-        """`steps` training steps in turns with the other jobs; `mark()` after a turn, `applied()` after an update."""
+        """`steps` training steps in turns with the other jobs; `mark()` after a turn, `applied()` after an update.
+
+        `watch` puts an onlooker around the turns.
+        """
         assert self.turns is not None
+        turns = self.ranges.turns(self.turns)
 
         def wait_gradients() -> None:
             handle.synchronize()
@@ -309,7 +314,7 @@ class Rank:
 
         self.turns.begin(block, pattern)
         crossover_steps(
-            self.ranges.turns(self.turns),
+            watch(turns) if watch is not None else turns,
             steps,
             wait_gradients=wait_gradients,
             apply=apply,
@@ -435,13 +440,15 @@ class Rank:
         self.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=phase.round)
 
     def timeline(self, phase: Phase, number: int) -> None:
-        """Record a few steps of one single-job mode, of the first job."""
+        """Record a few steps of a mode of one job, of the first job; of crossover some turns of all jobs."""
         mode = self.program.mode(phase.mode)
         if self.refuses(mode):
             return
         self.barrier(f"timeline {number}")
-        if self.job == 0:
-            with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER):
+        with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER):
+            if mode.name == "crossover":
+                record_turns(self, mode, number)
+            elif self.job == 0:
                 record_timeline(self, mode)
 
     def _origin(self) -> tuple[float, Any]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trace_rules import broken_rules
 
 from xbench.errors import SpecError
-from xbench.records import Comparison, Parts, Profile, Slice, Timeline, load
+from xbench.records import Comparison, Parts, Profile, RankTimeline, Slice, Timeline, TurnTaken, load
 from xbench.report import perfetto
 from xbench.report.trace_events import Process, document
 
@@ -211,7 +211,52 @@ def test_turns_are_drawn_as_the_model_plays_them() -> None:
     turns = [event for event in of_process(text, "predicted turns (simulated)") if event.get("cat") == "turn"]
     assert [event["name"] for event in turns] == ["turn of A (resnet18)", "turn of B (resnet18)"] * 2
     assert {event["dur"] for event in turns} == {402000.0}  # each job's compute
-    assert perfetto.PAIRED_TURNS in json.loads(text)["otherData"]["notes"]
+    assert perfetto.MODEL_TURNS in json.loads(text)["otherData"]["notes"]
+
+
+def test_recorded_turns_are_drawn_above_those_of_the_model() -> None:
+    record = made.paired()
+    turns = [
+        TurnTaken(job=0, start_s=0.0, computed_s=0.25, arrived_s=0.5),
+        TurnTaken(job=1, start_s=0.375, computed_s=0.75, arrived_s=None),
+        TurnTaken(job=0, start_s=0.75, computed_s=1.0, arrived_s=None),
+    ]
+    mode = record.modes["crossover:mgwfbp"].model_copy(update={"pattern": "AB", "turns": turns})
+    jobs = [record.jobs[0], record.jobs[0]]
+    text = perfetto.render(record.model_copy(update={"jobs": jobs, "modes": {mode.mode: mode}}))
+    assert broken_rules(text) == []
+    drawn = of_process(text, "recorded turns (real)")
+    held = [(event["name"], event["ts"], event["dur"]) for event in drawn if event.get("cat") == "turn"]
+    assert held == [
+        ("turn of A (resnet18)", 0.0, 250e3),
+        ("turn of B (resnet18)", 375e3, 375e3),
+        ("turn of A (resnet18)", 750e3, 250e3),
+    ]
+    nobody = [(event["ts"], event["dur"]) for event in drawn if event["name"].startswith("no turn")]
+    assert nobody == [(250e3, 125e3)]
+    assert [event["ts"] for event in drawn if event["name"] == "exposed gradients"] == [250e3]
+    notes = json.loads(text)["otherData"]["notes"]
+    assert perfetto.TURNS_AS_SEEN in notes
+    assert perfetto.MODEL_TURNS not in notes
+
+
+def test_every_rank_is_a_process_and_begins_when_it_began() -> None:
+    record = made.comparison()
+    ddp = record.modes["ddp"]
+    assert ddp.timeline is not None
+    other = RankTimeline(**ddp.timeline.model_dump(), rank=1, starts_s=-0.125)
+    modes = {"ddp": ddp.model_copy(update={"other_ranks": [other]})}
+    text = perfetto.render(record.model_copy(update={"modes": modes}))
+    assert broken_rules(text) == []
+    steps = [of_process(text, f"recorded step of rank {rank} of 2 (real)") for rank in (0, 1)]
+    assert [min(event["ts"] for event in step if "dur" in event) for step in steps] == [125e3, 0.0]
+    notes = json.loads(text)["otherData"]["notes"]
+    assert perfetto.RANK_0 not in notes
+    assert perfetto.FIRST_RANKS not in notes
+
+
+def test_ranks_that_were_not_kept_are_said_to_be_missing() -> None:
+    assert perfetto.RANK_0 in json.loads(perfetto.render(made.comparison()))["otherData"]["notes"]
 
 
 @pytest.mark.parametrize("make", [made.scaling, made.validation])

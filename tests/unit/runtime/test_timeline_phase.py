@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_assemble import A, frame, timed
 
-from xbench.records import Comparison, Slice, dump, loads
+from xbench.records import Comparison, Slice, TurnTaken, dump, loads
 from xbench.runtime.assemble import comparison_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.journal import Journal, JournalReader
 from xbench.runtime.program import phases
-from xbench.runtime.timeline import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, steps_to_record
+from xbench.runtime.timeline import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, Watched, steps_to_record
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec
 
@@ -35,6 +37,7 @@ def run_of(modes: str, *, launches: int = 2, jobs: int = 1) -> RunSpec:
 
 def journaled(folder: Path, *events: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """What the parent reads of what a rank wrote."""
+    folder.mkdir(exist_ok=True)
     journal = Journal(folder, 0, 0)
     for kind, fields in events:
         journal.write(kind, **fields)
@@ -42,16 +45,17 @@ def journaled(folder: Path, *events: tuple[str, dict[str, Any]]) -> list[dict[st
     return JournalReader(folder, 0, 0).poll()
 
 
-def recorded(mode: str) -> tuple[str, dict[str, Any]]:
+def recorded(mode: str, began_s: float = 100.0) -> tuple[str, dict[str, Any]]:
     return "timeline", {
         "mode": mode,
+        "began_s": began_s,
         "compute": [part.model_dump() for part in COMPUTE],
         "communication": [part.model_dump() for part in LINK],
     }
 
 
 def record_of(collector: Collector, label: str = "real") -> Comparison:
-    said = frame((A,))
+    said = frame(collector.run.workloads)
     said.fabric = said.fabric.model_copy(update={"label": label})
     said.warnings.append("the machine is busy")
     record = comparison_record(collector.run, said, collector, complete=True, error=None)
@@ -75,6 +79,66 @@ def test_a_recorded_step_comes_over_the_journal_into_the_record_labelled_as_the_
     assert record.modes["ddp"].timeline is None  # a journal without the event, as of a run that was killed
 
 
+def test_the_same_step_of_other_ranks_stands_beside_it(tmp_path: Path) -> None:
+    collector = Collector(run_of("ddp"), [4])
+    timed(collector, "ddp", 0, 1.0)
+    for rank, began_s in ((1, 99.875), (0, 100.0)):
+        (event,) = journaled(tmp_path / str(rank), recorded("ddp", began_s))
+        collector.take(0, rank, event)
+    mode = record_of(collector, "emulated").modes["ddp"]
+    assert mode.timeline is not None
+    (other,) = mode.other_ranks
+    assert (other.rank, other.starts_s, other.label, other.compute) == (1, -0.125, "emulated", COMPUTE)
+
+
+def test_a_step_that_rank_0_does_not_have_is_no_step(tmp_path: Path) -> None:
+    collector = Collector(run_of("ddp"), [4])
+    timed(collector, "ddp", 0, 1.0)
+    (event,) = journaled(tmp_path, recorded("ddp"))
+    collector.take(0, 1, event)
+    mode = record_of(collector).modes["ddp"]
+    assert (mode.timeline, mode.other_ranks) == (None, [])
+
+
+def test_turns_of_all_jobs_come_in_order_of_time(tmp_path: Path) -> None:
+    collector = Collector(run_of("sequential,crossover", jobs=2), [4, 4])
+    timed(collector, "sequential", 0, 1.0)
+    for job in (0, 1):
+        timed(collector, "crossover", job, 1.0)
+    said = {0: [(50.0, 50.5, 51.25), (51.25, 51.75, None)], 1: [(50.5, 51.0, None)]}
+    for job, turns in said.items():
+        (event,) = journaled(tmp_path / str(job), ("turns", {"mode": "crossover", "turns": turns}))
+        collector.take(job, 0, event)
+    assert record_of(collector).modes["crossover"].turns == [
+        TurnTaken(job=0, start_s=0.0, computed_s=0.5, arrived_s=1.25),
+        TurnTaken(job=1, start_s=0.5, computed_s=1.0, arrived_s=None),
+        TurnTaken(job=0, start_s=1.25, computed_s=1.75, arrived_s=None),
+    ]
+
+
+def test_turns_are_watched_from_grant_to_end() -> None:
+    times = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    watched = Watched(lambda: next(times))
+    turns = watched.over(Granted())
+    for _ in range(2):
+        with turns.turn():
+            pass
+    turns.end_block()
+    # asked at 1, held from 2 to 3; asked again at 4, when its gradients were there
+    assert watched.taken() == [(2.0, 3.0, 4.0), (5.0, 6.0, None)]
+
+
+class Granted:
+    """Turns that nobody else wants."""
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        yield
+
+    def end_block(self) -> None:
+        pass
+
+
 def test_a_mode_that_fails_shows_no_timeline(tmp_path: Path) -> None:
     collector = Collector(run_of("ddp,wfbp"), [4])
     timed(collector, "ddp", 0, 1.0)
@@ -96,12 +160,12 @@ def test_what_ranks_warn_of_is_in_the_record_once_and_fails_nothing(tmp_path: Pa
     assert record.modes["ddp"].status == "ok"
 
 
-def test_timelines_come_after_all_blocks_of_the_first_launch_alone_of_single_job_modes() -> None:
+def test_timelines_and_turns_come_after_all_blocks_of_the_first_launch_alone() -> None:
     run = run_of("compute,ddp,crossover,optimal,sequential", jobs=2)
     first = [phase.kind for phase in phases(run, 0)]
-    assert first[-3:] == ["timeline"] * 3
-    assert set(first[:-3]) == {"profile", "parity", "block"}
-    assert [phase.mode for phase in phases(run, 0)[-3:]] == ["compute", "ddp", "optimal"]
+    assert first[-4:] == ["timeline"] * 4
+    assert set(first[:-4]) == {"profile", "parity", "block"}
+    assert [phase.mode for phase in phases(run, 0)[-4:]] == ["compute", "ddp", "crossover", "optimal"]
     assert {phase.kind for phase in phases(run, 1)} == {"block"}
 
 
