@@ -19,6 +19,7 @@ from xbench.report.html.layers import link_cost, waterfall
 from xbench.report.html.parts import Block, Code, Facts, Page, Section, Sentences, Table
 from xbench.report.html.samples import over_time
 from xbench.report.html.steps import comparison_steps
+from xbench.report.html.turns import comparison_turns
 from xbench.report.paste import what_to_paste
 
 
@@ -44,7 +45,7 @@ def _sections(record: Comparison) -> list[Section]:
     times, predicted = time_per_sample(record), predicted_and_measured(record)
     return [
         Section("times", "Modes side by side", [times] if times else [comparison_table(record, fastest_first(record))]),
-        Section("step", "One step on a timeline", comparison_steps(record)),
+        Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
         Section("layers", "Layers and the link", _layers(record)),
         Section("predictions", "What was predicted", [predicted or step_table(record)]),
         Section("samples", "Every sample", _samples(record)),

@@ -33,6 +33,8 @@ STYLES: dict[str, Layout] = {
     WAITS: {"color": "--wait", "pattern": {"shape": "/", "fgcolor": "--bad", "fillmode": "overlay", "size": 6}},
     "gradients travel": {"color": "--c5"},
     "gradients travel, next bucket": {"color": "--c2"},
+    "turn of A": {"color": "--c1"},
+    "turn of B": {"color": "--c6"},
 }
 
 
@@ -96,10 +98,11 @@ def comparison_steps(record: Comparison) -> list[Figure]:
     paired = {mode.text for mode in record.spec.modes if mode.paired}
     told = f"{SCALE} Of two jobs, it is a step of one by itself." if paired else SCALE
     return [
-        _figure(f"step-{place}", r.mode, lanes, _labels(r), scale_s, folded=place >= 2, table=_table(r), told=told)
+        figure_of(f"step-{place}", f"One step of {r.mode}", lanes, _labels(r), scale_s, table=_table(r),
+                  folded=place >= 2, told=told if place == 0 else "")
         for place, (r, lanes) in enumerate(shown)
         if scale_s > 0
-    ]
+    ]  # fmt: skip
 
 
 def profile_steps(record: Profile) -> list[Figure]:
@@ -109,8 +112,9 @@ def profile_steps(record: Profile) -> list[Figure]:
     shown = [(plan.mode, _lanes("predicted", plan.timeline)) for plan in plans if plan.timeline is not None]
     scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
     return [
-        _figure(f"step-{place}", mode, lanes, ["simulated"], scale_s, folded=place >= 2,
-                table=_slices_table(mode, [("predicted", record.plans[mode].timeline)]))
+        figure_of(f"step-{place}", f"One step of {mode}", lanes, ["simulated"], scale_s, folded=place >= 2,
+                  table=_slices_table(mode, [("predicted", record.plans[mode].timeline)]),
+                  told=SCALE if place == 0 else "")
         for place, (mode, lanes) in enumerate(shown)
         if scale_s > 0
     ]  # fmt: skip
@@ -155,29 +159,31 @@ def _said(part: Slice) -> str:
     )
 
 
-def _figure(
+def figure_of(
     key: str,
-    mode: str,
+    title: str,
     lanes: Sequence[Lane],
     labels: Sequence[Label],
     scale_s: float,
     *,
-    folded: bool,
     table: Table,
-    told: str = SCALE,
+    folded: bool = False,
+    told: str = "",
+    axis: str = "time since the step began",
 ) -> Figure:
+    """Lanes below each other on one time axis from 0 to `scale_s` [s]."""
     unit = time_unit(scale_s)
     bars = [(place, lane.rows, bar) for place, lane in enumerate(lanes) for bar in lane.bars]
     traces = [_trace(kind, unit, [one for one in bars if one[2].kind == kind]) for kind in STYLES]
     return Figure(
         key=key,
-        title=f"One step of {mode}",
+        title=title,
         labels=labels,
-        told=told if key == "step-0" else "",
+        told=told,
         traces=[trace for trace in traces if trace["x"]],
         layout={
             "barmode": "overlay",
-            "xaxis": time_axis("time since the step began", unit, range=[0, unit.of(1.01 * scale_s)]),
+            "xaxis": time_axis(axis, unit, range=[0, unit.of(1.01 * scale_s)]),
             "yaxis": {
                 "tickvals": list(range(len(lanes))), "ticktext": [lane.name for lane in lanes],
                 "range": [len(lanes) - 0.5, -0.5], "showgrid": False, "zeroline": False,
