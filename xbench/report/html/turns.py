@@ -14,7 +14,8 @@ from xbench.units import format_seconds
 LETTERS = "AB"
 TOLD = (
     "The recorded turns of the first device, as rank 0 of each job saw them. Hatched: nobody holds the device, because "
-    "all gradients are on their way. Below, each job's gradients from the end of its turn until they have arrived."
+    "the job whose turn is next waits for its gradients. Below, each job's gradients from the end of its turn on, "
+    "until they have arrived."
 )
 
 
