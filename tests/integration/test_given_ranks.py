@@ -206,7 +206,7 @@ def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
 
 def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
     words = command(
-        "compare", TINY, "--launches", "1", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp",
+        "compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp",
         "--seq-len", "8", "--batch-size", "2", "--timeout", "30s", "--output", str(tmp_path),
     )  # fmt: skip
     environments = [clean_environment(**horovodrun(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
@@ -232,7 +232,7 @@ def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_
 
 def test_rank_0_that_is_killed_takes_the_others_along(tmp_path: Path) -> None:
     words = command(
-        "compare", TINY, "--launches", "1", "--rounds", "400", "--steps", "3", "--modes", "ddp",
+        "compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp",
         "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path),
     )  # fmt: skip
     with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:

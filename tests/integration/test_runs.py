@@ -28,7 +28,7 @@ SHORT = ("--quick", "--rounds", "4", "--steps", "3")
 def single_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Path]:
     folder = tmp_path_factory.mktemp("single")
     done = xbench(
-        "compare", TINY, "--fabric", "local:ranks=2", "--launches", "2", "--rounds", "4", "--steps", "3",
+        "compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--launches", "2",
         "--modes", "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,ddp@b",
         "--output", str(folder), "--json", "-",
     )  # fmt: skip
@@ -281,7 +281,7 @@ def test_nothing_is_compressed_twice(tmp_path: Path) -> None:
 @NETNS
 @pytest.mark.netns
 def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
-    modes = "concurrent,crossover,crossover:wfbp,ddp-tuned"
+    modes = "concurrent,crossover,ddp-tuned"
     done = xbench(
         "compare", TINY, "synthetic:layers=12,bytes=32k", "--fabric", "shaped:hosts=2,rate=200mbit", *SHORT,
         "--modes", modes, "--output", str(tmp_path), "--json", str(tmp_path / "copy.json"),
