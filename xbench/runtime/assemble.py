@@ -33,15 +33,13 @@ from xbench.records import (
     Label,
     ModeResult,
     Profile,
-    RankTimeline,
     Ratio,
     Sample,
-    Timeline,
-    TurnTaken,
     WorkloadRecord,
 )
 from xbench.runtime.collect import TOGETHER, Collector, JobFindings
 from xbench.runtime.program import twins
+from xbench.runtime.recorded import in_order, other_ranks, timeline
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
 from xbench.stats.summary import flag_outliers, grouped_estimate
@@ -229,6 +227,7 @@ def _mode_result(
     elif values[reference]:
         ratio = paired_ratio(blocks, values[reference])
     predicted = _predicted_step_s(run, mode, found, pattern)
+    recorded = found.timelines.get(mode.text, {})
     return ModeResult(
         mode=mode.text,
         status="ok",
@@ -241,59 +240,12 @@ def _mode_result(
         ratio=ratio,
         blocks=len(blocks),
         plan=plan,
-        timeline=_timeline(mode, found, label),
-        other_ranks=_other_ranks(mode, found, label),
-        turns=_turns(mode, found),
+        timeline=timeline(recorded, label),
+        other_ranks=other_ranks(recorded, label),
+        turns=in_order(itertools.chain(*found.turns.get(mode.text, {}).values())),
         pattern=pattern,
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
     )
-
-
-def _timeline(mode: ModeSpec, found: Collector, label: Label) -> Timeline | None:
-    """The recorded step, labelled as the fabric is."""
-    first = found.timelines.get(mode.text, {}).get(0)
-    if first is None:
-        return None
-    return Timeline(label=label, compute=first.compute, communication=first.communication)
-
-
-def _other_ranks(mode: ModeSpec, found: Collector, label: Label) -> list[RankTimeline]:
-    """The same step on the other ranks that kept it."""
-    steps = found.timelines.get(mode.text, {})
-    if 0 not in steps:
-        return []
-    return [
-        RankTimeline(
-            label=label,
-            compute=step.compute,
-            communication=step.communication,
-            rank=rank,
-            starts_s=round(step.began_s - steps[0].began_s, 7),
-        )
-        for rank, step in sorted(steps.items())
-        if rank > 0
-    ]
-
-
-def _turns(mode: ModeSpec, found: Collector) -> list[TurnTaken]:
-    """Recorded turns of all jobs in order, from the first one's start."""
-    taken = sorted(itertools.chain(*found.turns.get(mode.text, {}).values()), key=lambda turn: turn.start_s)
-    if not taken:
-        return []
-    began_s = taken[0].start_s
-
-    def since(at_s: float | None) -> float | None:
-        return round(at_s - began_s, 7) if at_s is not None else None
-
-    return [
-        TurnTaken(
-            job=turn.job,
-            start_s=round(turn.start_s - began_s, 7),
-            computed_s=round(turn.computed_s - began_s, 7),
-            arrived_s=since(turn.arrived_s),
-        )
-        for turn in taken
-    ]
 
 
 def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from xbench.records import (
     Bounds,
@@ -27,20 +27,13 @@ from xbench.records import (
     WorkloadRecord,
 )
 from xbench.runtime.gpu_use import GpuFindings
+from xbench.runtime.recorded import RecordedStep
 from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
 from xbench.stats.windows import overlap_rates
 
 #: Modes in which several jobs run at once, so that a sample is cut to their common window.
 TOGETHER = ("concurrent", "crossover")
-
-
-class RecordedStep(NamedTuple):
-    """A step as one rank saw it: when it began by rank 0's clock [s], and its two lanes from there."""
-
-    began_s: float
-    compute: list[Slice]
-    communication: list[Slice]
 
 
 class JobFindings:
