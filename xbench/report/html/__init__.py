@@ -7,22 +7,28 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from xbench.errors import UsageError
-from xbench.records import (
-    AnyRecord,
-    Baseline,
-    Comparison,
-    Convergence,
-    Profile,
-    Regression,
-    Scaling,
-    Tuned,
-    Validation,
-)
+from xbench.records import AnyRecord
+from xbench.registry import Registry
 from xbench.report.html.assemble import assemble
 from xbench.report.html.parts import Page
+
+PAGES: Registry[Callable[[Any], Page]] = Registry("kind of record", listing="xbench schema")
+for _kind, _module in (
+    ("comparison", "comparison"),
+    ("profile", "profile"),
+    ("scaling", "scaling"),
+    ("validation", "validation"),
+    ("convergence", "convergence"),
+    ("tuned", "tuned"),
+    ("regression", "regression"),
+    ("baseline", "stored"),
+    ("noise", "stored"),
+):
+    PAGES.add(_kind, f"xbench.report.html.{_module}:{_kind}_page", f"the page of a {_kind}")
 
 
 def page(records: Sequence[AnyRecord]) -> str:
@@ -43,38 +49,4 @@ def contents(records: Sequence[AnyRecord]) -> Page:
         from xbench.report.html.several import several_page
 
         return several_page(records)
-    return _of_one(records[0])
-
-
-def _of_one(record: AnyRecord) -> Page:
-    if isinstance(record, Comparison):
-        from xbench.report.html.comparison import comparison_page
-
-        return comparison_page(record)
-    if isinstance(record, Profile):
-        from xbench.report.html.profile import profile_page
-
-        return profile_page(record)
-    if isinstance(record, Scaling):
-        from xbench.report.html.scaling import scaling_page
-
-        return scaling_page(record)
-    if isinstance(record, Validation):
-        from xbench.report.html.validation import validation_page
-
-        return validation_page(record)
-    if isinstance(record, Convergence):
-        from xbench.report.html.convergence import convergence_page
-
-        return convergence_page(record)
-    if isinstance(record, Tuned):
-        from xbench.report.html.tuned import tuned_page
-
-        return tuned_page(record)
-    if isinstance(record, Regression):
-        from xbench.report.html.regression import regression_page
-
-        return regression_page(record)
-    from xbench.report.html.stored import baseline_page, noise_page
-
-    return baseline_page(record) if isinstance(record, Baseline) else noise_page(record)
+    return PAGES.load(records[0].kind)(records[0])
