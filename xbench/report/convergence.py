@@ -73,9 +73,8 @@ def render_convergence(record: Convergence, console: Console) -> None:
         "backward, mean over workers and steps, and at most; backward: floating-point operations, counted.",
         "dim",
     )
-    for mode in record.modes.values():
-        if mode.formula is not None:
-            say(console, f"{mode.mode} by the formula (simulated): {_by_formula(mode, mode.formula)}.", "dim")
+    for sentence in by_formula(record):
+        say(console, sentence, "dim")
     console.print()
     data, training = record.dataset, record.training
     fact(console, "data", f"{data.name}, {data.train} to train and {data.test} to test: {data.source}")
@@ -107,6 +106,15 @@ def _cells(mode: Converged) -> tuple[str, ...]:
         format_bytes(round(mode.activation_peak_bytes)) if mode.activation_peak_bytes is not None else "–",
         f"{format_count(round(mode.backward_flops))}FLOP" if mode.backward_flops is not None else "–",
     )
+
+
+def by_formula(record: Convergence) -> list[str]:
+    """A sentence for each mode that leaves gradients out: what it should cost, and how far off what was measured is."""
+    return [
+        f"{mode.mode} by the formula (simulated): {_by_formula(mode, mode.formula)}."
+        for mode in record.modes.values()
+        if mode.formula is not None
+    ]
 
 
 def _by_formula(mode: Converged, formula: WorkFormula) -> str:

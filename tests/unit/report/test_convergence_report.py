@@ -11,7 +11,8 @@ import sample_records as made
 from xbench.errors import RecordError
 from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, dump, load, load_measured
 from xbench.report import FORMATS
-from xbench.report.convergence import verdicts
+from xbench.report.convergence import by_formula, verdicts
+from xbench.report.html import page
 from xbench.stats.convergence import converged
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -74,3 +75,11 @@ def test_an_incomplete_one_says_so_and_shows_what_is_there() -> None:
 def test_it_is_no_source_of_measurements() -> None:
     with pytest.raises(RecordError, match="convergence record, which holds no measurements"):
         load_measured(GOLDEN / "convergence-v1.json")
+
+
+def test_what_spb_should_cost_stands_beside_what_was_measured() -> None:
+    assert by_formula(convergence()) == [
+        "spb by the formula (simulated): sent 750 B, measured 2.4 % more; kept 3.00 KiB, as measured; "
+        "backward 1.60 MFLOP, measured 6.2 % less."
+    ]
+    assert "spb by the formula (simulated): sent 750 B" in page([convergence()])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from xbench.records import Converged, Convergence, ConvergenceCurve
-from xbench.report.convergence import verdicts
+from xbench.report.convergence import by_formula, verdicts
 from xbench.report.html.axes import BELOW, Mark, marks, named, plain, rounded
 from xbench.report.html.facts import (
     command_section,
@@ -16,7 +16,7 @@ from xbench.report.html.facts import (
     warnings_section,
     workload_pair,
 )
-from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Page, Section, Table, Trace
+from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Page, Section, Sentences, Table, Trace
 from xbench.units import format_bytes, format_count, format_seconds
 
 SMOOTH = 40
@@ -37,10 +37,11 @@ def convergence_page(record: Convergence) -> Page:
         workload_pair(record.workload),
         *fabric_pairs(record.fabric),
     ]  # fmt: skip
+    formula = by_formula(record)
     sections = [
         Section("accuracy", "Accuracy in the end", [accuracy] if accuracy else []),
         Section("curves", "While it trained", [figure for figure in (tests, losses) if figure is not None]),
-        Section("costs", "What a step costs", [_costs(record)]),
+        Section("costs", "What a step costs", [_costs(record), *([Sentences(formula)] if formula else [])]),
         Section("basis", "What it rests on", [Facts(pairs)]),
         environment_section(record.environment),
         *warnings_section(record.warnings),
