@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xbench.planning.cost import FloatArray
+
+LETTERS = string.ascii_uppercase
+"""What jobs are called, in patterns such as 'ABA'."""
 
 _LONG_PATTERNS = 4
 """With more jobs than this only patterns of one turn each are tried: the others are too many."""
@@ -94,7 +98,7 @@ class TurnPlan:
     @property
     def text(self) -> str:
         """'ABA'."""
-        return "".join(chr(ord("A") + job) for job in self.pattern)
+        return "".join(LETTERS[job] for job in self.pattern)
 
 
 class Turn(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from xbench.errors import SpecError
 from xbench.planning.cost import Curve
-from xbench.planning.turns import JobTimes, run_turns
+from xbench.planning.turns import LETTERS, JobTimes, run_turns
 from xbench.records import (
     AnyRecord,
     Comparison,
@@ -32,6 +32,7 @@ from xbench.records import (
 from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.trace_events import Bar, Process, document
+from xbench.report.turns import waits_before
 
 COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
 IN_FLIGHT = "bytes", "in flight"
@@ -40,7 +41,6 @@ LEAST_WAIT_S = 1e-6
 """A shorter gap between two slices is rounding."""
 
 SETTLED_ROUNDS, SHOWN_ROUNDS = 16, 2
-LETTERS = "ABCDEFGH"
 
 RECORDED = (
     "A recorded step is the one that took rank 0 the median time of those that were recorded. Steps of modes were "
@@ -258,13 +258,10 @@ def _drawn_turns(record: Comparison, mode: str, what: str, label: Label, turns: 
     """The device's turns on one track, and on one a job how long its gradients travel on after its turn."""
     titles = [f"{LETTERS[place]} ({job.workload.title})" for place, job in enumerate(record.jobs)]
     process = Process(f"{' + '.join(titles)} · {mode} · {what} ({label})")
-    device_s = 0.0
-    for turn in turns:
-        if turn.start_s - device_s > LEAST_WAIT_S:
-            nobody = "no turn: gradients are on their way"
-            process.slice(TURNS, nobody, device_s, turn.start_s, "exposed", label=label)
+    for turn, wait in zip(turns, waits_before(turns), strict=True):
+        if wait is not None:
+            process.slice(TURNS, "no turn: gradients are on their way", *wait, "exposed", label=label)
         source = process.slice(TURNS, f"turn of {titles[turn.job]}", turn.start_s, turn.computed_s, "turn", label=label)
-        device_s = turn.computed_s
         if turn.arrived_s is not None and turn.arrived_s > turn.computed_s:
             name = f"gradients of {LETTERS[turn.job]}"
             target = process.slice(

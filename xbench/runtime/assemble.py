@@ -20,7 +20,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.partial import Split, predicted_step_s
 from xbench.planning.plans import NEXT_FORWARD, Planner
-from xbench.planning.turns import JobTimes, round_s
+from xbench.planning.turns import LETTERS, JobTimes, round_s
 from xbench.records import (
     RANKS,
     Bounds,
@@ -287,7 +287,7 @@ def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, patte
         samples = found.batch_sizes[place]
         times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, samples, link_s))
         alone.append(plan.predicted_step_s)
-    places = tuple("ABCDEFGH".index(letter) for letter in pattern)
+    places = tuple(LETTERS.index(letter) for letter in pattern)
     took_s = round_s(times, places)
     distinct_s = alone[0] if twins(run) else sum(alone)
     progress = sum(places.count(job) * alone[job] for job in range(len(jobs))) / took_s

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from xbench.planning.turns import LETTERS
 from xbench.records import (
     Bounds,
     CalibrationPoint,
@@ -115,7 +116,7 @@ class Collector:
             key = (self.launch, event["mode"], event["round"])
             self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
             if event.get("pattern"):
-                self.patterns[event["mode"]] = "".join("ABCDEFGH"[j] for j in event["pattern"])
+                self.patterns[event["mode"]] = "".join(LETTERS[j] for j in event["pattern"])
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self.warnings:  # ranks warn of the same thing

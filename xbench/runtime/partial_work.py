@@ -64,7 +64,7 @@ class _Watch:
 
     def __init__(self, model: nn.Module, levels: int) -> None:
         self.counter = FlopCounterMode(display=False)
-        self.since = self.none = levels + 1
+        self.since = levels + 1
         self.kept: dict[int, tuple[int, int]] = {}
         self.flops = [0] * (levels + 2)
         self._counted = 0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
+from xbench.planning.turns import LETTERS
 from xbench.records import Comparison, ModeResult, TurnTaken
 from xbench.report.html.facts import label_badge
 from xbench.report.html.parts import Cell, Column, Figure, Table
 from xbench.report.html.steps import WAITS, Bar, Lane, figure_of
+from xbench.report.turns import waits_before
 from xbench.units import format_seconds
 
-LETTERS = "AB"
 TOLD = (
     "The recorded turns of the first device, as rank 0 of each job saw them. Hatched: nobody holds the device, because "
     "the job whose turn is next waits for its gradients. Below, each job's gradients from the end of its turn on, "
@@ -42,10 +42,9 @@ def _figure(record: Comparison, result: ModeResult, place: int) -> Figure:
 
 
 def _held(turns: Sequence[TurnTaken]) -> list[Bar]:
-    """The turns, and between them when nobody had the device."""
+    """The turns, and between them when the device waited for gradients."""
     bars = [_bar(f"turn of {LETTERS[turn.job]}", turn.start_s, turn.computed_s) for turn in turns]
-    free = itertools.pairwise(turns)
-    return bars + [_bar(WAITS, a.computed_s, b.start_s) for a, b in free if b.start_s > a.computed_s]
+    return bars + [_bar(WAITS, *wait) for wait in waits_before(turns) if wait is not None]
 
 
 def _travels(turns: Sequence[TurnTaken], job: int) -> Lane:
