@@ -1,6 +1,7 @@
 """Write the table of what schedules took from the committed records: `python docs/make_measured.py`.
 
-The table stands in schedules.md between `<!-- measured -->` and `<!-- /measured -->`; a test holds it to the records.
+The tables stand in schedules.md between `<!-- measured: WHICH -->` and `<!-- /measured -->`; a test holds them to the
+records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PAGE = ROOT / "docs" / "schedules.md"
 ONE_JOB = {
     "resnet18, batch 8": "resnet18-rivals-1gbit.json",
     "densenet121, batch 4": "densenet121-rivals-1gbit.json",
-    "vgg11, batch 4": "vgg11-rivals-1gbit.json",
+    "vgg11, batch 4": "vgg11-all-1gbit.json",
 }
 TWO_JOBS = {
     "resnet18 twice, batch 8": "resnet18-pair-1gbit.json",
