@@ -9,11 +9,13 @@ it; `REASONS` are all there are.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from markdown_it import MarkdownIt
 
@@ -163,3 +165,13 @@ def _words(line: str) -> list[str]:
 def _program(line: str) -> str:
     words = [word for word in _words(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
     return words[0] if words else ""
+
+
+def script(name: str) -> ModuleType:
+    """A script of docs/, which is no package."""
+    found = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from code_blocks import script
 
 from xbench.cli import COMMANDS
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-
-
-def script(name: str) -> ModuleType:
-    """A script of docs/, which is no package."""
-    found = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 OPTIONS, MEASURED = script("make_options"), script("make_measured")

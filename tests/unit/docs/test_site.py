@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from code_blocks import script
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-
-
-def _script(name: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 class Loaded(HTMLParser):
@@ -46,7 +36,7 @@ class Loaded(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    assert _script("make_site").build(folder) == 0, "make docs says what is wrong"
+    assert script("make_site").build(folder) == 0, "make docs says what is wrong"
     return folder / "site"
 
 

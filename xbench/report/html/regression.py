@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from xbench.environment import fingerprint, must_match
 from xbench.records import Environment, Judged, Label, Regression, Side
-from xbench.report import lines
 from xbench.report import regression_lines as told
 from xbench.report.html.facts import (
     capital,
@@ -15,6 +14,7 @@ from xbench.report.html.facts import (
     label_badge,
     moment,
     warnings_section,
+    workload_pairs,
 )
 from xbench.report.html.forest import forest, wall_table, walls, word
 from xbench.report.html.launches import pairs_over_time
@@ -90,11 +90,11 @@ def _reasons(cases: Sequence[Judged]) -> list[Block]:
 
 def _workloads(record: Regression) -> list[tuple[str, str]]:
     """What both sides trained; base's own where it is another."""
-    found = [("workload", f"{name}: {lines.workload_line(one)}") for name, one in record.head.workloads.items()]
+    found = workload_pairs(record.head.workloads)
     if record.base is None:
         return found
     other = {name: one for name, one in record.base.workloads.items() if record.head.workloads.get(name) != one}
-    return [*found, *(("of base", f"{name}: {lines.workload_line(one)}") for name, one in other.items())]
+    return [*found, *workload_pairs(other, "of base")]
 
 
 def _environments(record: Regression) -> Section:

@@ -9,7 +9,14 @@ from xbench.regress.metrics import wall_clock
 from xbench.report import lines
 from xbench.report import regression_lines as told
 from xbench.report.html.axes import plain, rounded
-from xbench.report.html.facts import command_section, environment_section, label_badge, moment, warnings_section
+from xbench.report.html.facts import (
+    command_section,
+    environment_section,
+    label_badge,
+    moment,
+    warnings_section,
+    workload_pairs,
+)
 from xbench.report.html.forest import axis_name, band, case_rows, height, in_place, padded
 from xbench.report.html.launches import launches_over_time, pairs_over_time
 from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Page, Section, Table, Trace
@@ -27,9 +34,8 @@ def baseline_page(record: Baseline) -> Page:
 
 def noise_page(record: Noise) -> Page:
     """How far apart unchanged code looks here."""
-    labels = sorted({one.label for pair in record.pairs for one in (*pair.base, *pair.head)})
     pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", record.pairs)
-    return _page(record, "Noise floor", told.noise_answer(record), labels, [
+    return _page(record, "Noise floor", told.noise_answer(record), _labels(record), [
         Section("floors", "Noise floors", [floors_figure(record) or floors_table(record)]),
         Section("pairs", "Every pair", [pairs] if pairs is not None else []),
     ])  # fmt: skip
@@ -37,11 +43,11 @@ def noise_page(record: Noise) -> Page:
 
 def baseline_table(record: Baseline) -> Table:
     """What `regress check` without `--base` compares with, and what of the suite is not in it."""
+    found = told.baseline_rows(record)
     rows: list[list[Cell]] = [
-        [row.name, told.value(row.median, row.unit), row.launches, row.floor, label_badge(row.label)]
-        for row in told.baseline_rows(record)
+        [row.name, told.value(row.median, row.unit), row.launches, row.floor, label_badge(row.label)] for row in found
     ]
-    measured = {row.name for row in told.baseline_rows(record)}
+    measured = {row.name for row in found}
     rows += [
         [told.name_of(case), Badge("not measured", "inconclusive"), "–", "–", "–"]
         for case in record.suite.cases()
@@ -102,7 +108,7 @@ def floors_table(record: Noise) -> Table:
 def _page(
     record: Baseline | Noise, kind: str, answer: str, labels: Sequence[Label], sections: Sequence[Section]
 ) -> Page:
-    workloads = [("workload", f"{name}: {lines.workload_line(one)}") for name, one in record.side.workloads.items()]
+    workloads = workload_pairs(record.side.workloads)
     every = [
         *sections,
         environment_section(record.side.environment, ("source", told.source(record.side)), *workloads),
