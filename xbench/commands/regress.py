@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.options import RUNS, check_json, device_option, json_option, timeout_option, write_json
+from xbench.commands.options import (
+    RUNS,
+    check_json,
+    device_option,
+    echo_utf8,
+    json_option,
+    timeout_option,
+    write_json,
+)
+from xbench.commands.outputs import STDOUT, resolve
 from xbench.errors import SpecError, unknown
 
 if TYPE_CHECKING:
@@ -100,12 +109,8 @@ def check_command(
     Exit code 3 says that something regressed. A wall-clock regression needs an exact test over pairs of fresh launches,
     an interval beyond the threshold, and fresh launches that agree; a count needs only to differ.
     """
-    targets = {"--json": json_to, "--markdown": markdown_to, "--junit": junit_to}
-    for option, target in targets.items():
-        check_json(target, option)
-    if (several := [option for option, target in targets.items() if target == "-"])[1:]:
-        every = "both" if len(several) == 2 else "all"
-        raise SpecError(f"{' and '.join(several)} {every} want stdout", hint=f"write {several[-1]} FILE")
+    check_json(json_to)
+    resolve({"json": json_to if json_to == STDOUT else None, "markdown": markdown_to, "junit": junit_to}, [])
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
     slow_step = _injected(inject)
@@ -282,6 +287,6 @@ def _write_formats(regression: Regression, markdown_to: str | None, junit_to: st
     ]
     for target, text in texts:
         if target == "-":
-            click.echo(text(), nl=False)
+            echo_utf8(text())
         elif target is not None:
             Path(target).write_text(text(), encoding="utf-8")

@@ -55,11 +55,11 @@ def deterministic(cases: Sequence[Case]) -> list[Case]:
     return [case for case in cases if METRICS[case.metric].layer == "deterministic"]
 
 
-def pairs_for(suite: Suite, cases: Sequence[Case] | None = None) -> int:
-    """The fewest launch pairs with which a check of these cases (None: the suite's) can find anything; 0 for none.
+def pairs_for(suite: Suite) -> int:
+    """The fewest launch pairs with which a check of this suite can find anything; 0 where nothing needs a clock.
 
     Only wall-clock cases count. With fewer pairs every one of them is bound to come out inconclusive, so the command
     says so before it launches anything.
     """
-    walls = wall_clock(suite.cases() if cases is None else cases)
+    walls = wall_clock(suite.cases())
     return pairs_needed(suite.alpha, len(walls)) if walls else 0

@@ -35,6 +35,7 @@ from pydantic_core import ErrorDetails
 
 from xbench.errors import SpecError, UsageError, nearest
 from xbench.fabrics import parse_fabric
+from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES
 from xbench.records import Check, MetricName, Suite, load_measured
 from xbench.regress.metrics import METRICS
 from xbench.schedules import MODES, parse_mode
@@ -45,8 +46,11 @@ __all__ = ["load_suite", "parse_threshold"]
 
 SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "thresholds", "check")
 CHECK_KEYS = tuple(Check.model_fields)
-PLANNED: tuple[MetricName, ...] = ("planned_step", "simulated_step")
+PLANNED: tuple[MetricName, ...] = ("buckets", "planned_step", "simulated_step")
 """What is computed from a record, whatever the mode."""
+
+COUNTED: tuple[MetricName, ...] = ("wire_bytes", "collectives", "peak_memory")
+"""What is seen of a step; Horovod's own collectives are not."""
 
 START = 'write [[regress.check]] with name, workload, modes and metrics: "docs/ci-gate.md" shows one'
 Checked = TypeVar("Checked", Check, Suite)
@@ -141,6 +145,10 @@ def _known_values(check: Check, where: str) -> Check:
     fabric = _asking(where, "fabric", parse_fabric, check.fabric)
     if fabric.name == "auto":
         raise SpecError(f"{where}: fabric 'auto' may be another one elsewhere", hint="name one, such as local:ranks=2")
+    if fabric.name == "cluster":
+        raise SpecError(
+            f"{where}: a check starts its ranks itself, and on fabric 'cluster' others do", hint="try local:ranks=2"
+        )
     modes = [_asking(where, "modes", parse_mode, mode) for mode in check.modes]
     for kind, names in (("mode", [mode.text for mode in modes]), ("metric", check.metrics)):
         twice = _twice(names)
@@ -151,6 +159,8 @@ def _known_values(check: Check, where: str) -> Check:
         raise SpecError(
             f"{where}: {paired[0]!r} needs two jobs, and a check trains one", hint=f"write {modes[0].carrier!r}"
         )
+    for mode in modes:
+        _has_metrics(check, mode, where)
     if check.plan_from is None:
         _needs_no_plan(check, modes, where)
     if check.workers is not None and "simulated_step" not in check.metrics:
@@ -159,6 +169,16 @@ def _known_values(check: Check, where: str) -> Check:
             hint='add "simulated_step" to metrics, or leave workers out',
         )
     return check.model_copy(update={"modes": tuple(mode.text for mode in modes)})
+
+
+def _has_metrics(check: Check, mode: ModeSpec, where: str) -> None:
+    never = () if mode.carrier in (*PLANNED_MODES, *NEXT_FORWARD) else PLANNED
+    never += COUNTED if mode.carrier == "horovod" else ()
+    metric = next((metric for metric in never if metric in check.metrics), None)
+    if metric is not None:
+        raise SpecError(
+            f"{where}: mode {mode.text!r} has no {metric}", hint="give it a check of its own, without that metric"
+        )
 
 
 def _needs_no_plan(check: Check, modes: list[ModeSpec], where: str) -> None:

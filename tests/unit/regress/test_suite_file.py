@@ -92,7 +92,8 @@ def test_what_it_need_not_say(tmp_path: Path) -> None:
 
 
 def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
-    suite = load_suite(written(tmp_path, changed('modes = ["ddp"]', 'modes = ["horovod:fusion=32.0"]')))
+    text = changed('modes = ["ddp"]', 'modes = ["horovod:fusion=32.0"]').replace('["collectives"]', '["step_time"]')
+    suite = load_suite(written(tmp_path, text))
     assert suite.checks[1].modes == ("horovod:fusion=32",)
 
 
@@ -140,6 +141,13 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ('["collectives"]', '["planned_step"]',
          "check 'small': planned_step is computed from a record, and there is no plan_from to say from which record",
          "add plan_from"),
+        ('["collectives"]', '["buckets"]',
+         "check 'small': buckets is computed from a record, and there is no plan_from to say from which record",
+         "add plan_from"),
+        ('["ddp"]', '["horovod"]', "check 'small': mode 'horovod' has no collectives", "give it a check of its own"),
+        ('"ddp", "optimal"', '"ddp", "spb"', "check 'resnet18': mode 'spb' has no buckets",
+         "give it a check of its own"),
+        ('"local:ranks=2"', '"cluster"', "check 'resnet18': a check starts its ranks itself", "try local:ranks=2"),
         ('["ddp"]', '["mgwfbp"]',
          "check 'small': mode 'mgwfbp' follows a plan, and there is no plan_from to say from which record",
          "add plan_from"),

@@ -19,6 +19,7 @@ from xbench.errors import Interrupted, RunError
 from xbench.records import Baseline, Noise, Regression, load
 from xbench.regress import exit_code, load_suite
 from xbench.runtime.regress import baselines
+from xbench.runtime.regress import record as recording
 from xbench.runtime.regress.asked import Layer, RegressRequest
 from xbench.runtime.regress.check import check
 from xbench.runtime.regress.record import calibrate, record
@@ -199,6 +200,23 @@ def test_the_baseline_of_this_machine_serves_the_next_check(root: Path) -> None:
     assert any("measured earlier" in warning for warning in record.warnings)
     (root / "step_s").write_text("0.13")
     assert verdicts(checked(root)[0])["step_time"] == "regressed"
+
+
+def test_a_baseline_that_loses_checks_is_said_to(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = tmp_path / "baseline.json"
+    golden = Path(__file__).parents[2] / "golden" / "baseline-v1.json"
+    baseline = load(golden)
+    assert isinstance(baseline, Baseline)
+    path.write_bytes(golden.read_bytes())
+    fewer = baseline.model_copy(
+        update={"suite": baseline.suite.model_copy(update={"checks": baseline.suite.checks[:1]})}
+    )
+    recording._say_what_goes(path, fewer, said.append)
+    lost = ", ".join(check.name for check in baseline.suite.checks[1:])
+    assert said == [f"{path} no longer has {lost}: it holds the checks of this command alone"]
+    recording._say_what_goes(path, baseline, said.append)
+    assert len(said) == 1
 
 
 def test_what_no_machine_changes_is_kept_for_any(root: Path) -> None:

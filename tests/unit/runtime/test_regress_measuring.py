@@ -149,6 +149,13 @@ def test_ranks_are_started_for_a_look_only_where_something_is_to_be_counted() ->
         assert (order.counted, order.planned) == (counted, planned)
 
 
+def test_one_side_alone_takes_half_as_long() -> None:
+    both, alone = Bench(suite()), Bench(suite())
+    both.measuring.first_launches((both.base, both.head))
+    alone.measuring.first_launches((alone.head,))
+    assert alone.measuring.takes_s(3) == both.measuring.takes_s(3) / 2 > 0
+
+
 def test_progress_says_what_runs_and_what_remains() -> None:
     bench = Bench(suite())
     bench.ready()

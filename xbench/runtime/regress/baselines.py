@@ -12,7 +12,6 @@ from pathlib import Path
 from xbench import environment
 from xbench.errors import RecordError
 from xbench.records import AnyRecord, Baseline, Environment, Noise, Suite, load
-from xbench.regress.metrics import METRICS
 
 ANY = "any"
 BASELINE, NOISE = "baseline.json", "noise.json"
@@ -79,8 +78,3 @@ def noise_of(folder: Path, described: Environment) -> Noise | None:
         return None
     record: AnyRecord = load(path)
     return record if isinstance(record, Noise) else None
-
-
-def wall_cases(suite: Suite) -> bool:
-    """Whether anything in it needs a clock."""
-    return any(METRICS[metric].layer == "wall" for check in suite.checks for metric in check.metrics)

@@ -101,7 +101,7 @@ def course_of(
         wished = next((count for count in sorted(sizes) if quiet_enough(count)), max(sizes))
         reason = "with so many this machine is quiet enough for the thresholds"
         if not quiet_enough(wished):
-            reason = "the most that are tried: this machine is too noisy for the default thresholds"
+            reason = "the most that are tried: this machine is too noisy for the thresholds"
     room = max(1, int(left_s / pair_s)) if pair_s > 0 else wished
     if room < wished:
         return Course(room, needed, pair_s, f"what the budget of {suite.budget_minutes:g} min has room for")

@@ -89,7 +89,8 @@ def failures(
 ) -> list[Failure]:
     """Why this answer has no figure of the check, or of one of its modes."""
     if answer.error is not None:
-        return [Failure(check=check.name, side=side, pair=pair, reason=answer.error)]
+        reason = answer.error if answer.hint is None else f"{answer.error} ({answer.hint})"
+        return [Failure(check=check.name, side=side, pair=pair, reason=reason)]
     reasons = {mode: why for mode, why in answer.failed.items() if mode in check.modes}
     reasons |= {mode: "it was not measured" for mode in missing if mode not in reasons}
     return [Failure(check=check.name, mode=mode, side=side, pair=pair, reason=why) for mode, why in reasons.items()]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
-from xbench.regress.metrics import METRICS
+from xbench.regress.metrics import wall_clock
 from xbench.runtime.regress.course import FIRST_STEPS, Course, Shape, course_of, launch_s, shape_of, told
 from xbench.runtime.regress.figures import failures, layer_of, looked, modes_of, timed
 from xbench.runtime.regress.protocol import Answer, Order
@@ -156,17 +156,18 @@ class Measuring:
             cycle = max((block.cycle for answer in answers if answer for block in answer.blocks), default=1)
             shape = self._shapes[check.name] = shape_of(steps_s, cycle)
             once_s = (self._clock() - began_s) / len(trees)
-            self._pair_s[check.name] = 2 * launch_s(once_s, FIRST, shape, steps_s)
+            self._pair_s[check.name] = len(trees) * launch_s(once_s, FIRST, shape, steps_s)
+            label = next(answer.label for answer in answers if answer is not None)
             self._say(
                 f"{check.name}: a launch times {shape.rounds} blocks of {shape.steps} steps of each mode "
-                f"(steps of {', '.join(f'{name} {format_seconds(took)}' for name, took in steps_s.items())}, real) "
+                f"(steps of {', '.join(f'{name} {format_seconds(took)}' for name, took in steps_s.items())}, {label})"
             )
 
     def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> Course:
         """How many pairs there will be: see `course_of`. Says so."""
         pair_s = sum(self._pair_s.values())
         course = course_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
-        cases = [c for check in self.timeable for c in check.cases() if METRICS[c.metric].layer == "wall"]
+        cases = wall_clock([case for check in self.timeable for case in check.cases()])
         for sentence in told(course, len(cases)):
             self._say(sentence)
         if course.too_few:

@@ -5,14 +5,16 @@ Both are kept under results/baselines/<machine>/ beside the suite: see `baseline
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 from xbench import environment
-from xbench.errors import SpecError, XbenchError
-from xbench.records import Baseline, Noise, Side
+from xbench.errors import RecordError, SpecError, XbenchError
+from xbench.records import Baseline, Noise, Side, load
 from xbench.regress import floors_of
+from xbench.regress.metrics import wall_clock
 from xbench.runtime.assemble import now
 from xbench.runtime.progress import stamp
 from xbench.runtime.regress import baselines
@@ -41,7 +43,8 @@ def record(request: RegressRequest, console: Console) -> Kept:
     What was cut short goes to the runs, and takes no baseline's place.
     """
     check_place(baselines.folder_of(request.folder))
-    measuring = measuring_of(request, speaker(console))
+    say = speaker(console)
+    measuring = measuring_of(request, say)
     head, _, revision = head_tree(request)
     warnings = environment.noise_warnings() if "wall" in request.layers else []
     folder = baselines.folder_of(request.folder)
@@ -86,6 +89,7 @@ def record(request: RegressRequest, console: Console) -> Kept:
         raise nothing_measured(measuring, error)
     baseline = made(error, complete=error is None)
     path = folder / baseline.machine / baselines.BASELINE if error is None else _unfinished(request, began)
+    _say_what_goes(path, baseline, say)
     return Kept(baseline, keep(baseline, path), error)
 
 
@@ -95,7 +99,7 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
     The floors that are stored are of checks with as many pairs as a check of this suite would have; a check of another
     number draws its own from the pairs. What was cut short goes to the runs.
     """
-    if not baselines.wall_cases(request.suite):
+    if not wall_clock(request.suite.cases()):
         raise SpecError("the suite has no wall-clock metric, so there is no noise to learn", hint="step_time is one")
     check_place(baselines.folder_of(request.folder))
     say = speaker(console)
@@ -145,7 +149,21 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
         raise nothing_measured(measuring, error)
     noise = made(error, complete=error is None)
     stored = baselines.folder_of(request.folder) / noise.machine / baselines.NOISE
-    return Kept(noise, keep(noise, stored if error is None else _unfinished(request, began)), error)
+    path = stored if error is None else _unfinished(request, began)
+    _say_what_goes(path, noise, say)
+    return Kept(noise, keep(noise, path), error)
+
+
+def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], None]) -> None:
+    """Which checks the file had, and has no longer once this record replaces it: `--check NAME` measures some alone."""
+    try:
+        before = load(path) if path.exists() else None
+    except RecordError:
+        return
+    if isinstance(before, (Baseline, Noise)):
+        lost = [check.name for check in before.suite.checks if check.name not in {c.name for c in record.suite.checks}]
+        if lost:
+            say(f"{path} no longer has {', '.join(lost)}: it holds the checks of this command alone")
 
 
 def _unfinished(request: RegressRequest, began: str) -> Path:
