@@ -86,7 +86,7 @@ def beside(results: Sequence[Path], extension: str) -> Path:
 def _extension(name: str) -> str:
     from xbench.report import FORMATS
 
-    return str(FORMATS.entry(name).facts.get("extension", name)) if name in FORMATS else name
+    return str(FORMATS.entry(name).facts["extension"])
 
 
 def _is_result(path: Path) -> bool:

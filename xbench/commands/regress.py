@@ -109,7 +109,8 @@ def check_command(
     Exit code 3 says that something regressed. A wall-clock regression needs an exact test over pairs of fresh launches,
     an interval beyond the threshold, and fresh launches that agree; a count needs only to differ.
     """
-    check_json(json_to)
+    for option, target in (("--json", json_to), ("--markdown", markdown_to), ("--junit", junit_to)):
+        check_json(target, option)
     resolve({"json": json_to if json_to == STDOUT else None, "markdown": markdown_to, "junit": junit_to}, [])
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
@@ -278,12 +279,12 @@ def _tell_github(regression: Regression) -> None:
 
 def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
     """The files that were asked for; '-' is stdout."""
-    from xbench.report.regression_junit import regression_junit
+    from xbench.report import cases
     from xbench.report.regression_markdown import regression_markdown
 
     texts: list[tuple[str | None, Callable[[], str]]] = [
         (markdown_to, lambda: regression_markdown(regression)),
-        (junit_to, lambda: regression_junit(regression, strict)),
+        (junit_to, lambda: cases.render(regression, strict)),
     ]
     for target, text in texts:
         if target == "-":

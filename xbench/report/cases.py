@@ -25,6 +25,7 @@ from xbench.records import (
 from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.cells import ratio_cell, signed_percent, verdict
+from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
 from xbench.report.regression_junit import regression_cases, stored_cases
 from xbench.report.regression_lines import sides
@@ -35,8 +36,8 @@ from xbench.units import format_percent, format_seconds
 THE_RUN = "the whole run"
 
 
-def render(record: AnyRecord) -> str:
-    """JUnit XML of any kind of record."""
+def render(record: AnyRecord, strict: bool = False) -> str:
+    """JUnit XML of any kind of record. `strict`: what a check could not judge is a failure."""
     properties = {"command": record.command, "created": record.created, "kind": record.kind}
     if isinstance(record, Regression):
         properties |= dict(sides(record))
@@ -44,11 +45,11 @@ def render(record: AnyRecord) -> str:
         properties["machine"] = lines.environment_line(record.side.environment)
     elif not isinstance(record, (Scaling, Tuned)):
         properties["machine"] = lines.environment_line(record.environment)
-    return junit_xml(cases(record), suite=f"xbench {record.kind}", properties=properties)
+    return junit_xml(cases(record, strict), suite=f"xbench {record.kind}", properties=properties)
 
 
-def cases(record: AnyRecord) -> list[Case]:
-    """The cases of any kind of record, modes in their order."""
+def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
+    """The cases of any kind of record, modes in their order; `strict` as in `render`."""
     if isinstance(record, Comparison):
         found = list(_comparison(record))
     elif isinstance(record, Profile):
@@ -60,7 +61,7 @@ def cases(record: AnyRecord) -> list[Case]:
     elif isinstance(record, Convergence):
         found = list(_convergence(record))
     elif isinstance(record, Regression):
-        found = regression_cases(record)
+        found = regression_cases(record, strict)
     elif isinstance(record, (Baseline, Noise)):
         found = stored_cases(record)
     else:
@@ -157,7 +158,7 @@ def _convergence(record: Convergence) -> Iterator[Case]:
     group = f"{record.workload.title} on {record.fabric.spec} ({record.label})"
     for mode in record.modes.values():
         if mode.status == "failed" or mode.accuracy is None:
-            yield Case(group, mode.mode, None, "error", f"{mode.mode} FAILED: {mode.error or 'no reason was recorded'}")
+            yield Case(group, mode.mode, None, "error", failed(mode))
             continue
         told = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {mode.verdict or 'not judged'}"
         yield Case(group, mode.mode, mode.step_s, message=told)

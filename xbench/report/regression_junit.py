@@ -1,4 +1,4 @@
-"""A check's verdicts as JUnit XML: a suite for each check of xbench.toml, a case for each mode and metric.
+"""A check's verdicts as JUnit cases (`cases` makes XML of them): a group for each check of xbench.toml.
 
 A regression is a failure. What was not judged is skipped, with the reason, or an error where head failed; under
 `strict` everything that is not judged is a failure, as the exit code is then.
@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from xbench.records import Baseline, Judged, Noise, Regression
 from xbench.report import regression_lines as told
-from xbench.report.junit import Case, Status, junit_xml
-
-
-def regression_junit(record: Regression, strict: bool = False) -> str:
-    """The document. Raises nothing: a check without cases is an empty one."""
-    properties = {"command": record.command, "xbench": record.xbench, **dict(told.sides(record))}
-    return junit_xml(regression_cases(record, strict), suite="xbench regress", properties=properties)
+from xbench.report.junit import Case, Status
 
 
 def regression_cases(record: Regression, strict: bool = False) -> list[Case]:
@@ -33,14 +27,24 @@ def regression_cases(record: Regression, strict: bool = False) -> list[Case]:
 
 
 def stored_cases(record: Baseline | Noise) -> list[Case]:
-    """One case for each that was measured, all passed: nothing was judged."""
+    """One case for each that was measured, all passed, for nothing was judged; and each launch that failed."""
     if isinstance(record, Baseline):
         told_of = [
             (row.name, f"{told.value(row.median, row.unit)} ({row.label})") for row in told.baseline_rows(record)
         ]
     else:
         told_of = [(name, f"noise floor {floor}") for name, floor, _ in told.noise_rows(record)]
-    return [Case(group=f"{record.kind} of {record.machine}", name=name, message=text) for name, text in told_of]
+    group = f"{record.kind} of {record.machine}"
+    failed = [
+        Case(
+            group=group,
+            name=f"{failure.check}/{failure.mode or 'all modes'}",
+            status="error",
+            message=told.failure_line(failure, sides=False),
+        )
+        for failure in record.failures
+    ]
+    return [*(Case(group=group, name=name, message=text) for name, text in told_of), *failed]
 
 
 def _status(case: Judged, record: Regression, strict: bool) -> Status:

@@ -66,11 +66,19 @@ def noise_markdown(record: Noise) -> str:
 
 
 def _stored(record: Baseline | Noise, title: str, listed: str) -> str:
-    early = None if record.complete else f"> **INCOMPLETE: {plain(record.error or 'it ended early')}**"
+    early = told.incomplete(record)
+    failed = "\n".join(f"- **{plain(told.failure_line(failure, sides=False))}**" for failure in record.failures)
     workloads = [("workload", f"{name}: {lines.workload_line(w)}") for name, w in record.side.workloads.items()]
     made = [*workloads, ("measured", told.side_line(record.side)), ("command", record.command)]
     warnings = "\n".join(f"- warning: {plain(warning)}" for warning in record.warnings)
-    parts = [title, early, listed, warnings, details("How it was measured", facts(made))]
+    parts = [
+        title,
+        f"> **{plain(early)}**" if early else None,
+        failed,
+        listed,
+        warnings,
+        details("How it was measured", facts(made)),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

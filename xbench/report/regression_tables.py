@@ -11,7 +11,13 @@ Row = dict[str, Any]
 
 
 def regression_tables(record: Regression | Baseline | Noise) -> dict[str, list[Row]]:
-    """The tables by name, the main one first."""
+    """The tables by name, the main one first, and what failed last."""
+    of = {"created": record.created, "complete": record.complete}
+    failures = [{**of, "label": None, **failure.model_dump()} for failure in record.failures]
+    return {**_measured(record), "failures": failures}
+
+
+def _measured(record: Regression | Baseline | Noise) -> dict[str, list[Row]]:
     of = {"created": record.created, "complete": record.complete}
     if isinstance(record, Regression):
         launches = [*_launches(record.pairs, of, "first"), *_launches(record.confirmation, of, "confirmation")]

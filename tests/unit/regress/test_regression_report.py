@@ -29,7 +29,7 @@ from xbench.records import (
 from xbench.report import FORMATS
 from xbench.report import regression_lines as told
 from xbench.report.annotations import command, workflow_commands
-from xbench.report.regression_junit import regression_junit
+from xbench.report.cases import render as junit
 from xbench.report.regression_markdown import regression_markdown
 from xbench.report.tables import tables
 from xbench.report.terminal import render
@@ -66,7 +66,7 @@ def test_golden_markdown() -> None:
 
 
 def test_golden_junit() -> None:
-    golden("regression-junit.xml", regression_junit(made.slower()))
+    golden("regression-junit.xml", junit(made.slower()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,6 +87,19 @@ def test_tidy_tables_hold_every_verdict_and_every_launch() -> None:
     measured = sum(len(pair.base) + len(pair.head) for pair in (*record.pairs, *record.confirmation))
     assert len(found["launches"]) == measured
     assert {row["label"] for rows in found.values() for row in rows} == {"real", "simulated", None}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_launch_that_failed_is_in_every_format(kind: str) -> None:
+    failure = Failure(check="small", mode="wfbp", side="head", pair=3, reason="rank 1 was killed")
+    record = KINDS[kind]().model_copy(update={"failures": [failure], "complete": False, "error": "Ctrl-C"})
+    for name in ("terminal", "html", "json", "markdown"):
+        text = FORMATS.load(name)(record)
+        assert "rank 1 was killed" in text, name
+        assert "Ctrl-C" in text, name
+    assert tables(record)["failures"][0]["reason"] == "rank 1 was killed"
+    assert "INCOMPLETE: Ctrl-C" in junit(record)
+    assert kind == "regression" or "rank 1 was killed" in junit(record)  # there it is the reason of a missing case
 
 
 def test_a_baseline_and_a_noise_floor_as_markdown() -> None:
@@ -259,5 +272,5 @@ def test_github_shows_ten_annotations_so_the_tenth_sums_up() -> None:
 def test_junit_fails_where_the_exit_code_does(
     record: Regression, strict: bool, counts: tuple[int, int, int, int]
 ) -> None:
-    root = ET.fromstring(regression_junit(record, strict))
+    root = ET.fromstring(junit(record, strict))
     assert tuple(int(root.get(name, "")) for name in ("tests", "failures", "errors", "skipped")) == counts
