@@ -25,10 +25,15 @@ def verdicts(record: Convergence) -> list[str]:
         said.append(f"{record.reference}, the reference, ends with an accuracy of {_percent(base.accuracy)}{interval}.")
     for mode in record.modes.values():
         if mode.status == "failed":
-            said.append(f"{mode.mode} FAILED: {mode.error}.")
+            said.append(f"{failed(mode)}.")
         elif mode.mode != record.reference and mode.accuracy is not None:
             said.append(f"{mode.mode} ends with {_percent(mode.accuracy)}: {_where(mode, record.reference)}.")
     return said
+
+
+def failed(mode: Converged) -> str:
+    """'optimal FAILED: why', of a mode that has no accuracy."""
+    return f"{mode.mode} FAILED: {mode.error or 'no reason was recorded'}"
 
 
 def _where(mode: Converged, reference: str) -> str:

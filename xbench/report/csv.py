@@ -15,7 +15,7 @@ from xbench.report.tables import tables as tidy
 
 def render(record: AnyRecord) -> str:
     """The main table: of a comparison its samples, of a profile its layers."""
-    return next(iter(tables(record).values()))
+    return _text(next(iter(tidy(record).values())))
 
 
 def tables(record: AnyRecord) -> dict[str, str]:

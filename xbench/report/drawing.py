@@ -16,7 +16,6 @@ from rich.text import Text
 NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
 
-WIDE_COLUMNS = 100
 _ANY_WIDTH = 10_000
 _RULED = Box(str(SIMPLE_HEAD), ascii=True)
 """Called ASCII so that rich draws no other, wider box on such terminals: `xbench.characters` stands in for the line."""

@@ -26,9 +26,9 @@ def bottom(record: Profile | Comparison, console: Console, effort: str | None = 
         fact(console, "emulated", lines.emulated_line(record.emulated))
     if record.cost_model is not None:
         fact(console, "cost model", lines.cost_line(record.cost_model))
-        contention = _contention(record)
-        if contention is not None and all(point.alone_s > 0 for point in contention.points) and contention.points:
-            fact(console, "contention", lines.contention_line(contention))
+        contention = lines.contention_line(_contention(record))
+        if contention is not None:
+            fact(console, "contention", contention)
     if effort:
         fact(console, "effort", effort)
     fact(console, "machine", lines.environment_line(record.environment))

@@ -115,11 +115,13 @@ def waits_line(model: CostModel) -> str:
     return text + "."
 
 
-def contention_line(measured: Contention, *, simulated: bool = False) -> str:
-    """What all-reduces and computation cost each other, over the sizes that were measured (at least one).
+def contention_line(measured: Contention | None, *, simulated: bool = False) -> str | None:
+    """What all-reduces and computation cost each other, over the sizes that were measured; None without any.
 
     `simulated` where a what-if changed it.
     """
+    if measured is None or not measured.points or any(point.alone_s <= 0 for point in measured.points):
+        return None
     sizes = [point.nbytes for point in measured.points]
     slower = [max(1.0, point.loaded_s / point.alone_s) for point in measured.points]
     slowed = [max(1.0, point.compute_slowdown) for point in measured.points]

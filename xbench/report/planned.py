@@ -92,11 +92,12 @@ def basis(planned: Planned) -> list[tuple[str, str]]:
 
 def contention_line(scenario: Scenario) -> str:
     """What collectives and computation cost each other here, over the sizes that were measured; or that none were."""
-    both, record = scenario.contention, scenario.contention_record
-    if both is None or record is None:
+    known = scenario.contention_record if scenario.contention is not None else None
+    line = lines.contention_line(known, simulated=scenario.fabric.label == "simulated")
+    if line is None:
         but = ", but for ready times, which were measured under traffic" if scenario.step.loaded else ""
         return f"not measured: communication is taken as free for compute{but}"
-    return lines.contention_line(record, simulated=scenario.fabric.label == "simulated")
+    return line
 
 
 def next_forward_line(planned: Planned) -> str:

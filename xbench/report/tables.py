@@ -1,7 +1,8 @@
 """A record as tidy tables: one row an observation, one column a variable, base units in the columns' names.
 
-Every row carries its label (real, emulated, simulated) and what it is of (workload, fabric, ranks), so tables of
-several records can be laid on top of each other. What a kind of record has, its main table first:
+Every row carries its label (real, emulated, simulated) and, of what was measured on one fabric, what it is of
+(workload, fabric, ranks), so tables of several records can be laid on top of each other. What a kind of record has, its
+main table first:
 
 | kind | tables |
 | --- | --- |

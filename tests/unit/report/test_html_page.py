@@ -16,7 +16,7 @@ from test_convergence_report import convergence
 from test_tuned_report import tuned
 
 from xbench.errors import UsageError
-from xbench.records import AnyRecord, Job, load
+from xbench.records import AnyRecord, Contention, ContentionPoint, Job, load
 from xbench.report import FORMATS
 from xbench.report.html import contents, page, render
 from xbench.report.html.parts import figures
@@ -258,3 +258,11 @@ def test_several_records_need_to_compare() -> None:
         page([made.comparison(), made.paired()])
     with pytest.raises(UsageError, match="no result"):
         page([])
+
+
+def test_contention_that_says_nothing_is_left_out_of_a_profile() -> None:
+    point = ContentionPoint(nbytes=4, in_flight=1, alone_s=0.0, loaded_s=1.0, compute_slowdown=1.0)
+    record = made.profile()
+    for points, shown in (([point], False), ([point.model_copy(update={"alone_s": 0.5})], True)):
+        changed = record.model_copy(update={"contention": Contention(launch_s=0.0, points=points)})
+        assert ("takes 2 times as long while the device computes" in page([changed])) == shown

@@ -84,9 +84,9 @@ def _basis(record: Comparison) -> list[tuple[str, str]]:
     bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
     pairs += [("bounds", lines.bounds_line(bound)) for bound in bounds if bound is not None]
     pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated)
-    contention = record.jobs[0].contention if record.jobs else None
-    if contention is not None and contention.points and all(point.alone_s > 0 for point in contention.points):
-        pairs.append(("contention", lines.contention_line(contention)))
+    contention = lines.contention_line(record.jobs[0].contention if record.jobs else None)
+    if contention is not None:
+        pairs.append(("contention", contention))
     return [*pairs, ("effort", lines.effort_line(record))]
 
 

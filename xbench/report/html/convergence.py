@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from xbench.records import Converged, Convergence, ConvergenceCurve
-from xbench.report.convergence import by_formula, verdicts
+from xbench.report.convergence import by_formula, failed, verdicts
 from xbench.report.html.axes import BELOW, Mark, marks, named, plain, rounded
 from xbench.report.html.facts import (
     command_section,
@@ -54,7 +54,7 @@ def convergence_page(record: Convergence) -> Page:
         subtitle=f"{moment(record.created)} · {record.environment.hostname} · reference {record.reference}",
         labels=[record.label],
         answer=[line for line in said if " FAILED: " not in line] or ["No mode was trained to the end."],
-        failures=[f"{mode.mode} FAILED: {mode.error}" for mode in record.modes.values() if mode.status == "failed"],
+        failures=[failed(mode) for mode in record.modes.values() if mode.status == "failed"],
         incomplete=None if record.complete else f"INCOMPLETE: {why}. What was finished is below.",
         sections=[section for section in sections if section.blocks],
     )

@@ -95,8 +95,9 @@ def _sections(record: Profile) -> list[Section]:
     pairs = [workload_pair(record.workload)]
     pairs += [("bounds", lines.bounds_line(record.bounds))] if record.bounds is not None else []
     pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated)
-    if record.contention is not None and record.contention.points:
-        pairs.append(("contention", lines.contention_line(record.contention)))
+    contention = lines.contention_line(record.contention)
+    if contention is not None:
+        pairs.append(("contention", contention))
     gpus: list[Block] = [*gpu_table([("profile", record.gpu)], record.fabric.label)]
     if record.gpu_missing is not None:
         gpus.append(Sentences([f"GPU counters: not available: {record.gpu_missing}."], mark="warning"))
