@@ -80,14 +80,8 @@ def recorded(noise: Path | None) -> dict[str, list[float]]:
         aa_pairs = load(noise)
         assert isinstance(aa_pairs, Noise)
         for case in {one.case for pair in aa_pairs.pairs for one in pair.base}:
-            sides = [
-                [one.value for one in measured if one.case == case]
-                for measured in (
-                    [one for pair in aa_pairs.pairs for one in pair.base],
-                    [one for pair in aa_pairs.pairs for one in pair.head],
-                )
-            ]
-            found[f"{noise}: {case.check}/{case.mode} {case.metric}"] = log_ratios(*sides)
+            ratios = [ratio for pair in aa_pairs.pairs if (ratio := pair.ratio(case)) is not None]
+            found[f"{noise}: {case.check}/{case.mode} {case.metric}"] = log_ratios(ratios)
     return dict(found)
 
 

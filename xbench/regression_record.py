@@ -8,6 +8,8 @@ samples of every launch beside the verdicts, so that `xbench.regress.judge` can 
 
 from __future__ import annotations
 
+import math
+import statistics
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -71,6 +73,11 @@ class Suite(Part):
         default=0.01, strict=True, gt=0, le=0.2, description="of one check of the whole suite, by Holm"
     )
     confirm: bool = Field(default=True, strict=True, description="whether a suspicion needs fresh launches that agree")
+    in_turns: bool = Field(
+        default=True,
+        strict=True,
+        description="whether both launches of a pair are alive at once and take turns, which takes the memory of both",
+    )
     thresholds: dict[MetricName, float] = Field(
         default={}, description="shares that were asked for, 0.05 from '5 %', 0 from 'exact'; others by default"
     )
@@ -91,11 +98,19 @@ class Measurement(Part):
     unit: MetricUnit
     label: Label
     samples: list[float] = Field(default=[], description="raw, by step or block, in the order of time")
+    turn_steps: int | None = Field(default=None, ge=1, description="samples of one turn; None: there were no turns")
 
     @property
     def case(self) -> Case:
         """What was measured."""
         return Case(self.check, self.mode, self.metric)
+
+    def by_turn(self) -> list[float]:
+        """The median of each turn's samples; nothing where there were no turns."""
+        size = self.turn_steps
+        if size is None:
+            return []
+        return [statistics.median(self.samples[at : at + size]) for at in range(0, len(self.samples), size)]
 
 
 class Failure(Part):
@@ -109,14 +124,30 @@ class Failure(Part):
 
 
 class LaunchPair(Part):
-    """Base and head, each launched once, one after the other."""
+    """Base and head, each launched once: both at once and in turns, or one after the other."""
 
     number: int = Field(ge=0, description="in the order of time")
-    first: SideName = Field(description="by turns: base first in even pairs, so that four launches are A-B-B-A")
+    first: SideName = Field(description="alternating: base first in even pairs, so that four launches are A-B-B-A")
+    in_turns: tuple[str, ...] = Field(default=(), description="checks whose launches were alive at once and took turns")
     base: list[Measurement]
     head: list[Measurement]
     started_s: float = Field(default=0.0, description="since the check began")
     took_s: float = Field(default=0.0, description="both launches with everything around them")
+
+    def ratio(self, case: Case) -> float | None:
+        """Head over base; None where a side did not measure it, or base measured nothing above zero.
+
+        Where they took turns it is the median of the ratios of every two turns that followed each other, so that what
+        the machine did to both is in neither; else that of the two values. The median is taken of logarithms, so that
+        the two sides are alike.
+        """
+        base, head = (next((one for one in side if one.case == case), None) for side in (self.base, self.head))
+        if base is None or head is None:
+            return None
+        turns = list(zip(base.by_turn(), head.by_turn(), strict=False))  # a side that was cut short has fewer
+        if turns and all(one > 0 and other > 0 for one, other in turns):
+            return math.exp(statistics.median(math.log(other) - math.log(one) for one, other in turns))
+        return head.value / base.value if base.value > 0 else None
 
 
 class NoiseFloor(Part):

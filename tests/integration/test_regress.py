@@ -29,7 +29,7 @@ plan_from = "measured.json"
 [[regress.check]]
 name = "timed"
 workload = "transformer-tiny:batch-size=1,seq-len=16"
-modes = ["ddp"]
+modes = ["ddp", "spb"]
 metrics = ["step_time"]
 """
 OTHER_PLAN = """
@@ -106,19 +106,21 @@ def test_a_changed_number_of_buckets_is_found_and_said_to_ci(repository: Path, m
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
-def test_an_unchanged_tree_is_launched_by_turns_and_passes(repository: Path) -> None:
+def test_an_unchanged_tree_takes_turns_with_itself_and_passes(repository: Path) -> None:
     done = ran(command("regress", "check", "--base", "HEAD", "--check", "timed", "--pairs", "1"), cwd=repository)
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_regression(repository)
     assert record.complete
     assert record.failures == []
     (pair,) = record.pairs
-    assert pair.first == "base"
-    for (one,) in (pair.base, pair.head):
-        assert (one.metric, one.label, one.unit) == ("step_time", "real", "s")
-        assert len(one.samples) >= 6
-        assert min(one.samples) > 0
-    assert [case.verdict for case in record.cases] == ["inconclusive"]  # one pair can show nothing
+    assert (pair.first, pair.in_turns) == ("base", ("timed",))
+    for side in (pair.base, pair.head):
+        assert [one.mode for one in side] == ["ddp", "spb"]
+        for one in side:
+            assert (one.metric, one.label, one.unit) == ("step_time", "real", "s")
+            assert len(one.samples) >= 8
+            assert min(one.samples) > 0
+    assert [case.verdict for case in record.cases] == ["inconclusive"] * 2  # one pair can show nothing
     assert bases() == []
 
 

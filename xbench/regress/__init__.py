@@ -19,8 +19,18 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from xbench.regress.judge import exit_code, floors_of, judge, suspected
+from xbench.regress.judge import exit_code, floors_of, judge, launch_floors, suspected
 from xbench.regress.metrics import METRICS, MetricFacts, pairs_for
 from xbench.regress.suite import load_suite
 
-__all__ = ["METRICS", "MetricFacts", "exit_code", "floors_of", "judge", "load_suite", "pairs_for", "suspected"]
+__all__ = [
+    "METRICS",
+    "MetricFacts",
+    "exit_code",
+    "floors_of",
+    "judge",
+    "launch_floors",
+    "load_suite",
+    "pairs_for",
+    "suspected",
+]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import exp
 from typing import NamedTuple
 
@@ -40,6 +41,8 @@ class CasePairs(NamedTuple):
 
     base: list[float]
     head: list[float]
+    ratios: list[float]
+    """Head over base, of each; zero where base measured nothing above zero."""
     label: Label | None
 
 
@@ -74,7 +77,7 @@ def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> 
     for case in wall_clock(suite.cases()):
         values = _pairs_of(case, pairs)
         try:
-            floor = noise_floor(log_ratios(values.base, values.head), checked_pairs)
+            floor = noise_floor(log_ratios(values.ratios), checked_pairs)
         except ValueError:
             continue
         if floor is not None:
@@ -82,6 +85,15 @@ def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> 
                 NoiseFloor(**case._asdict(), floor=floor, measured_pairs=len(values.base), checked_pairs=checked_pairs)
             )
     return floors
+
+
+def launch_floors(suite: Suite, launches: Sequence[list[Measurement]], checked_pairs: int) -> list[NoiseFloor]:
+    """The same of launches that were made one after the other, as a baseline's are: each and the next are a pair."""
+    pairs = [
+        LaunchPair(number=number, first="base", base=one, head=following)
+        for number, (one, following) in enumerate(pairwise(launches))
+    ]
+    return floors_of(suite, pairs, checked_pairs)
 
 
 def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Threshold:
@@ -192,7 +204,7 @@ def _family(
             without[case] = _judged(case, regression, "missing", _why_missing(case, regression))
             continue
         try:
-            differences[case] = log_ratios(values.base, values.head)
+            differences[case] = log_ratios(values.ratios)
         except ValueError:
             reason = "a launch measured none of it above zero, so there is no ratio"
             without[case] = _judged(case, regression, "inconclusive", reason, label=values.label)
@@ -204,14 +216,15 @@ def _family(
 
 
 def _pairs_of(case: Case, pairs: Sequence[LaunchPair]) -> CasePairs:
-    base, head, label = [], [], None
+    base, head, ratios, label = [], [], [], None
     for pair in pairs:
         one, other = _of(case, pair.base), _of(case, pair.head)
         if one is not None and other is not None:
             base.append(one.value)
             head.append(other.value)
+            ratios.append(pair.ratio(case) or 0.0)
             label = other.label
-    return CasePairs(base, head, label)
+    return CasePairs(base, head, ratios, label)
 
 
 def _of(case: Case, measurements: Iterable[Measurement]) -> Measurement | None:

@@ -44,7 +44,7 @@ from xbench.workloads import parse_workload
 
 __all__ = ["load_suite", "parse_threshold"]
 
-SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "thresholds", "check")
+SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "in_turns", "thresholds", "check")
 CHECK_KEYS = tuple(Check.model_fields)
 PLANNED: tuple[MetricName, ...] = ("buckets", "planned_step", "simulated_step")
 """What is computed from a record, whatever the mode."""

@@ -230,15 +230,8 @@ def confirmation(case: Judged) -> str | None:
 
 def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
     """The raw ratio of every pair in the order of time: '1.09 1.11 1.10'."""
-    ratios = (pair_ratio(case.case, pair) for pair in pairs)
+    ratios = (pair.ratio(case.case) for pair in pairs)
     return " ".join(f"{one:.3f}" for one in ratios if one is not None)
-
-
-def pair_ratio(case: Case, pair: LaunchPair) -> float | None:
-    """Head over base in one pair; None where a side did not measure it, or measured nothing."""
-    base = next((m.value for m in pair.base if m.case == case), None)
-    head = next((m.value for m in pair.head if m.case == case), None)
-    return head / base if base is not None and head is not None and base > 0 else None
 
 
 def baseline_answer(record: Baseline) -> str:

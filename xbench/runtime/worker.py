@@ -36,6 +36,7 @@ from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.runtime import parity
+from xbench.runtime.blocks import tell_block
 from xbench.runtime.board import Board, FolderBoard, StoreBoard
 from xbench.runtime.carried import Carried
 from xbench.runtime.gpu_watch import GpuWatch
@@ -409,7 +410,7 @@ class Rank:
         pattern = None
         cut = cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER)
         with cut, self.ranges.range(what), self.attach(mode) as handle:
-            origin_s, origin = self._origin()
+            origin = self.origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
             if mode.name == "crossover":
@@ -424,20 +425,8 @@ class Rank:
                     steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
                 self.train(handle, warmup + steps, what, mark)
             self.device_idle()
-            self.clock.flush()
         self.workload.optimizer.zero_grad(set_to_none=True)
-        stamps_s = [round(origin_s + self.clock.elapsed_s(origin, stamp), 7) for stamp in stamps]
-        self.journal.write(
-            "block",
-            mode=mode.text,
-            round=phase.round,
-            position=phase.position,
-            warmup=warmup,
-            stamps=stamps_s,
-            pattern=pattern,
-        )
-        self.clock.reset()
-        self.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=phase.round)
+        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps, pattern)
 
     def timeline(self, phase: Phase, number: int) -> None:
         """Record a few steps of a mode of one job, of the first job; of crossover some turns of all jobs."""
@@ -451,7 +440,7 @@ class Rank:
             elif self.job == 0:
                 record_timeline(self, mode)
 
-    def _origin(self) -> tuple[float, Any]:
+    def origin(self) -> tuple[float, Any]:
         """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
         self.device_idle()
         return time.monotonic(), self.clock.mark()

@@ -1,9 +1,10 @@
 """Did it get slower? Launch pairs to an exact p, an estimate and an exact interval; Holm over many; a noise floor.
 
-The unit is the launch pair: base and head, launched one after the other; its figure d is log(head / base). Launches
-are what repeats independently (steps inside a launch share its memory layout, its ports and its luck), and the two of a
-pair share whatever the machine did in that minute. Pairs alternate which side goes first (A-B-B-A), so that a linear
-drift cancels. If nothing changed, each d is as likely to be +x as −x: that is all that is assumed.
+The unit is the launch pair: base and head, each launched once; its figure d is log(head / base). Launches are what
+repeats independently (steps inside a launch share its memory layout, its ports and its luck), and the two of a pair
+share whatever the machine did meanwhile: best where both are alive at once and take turns of a fraction of a second,
+less where one follows the other. The order alternates (A-B-B-A), from turn to turn and from pair to pair, so that a
+linear drift cancels. If nothing changed, each d is as likely to be +x as −x: that is all that is assumed.
 
 **Test**: Wilcoxon's signed-rank test, exact, by the distribution of the rank sum over all 2ⁿ signs (midranks for ties).
 The sign-flip test of the mean is exact as well, but its statistic lets one disturbed launch outweigh all others; a
@@ -186,12 +187,12 @@ def _walsh_averages(rows: Vector) -> Vector:
     return averages
 
 
-def log_ratios(base: Sequence[float], head: Sequence[float]) -> list[float]:
-    """log(head / base) of each pair. Raises ValueError for a value that is not positive and finite, unequal lengths."""
-    for value in (*base, *head):
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{value} has no ratio to anything")
-    return [math.log(new) - math.log(old) for old, new in zip(base, head, strict=True)]
+def log_ratios(ratios: Sequence[float]) -> list[float]:
+    """log(head / base) of each pair. Raises ValueError for a ratio that is not positive and finite."""
+    for ratio in ratios:
+        if not (math.isfinite(ratio) and ratio > 0):
+            raise ValueError(f"{ratio} is no ratio of two times")
+    return [math.log(ratio) for ratio in ratios]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

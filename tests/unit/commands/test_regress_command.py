@@ -43,7 +43,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def never(*_: object) -> None:
         raise AssertionError("something was launched")
 
-    monkeypatch.setattr(sides, "run", never)
+    monkeypatch.setattr(sides, "Running", never)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "xbench.toml").write_text(SUITE)
     return tmp_path

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+
 import pytest
 import sample_regressions as made
 from sample_regressions import DDP, OPTIMAL, TIMED, WFBP
 from test_suite_file import suite_of
 
-from xbench.records import Case, Failure, Judged, NoiseFloor, Regression
+from xbench.records import Case, Failure, Judged, LaunchPair, Measurement, NoiseFloor, Regression
 from xbench.regress import exit_code, floors_of, judge, pairs_for, suspected
 from xbench.regress.judge import threshold_of
 
@@ -198,6 +201,51 @@ def test_a_pair_that_lost_a_side_does_not_count() -> None:
     found = of(made.regression(pairs=pairs), OPTIMAL).found
     assert found is not None
     assert found.pairs == 9
+
+
+def turns_of(values: Sequence[float], turn_steps: int | None) -> Measurement:
+    value = statistics.median(values)
+    return made.measured(DDP, value).model_copy(update={"samples": list(values), "turn_steps": turn_steps})
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "turn_steps", "ratio"),
+    [
+        # The machine was half as fast in the second turn of both: turn by turn that is in neither.
+        ([1.0, 1.0, 2.0, 2.0, 1.0, 1.0], [1.1, 1.1, 2.2, 2.2, 1.1, 1.1], 2, 1.1),
+        # Its last turn alone disturbed head, and the median of the turns' ratios passes that over.
+        ([1.0, 1.0, 1.0], [1.1, 1.1, 9.0], 1, 1.1),
+        # Ratios 2 and 1/2: alike on both sides, so that they cancel.
+        ([1.0, 1.0], [2.0, 0.5], 1, 1.0),
+        # Head was cut short after two turns.
+        ([1.0, 2.0, 9.0], [1.2, 2.4], 1, 1.2),
+        # No turns: value over value.
+        ([1.0, 1.0, 2.0, 2.0, 2.0], [1.0, 1.0, 1.0, 3.0, 3.0], None, 0.5),
+        # A turn that measured nothing above zero has no ratio to offer: value over value.
+        ([1.0, 0.0, 2.0], [1.0, 1.0, 3.0], 1, 1.0),
+    ],
+)
+def test_a_pair_in_turns_is_compared_turn_by_turn(
+    base: list[float], head: list[float], turn_steps: int | None, ratio: float
+) -> None:
+    sides = [[turns_of(values, turn_steps)] for values in (base, head)]
+    pair = LaunchPair(number=0, first="base", base=sides[0], head=sides[1])
+    assert pair.ratio(DDP) == pytest.approx(ratio)
+    assert pair.ratio(OPTIMAL) is None
+
+
+def test_the_verdict_is_on_the_ratio_of_turns() -> None:
+    found = made.regression(count=9)
+    sped_up = [1.0, 1.0, 1.0, 4.0, 4.0]  # base's values say 1.0 and head's 4.0; turn by turn head is a tenth slower
+    slower = [1.1, 1.1, 4.4, 4.4, 4.4]
+    in_turns = [
+        pair.model_copy(update={"base": [turns_of(sped_up, 1)], "head": [turns_of(slower, 1)]}) for pair in found.pairs
+    ]
+    judged = judge(found.model_copy(update={"pairs": in_turns, "confirmation": in_turns}))
+    case = next(one for one in judged.cases if one.case == DDP)
+    assert case.verdict == "regressed"
+    assert case.found is not None
+    assert case.found.ratio == pytest.approx(1.1)
 
 
 def test_what_is_not_above_zero_has_no_ratio() -> None:

@@ -49,6 +49,7 @@ class FakeTree:
         step_s: Mapping[str, float] | None = None,
         buckets: int = 4,
         trouble: Mapping[int, str] | None = None,
+        takes_turns: bool = False,
     ) -> None:
         self.name: SideName = name
         self.title = f"the {name} tree"
@@ -56,7 +57,12 @@ class FakeTree:
         self._clock, self._log = clock, log
         self._step_s, self._buckets = step_s or {}, buckets
         self._trouble = trouble or {}
+        self._takes_turns = takes_turns
         self._timed = 0
+
+    def begin(self, order: Order) -> FakeBegun:
+        self._log.append(f"{self.name} begins")
+        return FakeBegun(self, order)
 
     def carry_out(self, order: Order, longest_s: float) -> Answer:
         self.orders.append(order)
@@ -68,6 +74,7 @@ class FakeTree:
                 environment=MACHINE,
                 workload=WORKLOAD,
                 resolved={"by": self.name},
+                takes_turns=self._takes_turns,
                 planned={
                     mode: PlannedFigures(buckets=self._buckets, planned_step_s=0.2, simulated_step_s=0.3)
                     for mode in order.modes
@@ -80,7 +87,25 @@ class FakeTree:
             return Answer(xbench="0.1.0", error=self._trouble[self._timed])
         blocks = [
             Block(mode=mode, round=turn, steps_s=[order.slow_step * self._step_s.get(mode, 0.1)] * order.steps)
-            for turn in range(order.rounds)
+            for turn in range(order.rounds * order.turns)
             for mode in order.modes
         ]
         return Answer(xbench="0.1.0", blocks=blocks, samples_per_step=4)
+
+
+class FakeBegun:
+    """An order that is carried out when its answer is asked for."""
+
+    alive = False
+
+    def __init__(self, tree: FakeTree, order: Order) -> None:
+        self._tree, self._order = tree, order
+
+    def answer(self, longest_s: float) -> Answer:
+        return self._tree.carry_out(self._order, longest_s)
+
+    def __enter__(self) -> FakeBegun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tree._log.append(f"{self._tree.name} is over")

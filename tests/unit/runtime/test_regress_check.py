@@ -6,9 +6,11 @@ Processes, git, records and verdicts are real, and only what a launch does is no
 from __future__ import annotations
 
 import io
+import math
 import shutil
 import signal
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from regress_fakes import MACHINE, WORKLOAD
 from rich.console import Console
 
 from xbench.errors import Interrupted, RunError
-from xbench.records import Baseline, Noise, Regression, load
+from xbench.records import Baseline, Noise, Regression, load, save
 from xbench.regress import exit_code, load_suite
 from xbench.runtime.regress import baselines
 from xbench.runtime.regress import record as recording
@@ -24,6 +26,7 @@ from xbench.runtime.regress.asked import Layer, RegressRequest
 from xbench.runtime.regress.check import check
 from xbench.runtime.regress.record import calibrate, record
 from xbench.runtime.regress.trees import PREFIX
+from xbench.stats.regression import noise_floor
 
 SUITE = """
 [regress]
@@ -257,6 +260,29 @@ def test_what_was_learned_of_the_noise_moves_the_threshold(root: Path) -> None:
     (used,) = record.floors
     assert used.floor == pytest.approx(floor.floor)
     assert "noise floor of this machine is not known" not in said
+
+
+def test_what_was_learned_of_launches_in_turns_says_nothing_of_others(root: Path) -> None:
+    path = calibrate(request(root, layers=("wall",), pairs=9), Console(file=io.StringIO())).path
+    noise = load(path)
+    assert isinstance(noise, Noise)
+    in_turns = [pair.model_copy(update={"in_turns": ("step",)}) for pair in noise.pairs]
+    save(noise.model_copy(update={"pairs": in_turns}), path)
+    record, _ = checked(root, base="HEAD")  # whose trees take no turns
+    assert record.pairs[0].in_turns == ()
+    assert record.floors == []
+
+
+def test_a_baseline_has_the_noise_floor_of_its_own_launches(root: Path) -> None:
+    baseline = load(stored(root, ("deterministic", "wall")))
+    assert isinstance(baseline, Baseline)
+    (floor,) = baseline.floors
+    assert (floor.measured_pairs, floor.checked_pairs) == (6, 7)  # 7 launches: each and the next
+    steps_s = [one.value for launch in baseline.launches for one in launch]
+    differences = [math.log(after / before) for before, after in pairwise(steps_s)]
+    assert floor.floor == pytest.approx(noise_floor(differences, 7))
+    record, _ = checked(root)
+    assert record.floors == [floor]
 
 
 def test_a_calibration_that_is_ended_takes_no_floor_s_place(root: Path) -> None:

@@ -9,6 +9,7 @@ from regress_fakes import check, suite
 
 from xbench.regress import pairs_for
 from xbench.runtime.regress.course import (
+    FEWEST_IN_TURN,
     FEWEST_STEPS,
     MOST_STEPS,
     SPARE_PAIRS,
@@ -27,9 +28,18 @@ def test_a_launch_times_about_a_second_of_the_slowest_mode(step_s: float, steps:
 
 @given(st.floats(1e-4, 30), st.integers(1, 9))
 def test_a_block_is_made_of_whole_cycles(step_s: float, cycle: int) -> None:
-    shape = shape_of({"spb": step_s}, cycle)
-    assert shape.steps % cycle == 0
-    assert shape.steps >= FEWEST_STEPS
+    for shape, fewest in ((shape_of({"spb": step_s}, cycle), FEWEST_STEPS),
+                          (shape_of({"spb": step_s}, cycle, turns=True), FEWEST_IN_TURN)):  # fmt: skip
+        assert shape.steps % cycle == 0
+        assert shape.steps >= fewest
+
+
+@pytest.mark.parametrize(
+    ("step_s", "turns", "steps"), [(0.016, 21, 6), (0.1, 10, 2), (1.0, 2, 2), (0.001, 24, MOST_STEPS), (0.0, 24, 60)]
+)
+def test_a_turn_is_a_fraction_of_a_second_or_two_steps(step_s: float, turns: int, steps: int) -> None:
+    assert shape_of({"ddp": step_s}, turns=True) == Shape(2, steps, turns)
+    assert Shape(2, steps, turns).timed_steps == 2 * steps * turns
 
 
 def test_a_longer_launch_is_longer_by_its_steps() -> None:
@@ -70,7 +80,7 @@ def test_a_course_fits_its_budget_unless_one_pair_does_not(cases: int, pair_s: f
 
 @pytest.mark.parametrize(
     ("quiet_from", "left_s", "pairs"),
-    [(1, 600.0, 7), (8, 600.0, 12), (20, 600.0, 24), (99, 600.0, 40), (99, 150.0, 15)],
+    [(1, 600.0, 7), (8, 600.0, 8), (12, 600.0, 12), (13, 600.0, 16), (20, 600.0, 24), (99, 600.0, 40), (99, 150.0, 15)],
 )
 def test_where_the_noise_is_known_there_are_as_many_as_it_takes(quiet_from: int, left_s: float, pairs: int) -> None:
     course = course_of(suite(), 10.0, pairs=None, left_s=left_s, quiet_enough=lambda count: count >= quiet_from)

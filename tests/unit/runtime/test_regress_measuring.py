@@ -76,6 +76,57 @@ def test_a_metric_is_made_of_the_steps_as_its_name_says() -> None:
     assert {one.mode for one in bench.measuring.pairs[0].base} == {"ddp"}
 
 
+TURNS = {"base": {"takes_turns": True}, "head": {"takes_turns": True}}
+
+
+def test_where_both_sides_can_a_pair_is_alive_at_once_and_takes_turns() -> None:
+    bench = Bench(suite(), **TURNS)
+    bench.ready().run_pairs(bench.base, bench.head, 2, lambda: None)
+    over = ["head is over", "base is over"]
+    assert bench.log == ["base begins", "head begins", "base time", "head time", *over,
+                         "head begins", "base begins", "head time", "base time", *over[::-1]]  # fmt: skip
+    base, head = bench.base.orders[-1], bench.head.orders[-1]
+    assert base.turn_folder is not None
+    assert head.turn_folder is not None
+    assert base.turn_folder.rpartition("/")[0] == head.turn_folder.rpartition("/")[0]
+    assert base.turn_folder != head.turn_folder
+    assert (base.rounds, base.turns, base.steps) == (head.rounds, head.turns, head.steps) == (2, 10, 2)
+    (pair, _) = bench.measuring.pairs
+    assert pair.in_turns == ("step",)
+    assert len(pair.base[0].samples) == len(pair.head[0].samples) == 2 * 10 * 2
+
+
+@pytest.mark.parametrize("unable", ["base", "head"])
+def test_a_side_that_cannot_take_turns_is_launched_one_after_the_other(unable: str) -> None:
+    bench = Bench(suite(), **{side: could for side, could in TURNS.items() if side != unable})
+    bench.ready().run_pairs(bench.base, bench.head, 1, lambda: None)
+    assert bench.log == ["base time", "head time"]
+    assert bench.measuring.pairs[0].in_turns == ()
+    assert bench.base.orders[-1].turn_folder is None
+
+
+def test_a_suite_can_do_without_turns() -> None:
+    bench = Bench(suite(in_turns=False), **TURNS)
+    bench.ready().run_pairs(bench.base, bench.head, 1, lambda: None)
+    assert bench.log == ["base time", "head time"]
+
+
+def test_the_first_launches_and_launches_of_head_alone_have_the_machine_to_themselves() -> None:
+    bench = Bench(suite(), **TURNS)
+    bench.log.clear()
+    bench.measuring.first_launches((bench.head,))
+    bench.measuring.run_head(bench.head, [[]], lambda: None)
+    assert bench.log == ["head time", "head time"]
+
+
+def test_a_side_that_fails_in_its_turns_leaves_the_other_s_figures() -> None:
+    bench = Bench(suite(), base=TURNS["base"], head={**TURNS["head"], "trouble": {2: "rank 1 died"}})
+    bench.ready().run_pairs(bench.base, bench.head, 2, lambda: None)
+    assert [(len(pair.base), len(pair.head)) for pair in bench.measuring.pairs] == [(1, 0), (1, 1)]
+    (failure,) = bench.measuring.failures
+    assert (failure.side, failure.pair, failure.reason) == ("head", 0, "rank 1 died")
+
+
 def test_only_what_is_suspected_is_launched_again() -> None:
     bench = Bench(suite(check("one", modes=("ddp", "wfbp")), check("two")))
     doubtful = [Case("one", "wfbp", "step_time")]

@@ -96,7 +96,7 @@ def launches_over_time(record: Baseline) -> Figure | None:
 def _points(case: Case, pairs: Sequence[LaunchPair], before: int) -> list[Point]:
     made = []
     for place, pair in enumerate(pairs, start=1):
-        ratio = told.pair_ratio(case, pair)
+        ratio = pair.ratio(case)
         if ratio is not None:
             which = "pair to confirm" if before else "pair"
             said = f"{which} {place}, {pair.first} first: {ratio:.3f}"
@@ -179,7 +179,7 @@ def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
             base, head = ({one.case: one for one in side} for side in (pair.base, pair.head))
             for case in dict.fromkeys([*base, *head]):
                 either = head.get(case) or base[case]
-                ratio = told.pair_ratio(case, pair)
+                ratio = pair.ratio(case)
                 rows.append([
                     told.name_of(case), str(place), *([phase] if parted else []), pair.first,
                     _value(base.get(case), either.unit), _value(head.get(case), either.unit),

@@ -134,7 +134,7 @@ def _labels(record: Noise) -> list[Label]:
 
 def _ratios(case: Case, record: Noise) -> list[tuple[int, float]]:
     """The number of every pair that measured the case, and its ratio."""
-    found = ((number, told.pair_ratio(case, pair)) for number, pair in enumerate(record.pairs, start=1))
+    found = ((number, pair.ratio(case)) for number, pair in enumerate(record.pairs, start=1))
     return [(number, ratio) for number, ratio in found if ratio is not None]
 
 

@@ -10,6 +10,7 @@
 | `sides` | one tree as something to give orders to, in processes of its own |
 | `course` | how long a launch is, and how many pairs of them fit the budget |
 | `figures` | from an answer to the measurements of the suite's cases |
+| `turns` | two launches that are alive at once and take turns |
 | `measuring` | looks, first launches, and pairs in A-B-B-A order |
 | `asked`, `check`, `record`, `baselines` | the flows, what they are asked for, and where they keep it |
 

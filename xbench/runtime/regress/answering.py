@@ -103,6 +103,8 @@ def _programs(order: Order, run: RunSpec, plan: JobPlan) -> list[dict[str, Any]]
         "phases": [phase.model_dump() for phase in blocks_of(run, order.seed)] if order.kind == "time" else [],
         "plans": [plan.model_dump(mode="json")],
         "slow_step": order.slow_step,
+        "turn_folder": order.turn_folder,
+        "turns": order.turns,
     }
     if order.kind == "time":
         return [program]

@@ -17,7 +17,7 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import XbenchError
 from xbench.records import Baseline, Failure, Noise, NoiseFloor, Regression, Side
-from xbench.regress import METRICS, floors_of, judge, suspected
+from xbench.regress import METRICS, floors_of, judge, launch_floors, suspected
 from xbench.runtime.assemble import now
 from xbench.runtime.progress import stamp
 from xbench.runtime.regress import baselines
@@ -138,7 +138,7 @@ class Checking:
             return
         pairs = min(self.request.pairs or len(stored.launches), len(stored.launches))
         self.measuring.course(pairs, self._budget_s)
-        self.floors = self._floors(self._noise(), pairs)
+        self.floors = launch_floors(self.request.suite, stored.launches, pairs)
         self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
         self._confirm_stored(head, stored)
 
@@ -179,10 +179,15 @@ class Checking:
         return noise
 
     def _floors(self, noise: Noise | None, pairs: int) -> list[NoiseFloor]:
-        """Of a check of so many pairs, for the checks that are still what they were."""
+        """Of a check of so many pairs, for the checks that are still what they were, and launched as they were."""
         if noise is None:
             return []
-        same = {check.name for check in noise.side.checks if check in self.request.suite.checks}
+        same = {
+            check.name
+            for check in noise.side.checks
+            if check in self.request.suite.checks
+            and all((check.name in pair.in_turns) == self.measuring.in_turns(check.name) for pair in noise.pairs)
+        }
         return [one for one in floors_of(self.request.suite, noise.pairs, pairs) if one.check in same]
 
     def _no_base(self, why: str) -> None:

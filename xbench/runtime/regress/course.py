@@ -21,6 +21,16 @@ TIMED_S = 1.2
 ROUNDS = 2
 """Blocks of each mode in a launch, in mirrored order, so that a drift within the launch cancels."""
 
+TURN_S = 0.1
+"""Timed steps of a turn, about: the longer, the more the machine changes meanwhile; the shorter, the more is waited."""
+
+TURNS_S = 4.0
+"""Timed steps of each mode in a launch that takes turns, about. Here more do help: they meet another moment."""
+
+FEWEST_IN_TURN = 2
+FEWEST_TURNS, MOST_TURNS = 2, 24
+"""Of a block."""
+
 FEWEST_STEPS, MOST_STEPS = 3, 60
 FIRST_STEPS = 3
 """Timed steps of the launch that does not count."""
@@ -35,23 +45,39 @@ MORE_PAIRS = (16, 24, 32, 40)
 
 @dataclass(frozen=True)
 class Shape:
-    """Of every launch of a check: blocks of each mode, and timed steps in each."""
+    """Of every launch of a check: blocks of each mode, turns in each, and timed steps in each turn.
+
+    `turns` None: the launch has the machine to itself, and a block is `steps` steps in one go.
+    """
 
     rounds: int
     steps: int
+    turns: int | None = None
+
+    @property
+    def timed_steps(self) -> int:
+        """Of each mode in a launch."""
+        return self.rounds * self.steps * (self.turns or 1)
 
 
-def shape_of(steps_s: Mapping[str, float], cycle: int = 1) -> Shape:
-    """From the seconds that a step of each mode took on the slower side."""
+def shape_of(steps_s: Mapping[str, float], cycle: int = 1, *, turns: bool = False) -> Shape:
+    """From the seconds that a step of each mode took on the slower side. `turns`: whether two launches take turns."""
     slowest_s = max(steps_s.values(), default=0.0)
-    wanted = TIMED_S / ROUNDS / slowest_s if slowest_s > 0 else MOST_STEPS
-    steps = min(MOST_STEPS, max(FEWEST_STEPS, round(wanted)))
-    return Shape(ROUNDS, math.ceil(steps / cycle) * cycle)
+
+    def steps_of(whole_s: float, fewest: int) -> int:
+        wanted = whole_s / slowest_s if slowest_s > 0 else MOST_STEPS
+        return math.ceil(min(MOST_STEPS, max(fewest, round(wanted))) / cycle) * cycle
+
+    if not turns:
+        return Shape(ROUNDS, steps_of(TIMED_S / ROUNDS, FEWEST_STEPS))
+    steps = steps_of(TURN_S, FEWEST_IN_TURN)
+    wanted = round(TURNS_S / ROUNDS / (steps * slowest_s)) if slowest_s > 0 else MOST_TURNS
+    return Shape(ROUNDS, steps, min(MOST_TURNS, max(FEWEST_TURNS, wanted)))
 
 
 def launch_s(first_s: float, first: Shape, shape: Shape, steps_s: Mapping[str, float]) -> float:
     """What a launch of `shape` takes [s], when one of shape `first` took `first_s` with these steps [s] by mode."""
-    more = shape.rounds * shape.steps - first.rounds * first.steps
+    more = shape.timed_steps - first.timed_steps
     return first_s + more * sum(steps_s.values())
 
 
@@ -97,8 +123,8 @@ def course_of(
         f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare",
     )
     if quiet_enough is not None:
-        sizes = [count for count in (needed, wished, *MORE_PAIRS) if count >= needed]
-        wished = next((count for count in sorted(sizes) if quiet_enough(count)), max(sizes))
+        sizes = [*range(needed, wished + 1), *(count for count in MORE_PAIRS if count > wished)]
+        wished = next((count for count in sizes if quiet_enough(count)), sizes[-1])
         reason = "with so many this machine is quiet enough for the thresholds"
         if not quiet_enough(wished):
             reason = "the most that are tried: this machine is too noisy for the thresholds"

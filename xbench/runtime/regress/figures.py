@@ -52,8 +52,8 @@ def _deterministic(answer: Answer, mode: str, metric: MetricName) -> float | Non
     }[metric]  # fmt: skip
 
 
-def timed(check: Check, answer: Answer) -> list[Measurement]:
-    """The wall-clock layer of one launch; modes without a timed step are not in it."""
+def timed(check: Check, answer: Answer, turn_steps: int | None = None) -> list[Measurement]:
+    """The wall-clock layer of one launch; modes without a timed step are not in it. `turn_steps`: timed ones a turn."""
     steps = {mode: _steps_s(answer.blocks, mode) for mode in modes_of(check, wall=True)}
     compute_s = statistics.median(steps[CONTROL]) if steps.get(CONTROL) else None
     found = []
@@ -62,7 +62,9 @@ def timed(check: Check, answer: Answer) -> list[Measurement]:
             samples = _samples(metric, steps[mode], answer.samples_per_step, compute_s)
             if samples:
                 value = statistics.median(samples)
-                found.append(_measurement(check, mode, metric, value, answer.label, samples))
+                cycle = next(block.cycle for block in answer.blocks if block.mode == mode)
+                in_turn = turn_steps // cycle if turn_steps is not None else None
+                found.append(_measurement(check, mode, metric, value, answer.label, samples, in_turn))
     return found
 
 
@@ -97,7 +99,13 @@ def failures(
 
 
 def _measurement(
-    check: Check, mode: str, metric: MetricName, value: float, label: Label, samples: Sequence[float] = ()
+    check: Check,
+    mode: str,
+    metric: MetricName,
+    value: float,
+    label: Label,
+    samples: Sequence[float] = (),
+    turn_steps: int | None = None,
 ) -> Measurement:
     facts = METRICS[metric]
     return Measurement(
@@ -108,4 +116,5 @@ def _measurement(
         unit=facts.unit,
         label=facts.label or label,
         samples=list(samples),
+        turn_steps=turn_steps,
     )

@@ -52,6 +52,7 @@ def look(order: Order) -> tuple[Answer, RunSpec, JobPlan]:
         environment=environment.capture(found.environment_facts()),
         workload=record,
         resolved=resolved,
+        takes_turns=True,
         planned=planned if order.planned else {},
         samples_per_step=record.batch_size * run.fabric.world_size,
         failed={mode.text: "not possible on one rank" for mode in modes if mode not in run.modes},

@@ -1,6 +1,8 @@
 """Both sides measured: a look at each, a launch that does not count, then pairs of launches in A-B-B-A order.
 
-    looks of base and head → first launches → pair 0: base, head → pair 1: head, base → …
+    looks of base and head → first launches → pair 0 → pair 1 → …
+        in turns (`turns`):    base and head alive at once: base, head, head, base, base, …, a fraction of a second each
+        one by one:            pair 0: base, then head; pair 1: head, then base
 
 What is measured is in `Measuring` at any time, so a run that is cut short has all of it.
 """
@@ -8,8 +10,12 @@ What is measured is in `Measuring` at any time, so a run that is cut short has a
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
@@ -17,6 +23,7 @@ from xbench.regress.metrics import wall_clock
 from xbench.runtime.regress.course import FIRST_STEPS, Course, Shape, course_of, launch_s, shape_of, told
 from xbench.runtime.regress.figures import failures, layer_of, looked, modes_of, timed
 from xbench.runtime.regress.protocol import Answer, Order
+from xbench.runtime.regress.turns import lead
 from xbench.runtime.tune import format_minutes
 from xbench.stats.regression import first_sides
 from xbench.units import format_seconds
@@ -32,6 +39,21 @@ Layers = Sequence[str]
 Cases = Sequence[Case] | None
 
 
+class Begun(Protocol):
+    """An order under way: `sides.Underway`."""
+
+    @property
+    def alive(self) -> bool:
+        """See there."""
+
+    def answer(self, longest_s: float) -> Answer:
+        """See there."""
+
+    def __enter__(self) -> Begun: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class Launchable(Protocol):
     """A tree to give orders to: `sides.Tree`."""
 
@@ -44,6 +66,9 @@ class Launchable(Protocol):
         """For people."""
 
     def carry_out(self, order: Order, longest_s: float) -> Answer:
+        """See `sides.Tree`."""
+
+    def begin(self, order: Order) -> Begun:
         """See `sides.Tree`."""
 
 
@@ -154,14 +179,19 @@ class Measuring:
             if None in answers or not steps_s:
                 continue
             cycle = max((block.cycle for answer in answers if answer for block in answer.blocks), default=1)
-            shape = self._shapes[check.name] = shape_of(steps_s, cycle)
+            shape = self._shapes[check.name] = shape_of(steps_s, cycle, turns=self._able(check, trees))
             once_s = (self._clock() - began_s) / len(trees)
             self._pair_s[check.name] = len(trees) * launch_s(once_s, FIRST, shape, steps_s)
             label = next(answer.label for answer in answers if answer is not None)
+            parts = f"{shape.turns} turns of " if shape.turns is not None else ""
             self._say(
-                f"{check.name}: a launch times {shape.rounds} blocks of {shape.steps} steps of each mode "
+                f"{check.name}: a launch times {shape.rounds} blocks of {parts}{shape.steps} steps of each mode "
                 f"(steps of {', '.join(f'{name} {format_seconds(took)}' for name, took in steps_s.items())}, {label})"
             )
+
+    def in_turns(self, check: str) -> bool:
+        """Whether the two launches of a pair of this check take turns. Known once its first launches are over."""
+        return check in self._shapes and self._shapes[check].turns is not None
 
     def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> Course:
         """How many pairs there will be: see `course_of`. Says so."""
@@ -193,7 +223,9 @@ class Measuring:
         def one(number: int, checks: Sequence[Check]) -> LaunchPair:
             order = (base, head) if first_sides(number + 1)[number] == "base" else (head, base)
             found = self._both_sides(checks, order, number)
-            return LaunchPair(number=number, first=order[0].name, base=found["base"], head=found["head"])
+            in_turns = tuple(check.name for check in checks if self.in_turns(check.name))
+            first = order[0].name
+            return LaunchPair(number=number, first=first, in_turns=in_turns, base=found["base"], head=found["head"])
 
         self._series("pair", pairs, kept, cases, one)
 
@@ -246,29 +278,59 @@ class Measuring:
         for check in checks:
             if any(self._failed.get((tree.name, check.name), 0) >= TIRED for tree in order):
                 continue
-            for tree in order:
-                answer = self._launch(check, tree, self._shapes[check.name], seed=number, pair=number)
+            shape = self._shapes[check.name]
+            if shape.turns is None:
+                answers = {tree: self._launch(check, tree, shape, seed=number, pair=number)
+                           for tree in order}  # fmt: skip
+            else:
+                answers = self._launch_in_turns(check, order, number)
+            for tree, answer in answers.items():
                 if answer is not None:
-                    found[tree.name] += timed(check, answer)
+                    found[tree.name] += timed(check, answer, shape.steps if shape.turns is not None else None)
         return found
+
+    def _able(self, check: Check, trees: Sequence[Launchable]) -> bool:
+        """Whether the two launches of a pair take turns: both trees know how, and the suite lets them."""
+        able = all(self._looks[tree.name, check.name].takes_turns for tree in trees)
+        return self.suite.in_turns and len(trees) > 1 and able
+
+    def _launch_in_turns(
+        self, check: Check, order: Sequence[Launchable], number: int
+    ) -> dict[Launchable, Answer | None]:
+        """One launch of each side, both alive at once; turn k is had in this order if k is even, else reversed."""
+        shape = self._shapes[check.name]
+        with tempfile.TemporaryDirectory(prefix="xb-turns-") as at, ExitStack() as stack:
+            folders = {tree: Path(at) / tree.name for tree in order}
+            begun: dict[Launchable, Begun] = {}
+            for tree, folder in folders.items():
+                folder.mkdir()
+                given = self._time_order(check, tree, shape, number).model_copy(update={"turn_folder": str(folder)})
+                begun[tree] = stack.enter_context(tree.begin(given))
+            lead(list(folders.values()), {folders[tree]: partial(_alive, one) for tree, one in begun.items()})
+            return {tree: self._took(check, tree, one.answer(HUNG_S), number) for tree, one in begun.items()}
 
     def _launch(self, check: Check, tree: Launchable, shape: Shape, *, seed: int, pair: int | None) -> Answer | None:
         """One launch; None where it has no step of any mode, with the reasons among the failures."""
-        look = self._looks[tree.name, check.name]
-        if look.resolved is None:
+        if self._looks[tree.name, check.name].resolved is None:
             return None
-        order = self._look_order(check).model_copy(
+        return self._took(check, tree, tree.carry_out(self._time_order(check, tree, shape, seed), HUNG_S), pair)
+
+    def _time_order(self, check: Check, tree: Launchable, shape: Shape, seed: int) -> Order:
+        return self._look_order(check).model_copy(
             update={
                 "kind": "time",
                 "modes": modes_of(check, wall=True),
-                "resolved": look.resolved,
+                "resolved": self._looks[tree.name, check.name].resolved,
                 "rounds": shape.rounds,
                 "steps": shape.steps,
+                "turns": shape.turns or 1,
                 "seed": seed,
                 "slow_step": self._slow_step if tree.name == "head" else 1.0,
             }
         )
-        answer = tree.carry_out(order, HUNG_S)
+
+    def _took(self, check: Check, tree: Launchable, answer: Answer, pair: int | None) -> Answer | None:
+        """The answer to an order to time; None where it has no step of any mode, with reasons among the failures."""
         self._warn(answer)
         missing = [mode for mode in check.modes if not any(block.mode == mode for block in answer.blocks)]
         new = failures(check, answer, tree.name, pair, missing)
@@ -282,6 +344,10 @@ class Measuring:
 
     def _warn(self, answer: Answer) -> None:
         self.warnings += [sentence for sentence in dict.fromkeys(answer.warnings) if sentence not in self.warnings]
+
+
+def _alive(begun: Begun) -> bool:
+    return begun.alive
 
 
 def _of(check: Check, cases: Cases) -> Check | None:

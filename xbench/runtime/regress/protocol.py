@@ -49,12 +49,16 @@ class Order(Message):
     steps: int = Field(default=4, ge=1, description="time: timed steps a block")
     warmup_steps: int = Field(default=2, ge=1)
     seed: int = Field(default=0, description="of the order of the blocks")
+    turn_folder: str | None = Field(
+        default=None, description="time: absolute path, where this launch takes turns with another; None: it is alone"
+    )
+    turns: int = Field(default=1, ge=1, description="time: turns of each block, of `steps` steps each")
     slow_step: float = Field(default=1.0, ge=1.0, description="testing aid: every step takes so many times as long")
     timeout_s: float = 120.0
 
 
 class Block(Message):
-    """Consecutive timed steps of one mode. Times [s], each the maximum over ranks."""
+    """Consecutive timed steps of one mode, in one turn where turns are taken. Times [s], each the slowest rank's."""
 
     mode: str
     round: int
@@ -89,6 +93,7 @@ class Answer(Message):
     environment: Environment | None = None
     workload: WorkloadRecord | None = None
     resolved: dict[str, Any] | None = None
+    takes_turns: bool = Field(default=False, description="whether a launch of this tree knows `turn_folder`")
     planned: dict[str, PlannedFigures] = {}
     counted: dict[str, Counts] = {}
     blocks: list[Block] = []

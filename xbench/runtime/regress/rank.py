@@ -8,16 +8,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from xbench.compiled import cut_by_ddp
 from xbench.emulation.group import EmulatedGroup
 from xbench.planning.plans import DDP_REDUCER
+from xbench.runtime.blocks import tell_block
 from xbench.runtime.job_plans import complete
 from xbench.runtime.measure import gathered
-from xbench.runtime.program import JobPlan, Program, whole_cycles
+from xbench.runtime.program import JobPlan, Phase, Program, whole_cycles
 from xbench.runtime.regress.counting import Counter
+from xbench.runtime.regress.turns import Turns
 from xbench.runtime.worker import Rank, main
 from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle
@@ -29,10 +34,12 @@ WARMUP_STEPS = 3
 
 
 class LaunchProgram(Program):
-    """The argument of every rank. `counted`: modes to count; `slow_step`: see `slowed`."""
+    """The argument of every rank. `counted`: modes to count; `slow_step`: see `slowed`; the rest: see `turns`."""
 
     counted: tuple[str, ...] = ()
     slow_step: float = 1.0
+    turn_folder: str | None = None
+    turns: int = 1
 
 
 class LaunchRank(Rank):
@@ -47,6 +54,10 @@ class LaunchRank(Rank):
         named = {name: p.numel() * p.element_size() for name, p in trainable(self.workload.model).items()}
         self.plans = [_covering(plan, named) for plan in self.plans]
         del self.snapshot  # for gates alone, and as large as the model
+        folder = self.program.turn_folder
+        self.shared: Turns | None = None
+        if folder is not None:
+            self.shared = Turns(Path(folder), leads=self.rank == 0, say=self.note)
 
     def go(self) -> None:
         """Count, then time."""
@@ -92,6 +103,45 @@ class LaunchRank(Rank):
                 self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
         return cycle
+
+    def block(self, phase: Phase, number: int) -> None:
+        """One block, the attempt to attach its mode included, in turns with the other launch where there is one."""
+        if self.shared is None:
+            super().block(phase, number)
+            return
+        self.barrier(f"turns of block {number}")
+        self.shared.take()
+        super().block(phase, number)
+        self.shared.give()
+
+    def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
+        """Attach and warm up in one turn; then one turn each for so many timed parts of the block."""
+        if self.shared is None:
+            super().timed(phase, mode, number)
+            return
+        cycle = cycle_of(mode)
+        effort = self.run.effort
+        assert effort.steps is not None  # an order always says how many
+        steps, warmup = whole_cycles(effort.steps, cycle), whole_cycles(effort.warmup_steps, cycle)
+        what = f"round {phase.round + 1} {mode.text}"
+        with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER), self.attach(mode) as handle:
+            super().train(handle, warmup, what, _nothing)
+            handle.finish()
+            self.barrier(what)
+            for turn in range(self.program.turns):
+                self.shared.give()
+                self.shared.take()
+                origin, stamps = self.origin(), [self.clock.mark()]
+                # A cycle that does not count: until now the caches were the other launch's.
+                self.train(handle, cycle + steps, what, partial(self._stamp, stamps))
+                handle.finish()
+                self.barrier(what)
+                place = (phase.round * self.program.turns + turn, phase.position)
+                tell_block(self, mode, place, cycle, origin, stamps)
+        self.workload.optimizer.zero_grad(set_to_none=True)
+
+    def _stamp(self, stamps: list[Any]) -> None:
+        stamps.append(self.clock.mark())
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
         """`steps` ordinary training steps, `mark()` after each; slowed where that was asked for."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import RecordError, SpecError, XbenchError
 from xbench.records import Baseline, Noise, Side, load
-from xbench.regress import floors_of
+from xbench.regress import floors_of, launch_floors
 from xbench.regress.metrics import wall_clock
 from xbench.runtime.assemble import now
 from xbench.runtime.progress import stamp
@@ -53,7 +53,6 @@ def record(request: RegressRequest, console: Console) -> Kept:
 
     def made(error: XbenchError | None, *, complete: bool) -> Baseline:
         assert side is not None
-        noise = baselines.noise_of(folder, side.environment)
         launches = [pair.head for pair in measuring.pairs]
         shared = baselines.portable(request.suite, request.layers)
         return Baseline(
@@ -67,7 +66,7 @@ def record(request: RegressRequest, console: Console) -> Kept:
             suite=request.suite,
             side=side,
             launches=launches,
-            floors=floors_of(request.suite, noise.pairs, len(launches)) if noise is not None else [],
+            floors=launch_floors(request.suite, launches, len(launches)),
             failures=measuring.failures,
         )
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Self
 
 from pydantic import ValidationError
 
@@ -49,7 +50,7 @@ class Tree:
         """Raise Incomparable, in one sentence, where this tree cannot be measured by orders of ours."""
         if not self.folder.is_dir():
             raise Incomparable(f"{self.title} has no folder {self.folder.name!r}, in which head's suite stands")
-        code, out, log = run([*_COMMAND, "--protocol"], self.folder, self.environ(), ASK_S)
+        code, out, log = Running([*_COMMAND, "--protocol"], self.folder, self.environ()).wait(ASK_S)
         try:
             spoken = int(json.loads(out)["protocol"]) if code == 0 else None
         except (ValueError, KeyError, TypeError):
@@ -64,20 +65,17 @@ class Tree:
                 f"{self.title} takes orders of version {spoken}, and head gives them in version {VERSION}"
             )
 
+    def begin(self, order: Order) -> Underway:
+        """Let this tree carry out an order while we do something else."""
+        return Underway(self, order)
+
     def carry_out(self, order: Order, longest_s: float) -> Answer:
         """Let this tree carry out an order. A process that dies or answers nonsense is an answer with an `error`.
 
         Raises Interrupted, after it has ended, when the user asks to stop.
         """
-        with tempfile.TemporaryDirectory(prefix="xb-order-") as at:
-            given, made = Path(at) / "order.json", Path(at) / "answer.json"
-            given.write_text(order.model_dump_json())
-            code, _, log = run([*_COMMAND, str(given), str(made)], self.folder, self.environ(), longest_s)
-            try:
-                return Answer.model_validate_json(made.read_text())
-            except (OSError, ValidationError):
-                how = f"took longer than {longest_s:.0f} s" if code is None else f"ended with exit status {code}"
-                return Answer(xbench="unknown", error=f"a launch of {self.title} {how}: {_last(log)}")
+        with self.begin(order) as underway:
+            return underway.answer(longest_s)
 
     def environ(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The environment of this tree's processes."""
@@ -94,44 +92,91 @@ class Tree:
 _COMMAND = (sys.executable, "-m", "xbench", "regress", "launch")
 
 
-def run(
-    command: Sequence[str], folder: Path, environ: Mapping[str, str], longest_s: float
-) -> tuple[int | None, str, str]:
-    """(exit status, stdout, tail of stderr) of a process that does not outlive us; None: it took too long.
+class Underway:
+    """An order that a tree's process is carrying out. As a context manager: the process does not outlive it."""
 
-    Raises Interrupted when the user asks to stop, after the process has cleaned up behind itself.
-    """
-    process = subprocess.Popen(
-        [*GUARD, str(os.getpid()), *command],
-        cwd=folder,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        out, log = process.communicate(timeout=longest_s)
-        return process.returncode, out, log[-LOG_CHARACTERS:]
-    except subprocess.TimeoutExpired:
-        return None, "", _ended(process)[-LOG_CHARACTERS:]
-    except KeyboardInterrupt:
-        _ended(process)
-        raise Interrupted("interrupted") from None
+    def __init__(self, tree: Tree, order: Order) -> None:
+        self._title = tree.title
+        self._at = tempfile.TemporaryDirectory(prefix="xb-order-")
+        given, self._made = (Path(self._at.name) / name for name in ("order.json", "answer.json"))
+        given.write_text(order.model_dump_json())
+        self._running = Running([*_COMMAND, str(given), str(self._made)], tree.folder, tree.environ())
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is still at it."""
+        return self._running.alive
+
+    def answer(self, longest_s: float) -> Answer:
+        """Wait for it, so long at most. Raises Interrupted when the user asks to stop."""
+        code, _, log = self._running.wait(longest_s)
+        try:
+            return Answer.model_validate_json(self._made.read_text())
+        except (OSError, ValidationError):
+            how = f"took longer than {longest_s:.0f} s" if code is None else f"ended with exit status {code}"
+            return Answer(xbench="unknown", error=f"a launch of {self._title} {how}: {_last(log)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.end()
+        self._at.cleanup()
 
 
-def _ended(process: subprocess.Popen[str]) -> str:
-    """Ask the process to stop, which ends its ranks and links; kill its session where it does not. What it said."""
-    with suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        return process.communicate(timeout=ENDING_S)[1]
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()[1]
+class Running:
+    """A process that does not outlive us, and what it says."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
+        # Files and not pipes: nobody reads while it runs, and a full pipe would stop it.
+        self._out, self._log = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))
+        self._process = subprocess.Popen(
+            [*GUARD, str(os.getpid()), *command],
+            cwd=folder,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def wait(self, longest_s: float) -> tuple[int | None, str, str]:
+        """(exit status, stdout, tail of stderr); None: it took too long. It has ended when this returns.
+
+        Raises Interrupted when the user asks to stop, after the process has cleaned up behind itself.
+        """
+        code: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(timeout=longest_s)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+        finally:
+            self.end()
+        out, log = (_said(stream) for stream in (self._out, self._log))
+        return code, out, log[-LOG_CHARACTERS:]
+
+    def end(self) -> None:
+        """Ask the process to stop, which ends its ranks and links; kill its session where it does not."""
+        if not self.alive:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=ENDING_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _said(stream: IO[str]) -> str:
+    stream.seek(0)
+    return stream.read()
 
 
 def _last(log: str) -> str:

@@ -1,0 +1,36 @@
+"""What a rank tells of one timed block: where its steps begin and end, on the machine's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from xbench.spec import ModeSpec
+
+if TYPE_CHECKING:
+    from xbench.runtime.worker import Rank
+
+
+def tell_block(
+    rank: Rank,
+    mode: ModeSpec,
+    place: tuple[int, int],
+    warmup: int,
+    origin: tuple[float, Any],
+    stamps: Sequence[Any],
+    pattern: tuple[int, ...] | None = None,
+) -> None:
+    """Write a block to the rank's journal, and free its stamps.
+
+    `place`: round and position; `origin`: one instant on the machine's clock [s] and as a stamp. The first of `stamps`
+    is where the block begins, each other one the end of a step; the first `warmup` steps do not count.
+    """
+    rank.clock.flush()
+    origin_s, began = origin
+    stamps_s = [round(origin_s + rank.clock.elapsed_s(began, stamp), 7) for stamp in stamps]
+    turn, position = place
+    rank.journal.write(
+        "block", mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern
+    )
+    rank.clock.reset()
+    rank.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
