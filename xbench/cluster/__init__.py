@@ -3,6 +3,9 @@
 | file | what it holds |
 | --- | --- |
 | `jobs` | a job and its speed on w GPUs |
+| `policy`, `policies/` | what decides, one file a policy |
+| `simulator` | a trace under a policy, event by event |
+| `metrics` | what comes of it |
 
 Nothing here imports torch.
 """

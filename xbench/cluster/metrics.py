@@ -1,0 +1,85 @@
+"""What a simulated (or real) life of a cluster is judged by: each figure from the finished jobs alone.
+
+**JCT**: from arrival to end. **Queueing delay**: from arrival to the first GPU. **Bounded slowdown** (Feitelson):
+max(1, JCT / max(duration, 10 s)), with the duration on the GPUs that were asked for. **Finish-time fairness** (Themis):
+ρ = JCT / (duration · contention), where a job that shared the cluster evenly with everybody has 1 and one that was
+treated worse has more. **Makespan**: from the first arrival to the last end. **Useful** share: GPU seconds held while
+computing, over those held. **Occupancy**: GPU seconds held over all there were until the makespan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xbench.cluster.simulator import Finished, Simulated
+
+SHORTEST_S = 10.0
+"""Below this a job's slowdown says nothing of its scheduler."""
+
+
+class Metrics(NamedTuple):
+    """Times [s]; shares between 0 and 1."""
+
+    jobs: int
+    jct_mean_s: float
+    jct_p50_s: float
+    jct_p95_s: float
+    jct_p99_s: float
+    queued_mean_s: float
+    queued_p95_s: float
+    slowdown_mean: float
+    unfairness_p95: float
+    makespan_s: float
+    held_gpu_s: float
+    useful_share: float
+    occupancy: float
+    restarts: int
+    restart_gpu_s: float
+    decision_s: float
+    """One decision of the policy, real time, on average."""
+
+
+def metrics(simulated: Simulated) -> Metrics:
+    """Of all jobs that finished. Raises ValueError where none did."""
+    jobs = simulated.finished
+    if not jobs:
+        raise ValueError("no job finished, so there is nothing to judge")
+    jct_s = np.array([job.jct_s for job in jobs])
+    queued_s = np.array([job.queued_s for job in jobs])
+    held_s = float(sum(job.held_gpu_s for job in jobs))
+    useful_s = float(sum(job.useful_gpu_s for job in jobs))
+    began_s = min(job.job.arrival_s for job in jobs)
+    makespan_s = max(job.finished_s for job in jobs) - began_s
+    p50, p95, p99 = (float(value) for value in np.percentile(jct_s, (50, 95, 99)))
+    restarts = sum(job.restarts for job in jobs)
+    return Metrics(
+        jobs=len(jobs),
+        jct_mean_s=float(jct_s.mean()),
+        jct_p50_s=p50,
+        jct_p95_s=p95,
+        jct_p99_s=p99,
+        queued_mean_s=float(queued_s.mean()),
+        queued_p95_s=float(np.percentile(queued_s, 95)),
+        slowdown_mean=float(np.mean(slowdowns(jobs))),
+        unfairness_p95=float(np.percentile(unfairness(jobs), 95)),
+        makespan_s=makespan_s,
+        held_gpu_s=held_s,
+        useful_share=useful_s / held_s if held_s > 0 else 1.0,
+        occupancy=held_s / (simulated.cluster.gpus * makespan_s) if makespan_s > 0 else 1.0,
+        restarts=restarts,
+        restart_gpu_s=held_s - useful_s,
+        decision_s=simulated.deciding_s / max(1, simulated.decisions),
+    )
+
+
+def slowdowns(jobs: Sequence[Finished]) -> list[float]:
+    """Bounded slowdown of each job."""
+    return [max(1.0, job.jct_s / max(job.job.duration_s, SHORTEST_S)) for job in jobs]
+
+
+def unfairness(jobs: Sequence[Finished]) -> list[float]:
+    """Finish-time fairness ρ of each job: 1 is an even share of a crowded cluster."""
+    return [job.jct_s / (job.job.duration_s * job.contention) for job in jobs]

@@ -1,0 +1,1 @@
+"""The policies, one file each; `registry` knows them by name."""

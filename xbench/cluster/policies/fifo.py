@@ -1,0 +1,34 @@
+"""First in, first out: jobs start in the order of arrival, on the GPUs that they asked for, and run to their end.
+
+A job that does not fit blocks all behind it. No preemption.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from xbench.cluster.policy import Active, Change, Grant, Policy
+
+
+class Fifo(Policy):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Active] = deque()
+        self._held = 0
+
+    def arrived(self, job: Active, now_s: float) -> None:
+        """To the end of the queue."""
+        self._queue.append(job)
+
+    def finished(self, job: Active, now_s: float) -> None:
+        """Its GPUs are free."""
+        self._held -= job.job.gpus
+
+    def decide(self, now_s: float) -> Iterator[Change]:
+        """From the head of the queue, as long as they fit."""
+        while self._queue and self._held + self._queue[0].job.gpus <= self.cluster.gpus:
+            job = self._queue.popleft()
+            self._held += job.job.gpus
+            yield job, Grant(job.job.gpus)

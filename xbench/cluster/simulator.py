@@ -1,0 +1,273 @@
+"""A cluster's life, event by event: arrivals, completions, and whatever a policy changes at each.
+
+Time jumps from event to event. At each instant all that happens is told to the policy, arrivals in the order of the
+trace and before them completions, and then it is asked once. Nothing is random here: the same trace and policy give the
+same schedule.
+
+**Work.** A job on w GPUs does rate · speed(w) · t of its work in t seconds.
+**Restarts.** A job that ran before, and gets another number of GPUs or runs again after a stop, holds its GPUs for
+`restart_s` without computing. A change of `rate` alone (somebody joins or leaves its gang) costs nothing.
+**Useful GPU time** is what was held while computing, times the rate where GPUs are shared.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.policy import Active, Change, Cluster, Policy
+from xbench.errors import SpecError
+
+
+class Finished(NamedTuple):
+    """What became of one job. Times since the trace began [s]; GPU seconds held, and held while computing."""
+
+    job: Job
+    began_s: float
+    finished_s: float
+    restarts: int
+    held_gpu_s: float
+    useful_gpu_s: float
+    contention: float
+    """The mean, over its life, of what all active jobs asked for over what there is; at least 1."""
+
+    @property
+    def jct_s(self) -> float:
+        """Job completion time: from arrival to end."""
+        return self.finished_s - self.job.arrival_s
+
+    @property
+    def queued_s(self) -> float:
+        """From arrival to its first GPU."""
+        return self.began_s - self.job.arrival_s
+
+
+class Span(NamedTuple):
+    """A job held so many GPUs from here to there [s]."""
+
+    job: str
+    gpus: int
+    from_s: float
+    to_s: float
+    gang: int | None
+
+
+class Moment(NamedTuple):
+    """The cluster after everything of one instant [s]: GPUs held, jobs that run and jobs that wait."""
+
+    at_s: float
+    held: int
+    running: int
+    waiting: int
+
+
+@dataclass
+class Simulated:
+    """One trace under one policy."""
+
+    cluster: Cluster
+    finished: list[Finished]
+    """In the order of completion."""
+    moments: list[Moment] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    """Only where they were asked for: there are as many as changes."""
+    decisions: int = 0
+    deciding_s: float = 0.0
+    """Real seconds that the policy took, all together."""
+
+
+def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
+    """Raise SpecError for jobs that this cluster cannot run: too large, not in the order of arrival, named twice."""
+    if cluster.gpus < 1:
+        raise SpecError(f"a cluster of {cluster.gpus} GPUs runs nothing", hint="give it at least 1")
+    if not (math.isfinite(cluster.restart_s) and cluster.restart_s >= 0):
+        raise SpecError(f"a restart of {cluster.restart_s} s is no cost")
+    names: set[str] = set()
+    before_s = 0.0
+    for job in jobs:
+        if job.gpus > cluster.gpus or job.least > cluster.gpus:
+            asked = max(job.gpus, job.least)
+            raise SpecError(
+                f"job {job.name!r} asks for {asked} GPUs, and the cluster has {cluster.gpus}",
+                hint=f"give it at least {max(max(one.gpus, one.least) for one in jobs)}",
+            )
+        if job.arrival_s < before_s:
+            raise SpecError(
+                f"job {job.name!r} arrives at {job.arrival_s:g} s, before the job that stands before it",
+                hint="sort the trace by arrival",
+            )
+        if job.name in names:
+            raise SpecError(f"two jobs are named {job.name!r}", hint="give each its own name")
+        names.add(job.name)
+        before_s = job.arrival_s
+
+
+def simulate(
+    jobs: Sequence[Job], policy: Policy, cluster: Cluster, *, moments: bool = False, spans: bool = False
+) -> Simulated:
+    """Run a trace to the end of its last job. Raises SpecError for what the cluster or the policy cannot serve.
+
+    Raises RuntimeError for a policy that grants more than there is, or that leaves jobs waiting for ever.
+    """
+    check_jobs(jobs, cluster)
+    policy.begin(cluster, jobs)
+    return _Simulation(jobs, policy, cluster, moments, spans).run()
+
+
+class _Simulation:
+    """The state of one run."""
+
+    def __init__(self, jobs: Sequence[Job], policy: Policy, cluster: Cluster, moments: bool, spans: bool) -> None:
+        self.jobs, self.policy, self.cluster = jobs, policy, cluster
+        self.keep_moments, self.keep_spans = moments, spans
+        self.result = Simulated(cluster, [])
+        self.now_s = 0.0
+        self.held = 0
+        self.gangs: dict[int, dict[int, int]] = {}
+        """Of each gang that shares GPUs: what each of its members (by number) was granted."""
+        self.running: set[Active] = set()
+        self.waiting = 0
+        self.ends: list[tuple[float, int, int, Active]] = []
+        """(when, number, version, job): one whose version has passed is void."""
+        self.useful_s: dict[int, float] = {}
+        self.since: dict[int, float] = {}
+        """By number: from when its GPUs are held as they are."""
+        self.demand = 0
+        self.crowding = 0.0
+        """∫ max(1, demand over GPUs) dt."""
+        self.crowding_at: dict[int, float] = {}
+
+    def run(self) -> Simulated:
+        """To the last completion."""
+        arrivals = [Active(job, number) for number, job in enumerate(self.jobs)]
+        upcoming = 0
+        again_s: float | None = None
+        while upcoming < len(arrivals) or self.running or self.waiting:
+            next_s = min(
+                arrivals[upcoming].job.arrival_s if upcoming < len(arrivals) else math.inf,
+                self._next_end_s(),
+                again_s if again_s is not None else math.inf,
+            )
+            if math.isinf(next_s):
+                raise RuntimeError(f"{type(self.policy).__name__} leaves {self.waiting} jobs waiting for ever")
+            self._advance(next_s)
+            while self._next_end_s() <= self.now_s:
+                self._finish(heapq.heappop(self.ends)[3])
+            while upcoming < len(arrivals) and arrivals[upcoming].job.arrival_s <= self.now_s:
+                self._arrive(arrivals[upcoming])
+                upcoming += 1
+            began = time.perf_counter()
+            changes = list(self.policy.decide(self.now_s))
+            self.result.deciding_s += time.perf_counter() - began
+            self.result.decisions += 1
+            self._apply(changes)
+            again_s = self.policy.look_again_s(self.now_s)
+            if again_s is not None and again_s <= self.now_s:
+                raise RuntimeError(f"{type(self.policy).__name__} would be asked again at once, for ever")
+            if self.keep_moments:
+                self.result.moments.append(Moment(self.now_s, self.held, len(self.running), self.waiting))
+        return self.result
+
+    def _advance(self, to_s: float) -> None:
+        self.crowding += max(1.0, self.demand / self.cluster.gpus) * (to_s - self.now_s)
+        self.now_s = to_s
+
+    def _next_end_s(self) -> float:
+        """When the next job is done, void entries thrown away."""
+        while self.ends:
+            at_s, _, version, job = self.ends[0]
+            if job.version == version:
+                return at_s
+            heapq.heappop(self.ends)
+        return math.inf
+
+    def _arrive(self, job: Active) -> None:
+        self.waiting += 1
+        self.demand += job.job.gpus
+        self.crowding_at[job.number] = self.crowding
+        self.useful_s[job.number] = 0.0
+        self.policy.arrived(job, self.now_s)
+
+    def _finish(self, job: Active) -> None:
+        self._settle(job)
+        began_s = job.began_s
+        assert began_s is not None
+        self._free(job)
+        self.running.discard(job)
+        self.demand -= job.job.gpus
+        lived_s = self.now_s - job.job.arrival_s
+        crowded = self.crowding - self.crowding_at.pop(job.number)
+        held = job.attained_s(self.now_s)
+        job.hold(self.now_s, 0, 1.0, None, self.now_s)
+        self.result.finished.append(
+            Finished(
+                job.job, began_s, self.now_s, job.restarts, held, self.useful_s.pop(job.number),
+                crowded / lived_s if lived_s > 0 else 1.0,
+            )
+        )  # fmt: skip
+        self.policy.finished(job, self.now_s)
+
+    def _settle(self, job: Active) -> None:
+        """Book what a job did since its grant last changed."""
+        since_s = self.since.pop(job.number)
+        computed_s = max(0.0, self.now_s - max(since_s, job.ready_s))
+        self.useful_s[job.number] += job.gpus * job.rate * computed_s
+        if self.keep_spans and self.now_s > since_s:
+            self.result.spans.append(Span(job.job.name, job.gpus, since_s, self.now_s, job.gang))
+
+    def _apply(self, changes: Iterable[Change]) -> None:
+        """Stop and shrink first, so that what they free can be granted."""
+        for job, grant in sorted(changes, key=lambda change: change[1].gpus - change[0].gpus):
+            if (job.gpus, job.rate, job.gang) == (grant.gpus, grant.rate, grant.gang):
+                continue
+            if job.gpus:
+                self._settle(job)
+                self._free(job)
+            ready_s = self.now_s
+            if grant.gpus and job.began_s is not None:
+                moved = grant.gpus != job.gpus
+                ready_s = self.now_s + self.cluster.restart_s if moved else max(self.now_s, job.ready_s)
+                job.restarts += moved
+            if grant.gpus and not job.gpus:
+                self.running.add(job)
+                self.waiting -= 1
+            elif job.gpus and not grant.gpus:
+                self.running.discard(job)
+                self.waiting += 1
+            job.hold(self.now_s, grant.gpus, grant.rate, grant.gang, ready_s)
+            if grant.gpus:
+                if job.began_s is None:
+                    job.began_s = self.now_s
+                self._take(job)
+                self.since[job.number] = self.now_s
+                heapq.heappush(self.ends, (job.finish_s(self.now_s), job.number, job.version, job))
+        if self.held > self.cluster.gpus:
+            raise RuntimeError(
+                f"{type(self.policy).__name__} granted {self.held} GPUs at {self.now_s:g} s, and there are "
+                f"{self.cluster.gpus}"
+            )
+
+    def _take(self, job: Active) -> None:
+        if job.gang is None:
+            self.held += job.gpus
+            return
+        members = self.gangs.setdefault(job.gang, {})
+        before = max(members.values(), default=0)
+        members[job.number] = job.gpus
+        self.held += max(members.values()) - before
+
+    def _free(self, job: Active) -> None:
+        if job.gang is None:
+            self.held -= job.gpus
+            return
+        members = self.gangs[job.gang]
+        before = max(members.values())
+        del members[job.number]
+        self.held -= before - max(members.values(), default=0)
+        if not members:
+            del self.gangs[job.gang]
