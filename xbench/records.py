@@ -5,8 +5,8 @@
 | 1 | the first: profiles and comparisons; later other kinds and optional fields |
 
 The parts that all kinds share are in `record_parts` and `measured_parts`, the kinds that derive from others in
-`scaling_record`, `validation_record`, `tuned_record`, `convergence_record` and `regression_record`; this module exports
-them all. `load` reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence.
+`scaling_record`, `validation_record`, `tuned_record`, `convergence_record`, `regression_record` and `cluster_record`;
+this module exports them all. `load` reads a file, migrates an older version and refuses a newer, truncated or foreign one in one sentence.
 `save` writes atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
 """
 
@@ -21,6 +21,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from xbench.cluster_record import (
+    ClusterComparison,
+    ClusterCurve,
+    ClusterResult,
+    ClusterRun,
+    ClusterSpan,
+    TraceRecord,
+)
 from xbench.convergence_record import Converged, Convergence, Dataset, MeanOf, Training, WorkFormula
 from xbench.convergence_record import Curve as ConvergenceCurve
 from xbench.errors import RecordError
@@ -98,6 +106,11 @@ __all__ = [
     "CalibrationPoint",
     "Case",
     "Check",
+    "ClusterComparison",
+    "ClusterCurve",
+    "ClusterResult",
+    "ClusterRun",
+    "ClusterSpan",
     "Comparison",
     "Contention",
     "ContentionPoint",
@@ -156,6 +169,7 @@ __all__ = [
     "Tensor",
     "Threshold",
     "Timeline",
+    "TraceRecord",
     "Training",
     "Tuned",
     "TurnTaken",
@@ -294,7 +308,18 @@ class Comparison(RecordBase):
     gpu_missing: str | None = Field(default=None, description=GPU_MISSING)
 
 
-AnyRecord = Profile | Comparison | Scaling | Validation | Tuned | Convergence | Baseline | Noise | Regression
+AnyRecord = (
+    Profile
+    | Comparison
+    | Scaling
+    | Validation
+    | Tuned
+    | Convergence
+    | Baseline
+    | Noise
+    | Regression
+    | ClusterComparison
+)
 """Every kind of record that `load` reads and `report` shows."""
 
 Record = Annotated[AnyRecord, Field(discriminator="kind")]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from xbench.records import (
     AnyRecord,
     Baseline,
+    ClusterComparison,
     Comparison,
     Convergence,
     ModeResult,
@@ -43,7 +44,7 @@ def render(record: AnyRecord, strict: bool = False) -> str:
         properties |= dict(sides(record))
     elif isinstance(record, (Baseline, Noise)):
         properties["machine"] = lines.environment_line(record.side.environment)
-    elif not isinstance(record, (Scaling, Tuned)):
+    elif not isinstance(record, (ClusterComparison, Scaling, Tuned)):
         properties["machine"] = lines.environment_line(record.environment)
     return junit_xml(cases(record, strict), suite=f"xbench {record.kind}", properties=properties)
 
@@ -64,6 +65,8 @@ def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
         found = regression_cases(record, strict)
     elif isinstance(record, (Baseline, Noise)):
         found = stored_cases(record)
+    elif isinstance(record, ClusterComparison):
+        found = list(_cluster(record))
     else:
         found = list(_tuned(record))
     if not record.complete:
@@ -135,6 +138,14 @@ def _scaling(record: Scaling) -> Iterator[Case]:
     for point in record.points:
         told = f"step {format_seconds(point.step_s)}, efficiency {format_percent(point.efficiency)} (simulated)"
         yield Case(group, f"{point.mode} on {point.workers} workers", point.step_s, message=told)
+
+
+def _cluster(record: ClusterComparison) -> Iterator[Case]:
+    group = f"{record.trace.name} on {record.gpus} GPUs (simulated)"
+    for result in record.results:
+        name = f"{result.policy}, restarts of {format_seconds(result.restart_s)}"
+        told = f"mean job completion time {format_seconds(result.jct_mean_s)} (simulated)"
+        yield Case(group, name, result.jct_mean_s, message=told)
 
 
 def _validation(record: Validation) -> Iterator[Case]:

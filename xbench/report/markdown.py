@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from xbench.records import (
     AnyRecord,
     Baseline,
+    ClusterComparison,
     Comparison,
     Convergence,
     Layer,
@@ -25,6 +26,7 @@ from xbench.records import (
 from xbench.report import lines
 from xbench.report.answer import answer, trusted
 from xbench.report.cells import ratio_cell, signed_percent, verdict
+from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts
 from xbench.report.markdown_parts import code, details, facts, fenced, plain, table
 from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
@@ -54,6 +56,8 @@ def render(record: AnyRecord) -> str:
         parts = _validation(record)
     elif isinstance(record, Convergence):
         parts = _convergence(record)
+    elif isinstance(record, ClusterComparison):
+        parts = [*cluster_parts(record), _warnings(record.warnings)]
     else:
         parts = _tuned(record)
     return "\n\n".join(part for part in [*parts, _command(record)] if part) + "\n"

@@ -15,6 +15,7 @@ main table first:
 | regression | `cases`, `launches` (one row a case, side and pair) |
 | baseline | `launches` |
 | noise | `floors`, `launches` |
+| cluster | `runs` (one row a policy, restart cost and seed), `results`, `curves` |
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 from xbench.records import (
     AnyRecord,
     Baseline,
+    ClusterComparison,
     Comparison,
     Convergence,
     Job,
@@ -39,6 +41,7 @@ from xbench.records import (
 )
 from xbench.report.answer import trusted
 from xbench.report.cells import verdict
+from xbench.report.cluster_tables import cluster_tables
 from xbench.report.regression_tables import regression_tables
 
 Row = dict[str, Any]
@@ -59,6 +62,8 @@ def tables(record: AnyRecord) -> dict[str, Table]:
         return _convergence(record)
     if isinstance(record, (Regression, Baseline, Noise)):
         return regression_tables(record)
+    if isinstance(record, ClusterComparison):
+        return cluster_tables(record)
     return {"tried": list(_tuned(record))}
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from xbench.records import (
     AnyRecord,
     Baseline,
+    ClusterComparison,
     Comparison,
     Convergence,
     Noise,
@@ -22,6 +23,7 @@ from xbench.records import (
     Tuned,
     Validation,
 )
+from xbench.report.cluster import render_cluster
 from xbench.report.comparison import render_comparison
 from xbench.report.convergence import render_convergence
 from xbench.report.drawing import OFF_TTY_COLUMNS, make_console
@@ -52,6 +54,8 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_baseline(record, console)
     elif isinstance(record, Noise):
         render_noise(record, console)
+    elif isinstance(record, ClusterComparison):
+        render_cluster(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 

@@ -27,6 +27,7 @@ for _kind, _module in (
     ("regression", "regression"),
     ("baseline", "stored"),
     ("noise", "stored"),
+    ("cluster", "cluster"),
 ):
     PAGES.add(_kind, f"xbench.report.html.{_module}:{_kind}_page", f"the page of a {_kind}")
 

@@ -1,0 +1,131 @@
+"""`xbench cluster`: many jobs on one cluster, simulated under the policies that people compare."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from xbench.commands.options import check_json, json_option, parsed, write_json
+from xbench.errors import SpecError
+
+MOST_SEEDS = 1000
+EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
+
+
+@click.group("cluster", short_help="Many jobs on one cluster: compare policies that share its GPUs; needs no torch.")
+def cluster() -> None:
+    """Many jobs on one cluster: compare policies that share its GPUs; needs no torch.
+
+    Everything is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart costs what
+    you say. --policies and --trace take what `policies` and `traces` list.
+    """
+
+
+@cluster.command("compare", short_help="Simulate a trace of jobs under several policies.")
+@click.option("--trace", "trace_text", default=EXAMPLE, show_default=True, metavar="TRACE",
+              help="itp:PATH, philly:PATH, pollux:FOLDER, alibaba:PATH, FILE.csv, or generated:...")  # fmt: skip
+@click.option("--policies", "policy_text", default="fifo,fifo-backfill,sjf,srtf,las", show_default=True,
+              metavar="A,B,...", help="The first is the reference.")  # fmt: skip
+@click.option("--gpus", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="The cluster's.")
+@click.option("--restart-cost", "cost_text", default="0", show_default=True, metavar="S,S,...",
+              help="Seconds that a job which ran before loses when it is stopped or resized.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), metavar="N",
+              help="Traces to generate; 6 and more give intervals.  [default: 1]")  # fmt: skip
+@click.option("--csv", "csv_to", metavar="FILE|-", help="Write one row a simulation; - is stdout.")
+@json_option
+def compare_command(
+    trace_text: str,
+    policy_text: str,
+    gpus: int,
+    cost_text: str,
+    seeds: int | None,
+    csv_to: str | None,
+    json_to: str | None,
+) -> None:
+    """Simulate a trace of jobs under several policies, and say which completes jobs soonest.
+
+    Jobs of a file are what they are; a generated trace can be drawn again from several seeds, and every policy meets
+    the same jobs in each.
+    """
+    from xbench.cluster.compare import Asked, compare, parse_costs
+    from xbench.cluster.policies.registry import parse_policies
+    from xbench.cluster.traces import load_trace
+    from xbench.report.csv import render
+    from xbench.report.terminal import make_console, show
+    from xbench.runtime.regress.protocol import version
+
+    check_json(json_to)
+    check_json(csv_to, option="--csv")
+    if json_to == "-" and csv_to == "-":
+        raise SpecError("--json - and --csv - both want stdout", hint="write --csv FILE")
+    policies = parsed("--policies", parse_policies, policy_text)
+    costs = parse_costs(cost_text)
+    drawn = trace_text.partition(":")[0].strip() == "generated"
+    if seeds is not None and not drawn:
+        raise SpecError(
+            f"--seeds: {trace_text!r} is what it is, and has no seeds", hint=f"leave it out, or try --trace {EXAMPLE}"
+        )
+    if drawn and seeds is not None and "seed=" in trace_text:
+        raise SpecError("--seeds and seed= in --trace exclude each other", hint="leave one of them out")
+    numbers: tuple[int | None, ...] = tuple(range(seeds)) if seeds is not None else (None,)
+
+    def trace(seed: int | None):  # type: ignore[no-untyped-def]
+        return parsed("--trace", load_trace, trace_text if seed is None else f"{trace_text},seed={seed}")
+
+    console = make_console()
+    asked = Asked(trace_text, trace, numbers, policies, gpus, costs)
+    command = shlex.join(["xbench", *sys.argv[1:]])
+    record = compare(asked, command, version(), lambda said: console.print(said, highlight=False, markup=False))
+    console.print()
+    show(record, console)
+    write_json(record, json_to)
+    if csv_to == "-":
+        click.echo(render(record), nl=False)
+    elif csv_to is not None:
+        Path(csv_to).write_text(render(record), encoding="utf-8")
+
+
+@cluster.command("policies", short_help="List the policies that compare takes.")
+def policies_command() -> None:
+    """List the policies that compare takes, with their options."""
+    from xbench.cluster.policies.registry import POLICIES
+
+    width = max(len(entry.name) for entry in POLICIES)
+    for entry in POLICIES:
+        click.echo(f"{entry.name:<{width}}  {entry.summary}")
+
+
+@cluster.group("traces", short_help="List the traces that compare takes, or fetch a public one.")
+def traces_group() -> None:
+    """List the traces that compare takes, or fetch a public one."""
+
+
+@traces_group.command("list")
+def list_command() -> None:
+    """List the kinds of trace, and the public ones that can be fetched."""
+    from xbench.cluster.traces import TRACES
+    from xbench.cluster.traces.fetch import PUBLIC
+
+    width = max(len(name) for name in [*(entry.name for entry in TRACES), *PUBLIC])
+    click.echo("kinds:")
+    for entry in TRACES:
+        click.echo(f"  {entry.name:<{width}}  {entry.summary}")
+    click.echo("public, by xbench cluster traces fetch NAME:")
+    for name, public in PUBLIC.items():
+        click.echo(f"  {name:<{width}}  {public.summary} ({public.licence})")
+
+
+@traces_group.command("fetch")
+@click.argument("name")
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("traces"), show_default=True, metavar="FOLDER",
+              help="Where it is kept, in a folder of its name.")  # fmt: skip
+def fetch_command(name: str, folder: Path) -> None:
+    """Download a public trace, and check that it is the one it should be."""
+    from xbench.cluster.traces.fetch import PUBLIC, fetch
+
+    for path in fetch(name, folder):
+        click.echo(f"{path}", err=True)
+    click.echo(f"--trace {PUBLIC[name].spec(folder)}")

@@ -1,0 +1,163 @@
+"""`xbench cluster compare` in the terminal and as Markdown: the answer, a table a restart cost, what it rests on.
+
+Every number is simulated. The mean over seeds of every figure stands in the table; where there are intervals they are of
+the mean job completion time and of its ratio to the first policy's, which are what policies are compared by.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from xbench.records import ClusterComparison, ClusterResult, ClusterRun
+from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.markdown_parts import code, details, facts, plain, table
+from xbench.units import format_percent, format_seconds
+
+
+class Column(NamedTuple):
+    """One figure of a policy, from its simulations."""
+
+    heading: str
+    cell: Callable[[Sequence[ClusterRun]], str]
+
+
+def _mean(runs: Sequence[ClusterRun], name: str) -> float:
+    return statistics.fmean(getattr(run, name) for run in runs)
+
+
+COLUMNS = (
+    Column("p50", lambda runs: format_seconds(_mean(runs, "jct_p50_s"))),
+    Column("p95", lambda runs: format_seconds(_mean(runs, "jct_p95_s"))),
+    Column("p99", lambda runs: format_seconds(_mean(runs, "jct_p99_s"))),
+    Column("queued", lambda runs: format_seconds(_mean(runs, "queued_mean_s"))),
+    Column("slowdown", lambda runs: f"{_mean(runs, 'slowdown_mean'):.2f}"),
+    Column("unfair", lambda runs: f"{_mean(runs, 'unfairness_p95'):.2f}"),
+    Column("makespan", lambda runs: format_seconds(_mean(runs, "makespan_s"))),
+    Column("held", lambda runs: format_percent(_mean(runs, "occupancy"), 0)),
+    Column("useful", lambda runs: format_percent(_mean(runs, "useful_share"), 1)),
+    Column("restarts", lambda runs: f"{_mean(runs, 'restarts'):.0f}"),
+)
+NOTE = (
+    "JCT: job completion time, from arrival to end; p50 to p99 of it. Queued: mean wait for the first GPU. Slowdown: mean "
+    "of JCT over the duration (at least 10 s). Unfair: 95th percentile of finish-time fairness, 1 is an even share. Held: "
+    "GPU time held of all there was; useful: of that, what computed. All of it is simulated."
+)
+
+
+def render_cluster(record: ClusterComparison, console: Console) -> None:
+    """The findings, a table a restart cost, and what it rests on."""
+    for position, sentence in enumerate(record.findings):
+        say(console, sentence, "bold" if position == 0 else "")
+    if record.findings:
+        console.print()
+    for cost_s in record.restart_costs_s:
+        say(console, heading(record, cost_s), "italic")
+        if console.width < NARROW_COLUMNS + 40:
+            _stacked(record, cost_s, console)
+        else:
+            shown = titled_table("", ("policy", "left"), ("mean JCT", "right"), *([("ratio", "right")] if _compared(record)
+                                 else []), *((column.heading, "right") for column in COLUMNS))  # fmt: skip
+            for row in rows(record, cost_s):
+                shown.add_row(*row)
+            console.print(shown)
+    say(console, NOTE, "dim")
+    console.print()
+    for name, sentence in basis(record):
+        fact(console, name, sentence)
+    for warning in record.warnings:
+        fact(console, "warning", warning, "yellow")
+
+
+def heading(record: ClusterComparison, cost_s: float) -> str:
+    """What a table is of."""
+    return f"{record.gpus} GPUs, restarts of {format_seconds(cost_s)} (simulated)"
+
+
+def rows(record: ClusterComparison, cost_s: float) -> list[list[str]]:
+    """A row a policy: its name, mean JCT, ratio where there is a reference, and `COLUMNS`."""
+    found = []
+    for result in results_at(record, cost_s):
+        runs = runs_of(record, result)
+        ratio = [ratio_of(result)] if _compared(record) else []
+        found.append([result.policy, jct_of(result), *ratio, *(column.cell(runs) for column in COLUMNS)])
+    return found
+
+
+def results_at(record: ClusterComparison, cost_s: float) -> list[ClusterResult]:
+    """Of one restart cost, policies in their order."""
+    return [result for result in record.results if result.restart_s == cost_s]
+
+
+def runs_of(record: ClusterComparison, result: ClusterResult) -> list[ClusterRun]:
+    """The simulations that a result is of."""
+    return [run for run in record.runs if (run.policy, run.restart_s) == (result.policy, result.restart_s)]
+
+
+def jct_of(result: ClusterResult) -> str:
+    """The mean job completion time, with its interval where there is one."""
+    shown = format_seconds(result.jct_mean_s)
+    if result.jct_mean_ci95 is None:
+        return shown
+    low, high = result.jct_mean_ci95
+    return f"{shown} [{format_seconds(low)}, {format_seconds(high)}]"
+
+
+def ratio_of(result: ClusterResult) -> str:
+    """Over the reference's, with its interval where there is one."""
+    if result.ratio is None:
+        return "reference"
+    if result.ratio_ci95 is None:
+        return f"{result.ratio:.3f}"
+    low, high = result.ratio_ci95
+    return f"{result.ratio:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _compared(record: ClusterComparison) -> bool:
+    return len(record.policies) > 1
+
+
+def _stacked(record: ClusterComparison, cost_s: float, console: Console) -> None:
+    for result, row in zip(results_at(record, cost_s), rows(record, cost_s), strict=True):
+        ratio = f", {ratio_of(result)}" if _compared(record) else ""
+        console.print(Text(f"  {result.policy}", style="bold"))
+        indented(console, f"  mean JCT {jct_of(result)}{ratio}")
+        figures = row[-len(COLUMNS) :]
+        told = [f"{column.heading} {figure}" for column, figure in zip(COLUMNS, figures, strict=True)]
+        indented(console, f"  {', '.join(told)}")
+
+
+def basis(record: ClusterComparison) -> list[tuple[str, str]]:
+    """What was simulated, as names and sentences."""
+    trace = record.trace
+    jobs = "job" if trace.jobs == 1 else "jobs"
+    what = f"{trace.name}: {trace.jobs:,} {jobs}, {trace.gpu_hours:,.0f} GPU hours in {format_seconds(trace.span_s)}"
+    found = [("trace", what)]
+    if trace.seeds:
+        count = len(trace.seeds)
+        few = "" if count >= 6 else "; fewer than 6 give no interval"
+        found.append(("seeds", f"{count}, from {min(trace.seeds)} on{few}"))
+    found += [("", note) for note in trace.notes]
+    slowest = max(record.runs, key=lambda run: run.decision_s)
+    found.append(("decisions", f"{format_seconds(slowest.decision_s)} each at most on average, {slowest.policy} (real)"))
+    found.append(("made by", f"xbench {record.xbench}: {record.command}"))
+    return found
+
+
+def markdown(record: ClusterComparison) -> list[str]:
+    """The parts of a Markdown summary, but for warnings and the command."""
+    first, *others = record.findings or ["Nothing was found."]
+    ratio = ["ratio"] if _compared(record) else []
+    headings = ["policy", "mean JCT", *ratio, *(column.heading for column in COLUMNS)]
+    parts = [
+        f"### {plain(record.trace.name)} on {record.gpus} GPUs (simulated)",
+        f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
+    ]
+    for cost_s in record.restart_costs_s:
+        shown = [[code(row[0]), *row[1:]] for row in rows(record, cost_s)]
+        parts += [f"Restarts of {format_seconds(cost_s)}:", table(headings, shown)]
+    return [*parts, NOTE, details("What it rests on", facts(basis(record)))]

@@ -1,0 +1,36 @@
+"""A comparison of cluster policies as tidy tables: every simulation, what they say together, and the curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xbench.records import ClusterComparison
+
+Row = dict[str, Any]
+
+
+def cluster_tables(record: ClusterComparison) -> dict[str, list[Row]]:
+    """The tables by name, the main one first."""
+    of = {"label": record.label, "trace": record.trace.name, "gpus": record.gpus}
+    return {
+        "runs": [{**of, **run.model_dump()} for run in record.runs],
+        "results": [
+            {
+                **of,
+                "policy": one.policy,
+                "restart_s": one.restart_s,
+                "jct_mean_s": one.jct_mean_s,
+                "jct_mean_low_s": one.jct_mean_ci95[0] if one.jct_mean_ci95 else None,
+                "jct_mean_high_s": one.jct_mean_ci95[1] if one.jct_mean_ci95 else None,
+                "ratio": one.ratio,
+                "ratio_low": one.ratio_ci95[0] if one.ratio_ci95 else None,
+                "ratio_high": one.ratio_ci95[1] if one.ratio_ci95 else None,
+            }
+            for one in record.results
+        ],
+        "curves": [
+            {**of, "policy": curve.policy, "restart_s": curve.restart_s, "percentile": percentile, "jct_s": jct_s}
+            for curve in record.curves
+            for percentile, jct_s in enumerate(curve.jct_s)
+        ],
+    }

@@ -1,0 +1,203 @@
+"""The page of a comparison of cluster policies: completion times, what was held and waited for, and who ran when."""
+
+from __future__ import annotations
+
+from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
+from xbench.report import cluster as told
+from xbench.report.html.axes import BELOW, marks, plain, rounded, time_unit
+from xbench.report.html.facts import command_section, moment, warnings_section
+from xbench.report.html.parts import Cell, Column, Facts, Figure, Page, Section, Table, Trace
+from xbench.units import format_seconds
+
+COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7")
+
+
+def cluster_page(record: ClusterComparison) -> Page:
+    """Everything here is simulated."""
+    return Page(
+        kind="Cluster",
+        warnings=len(record.warnings),
+        title=f"{record.trace.name} on {record.gpus} GPUs",
+        subtitle=moment(record.created),
+        labels=["simulated"],
+        answer=[*(record.findings or ["Nothing was found."]), "Everything here is simulated."],
+        sections=[
+            Section("jct", "Job completion time", [_means(record), *_distributions(record)]),
+            Section("time", "Over time", _over_time(record)),
+            Section("jobs", "Who ran when", _gantt(record)),
+            Section("basis", "What it rests on", [Facts(told.basis(record))]),
+            *warnings_section(record.warnings),
+            command_section(record.command),
+        ],
+    )
+
+
+def _means(record: ClusterComparison) -> Figure:
+    """A bar a policy and restart cost."""
+    unit = time_unit(max(result.jct_mean_s for result in record.results))
+    traces: list[Trace] = []
+    for place, cost_s in enumerate(record.restart_costs_s):
+        here = told.results_at(record, cost_s)
+        bounds = [result.jct_mean_ci95 or (result.jct_mean_s, result.jct_mean_s) for result in here]
+        traces.append({
+            "type": "bar", "name": f"restarts of {format_seconds(cost_s)}", "x": [plain(one.policy) for one in here],
+            "y": [unit.of(one.jct_mean_s) for one in here], "marker": {"color": COLOURS[place % len(COLOURS)]},
+            "customdata": [_hover(one) for one in here], "hovertemplate": "%{customdata}<extra></extra>",
+            "error_y": {"type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5,
+                        "array": [rounded(unit.of(high - one.jct_mean_s)) for one, (_, high) in zip(here, bounds, strict=True)],
+                        "arrayminus": [rounded(unit.of(one.jct_mean_s - low)) for one, (low, _) in zip(here, bounds, strict=True)],
+                        "visible": any(one.jct_mean_ci95 for one in here)},
+        })  # fmt: skip
+    ratio = len(record.policies) > 1
+    columns = [Column("policy", figures=False), Column("restart"), Column("mean JCT"),
+               *([Column("ratio")] if ratio else []), *(Column(one.heading) for one in told.COLUMNS)]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [row[0], format_seconds(cost_s), *row[1:]]
+        for cost_s in record.restart_costs_s
+        for row in told.rows(record, cost_s)
+    ]
+    intervals = " Lines: the 95 % interval over seeds." if any(one.jct_mean_ci95 for one in record.results) else ""
+    return Figure(
+        key="mean-jct",
+        title="Mean job completion time",
+        labels=["simulated"],
+        told=f"From a job's arrival to its end; shorter is better.{intervals}",
+        traces=traces,
+        layout={"barmode": "group", "yaxis": {"title": {"text": f"mean JCT [{unit.name}]"}, "rangemode": "tozero"},
+                "xaxis": {"type": "category"}, "legend": BELOW, "showlegend": len(traces) > 1},  # fmt: skip
+        height=400,
+        table=Table("Every policy in figures", columns, rows, told.NOTE, opened=True),
+    )
+
+
+def _hover(result: ClusterResult) -> str:
+    return f"<b>{plain(result.policy)}</b><br>{told.jct_of(result)}<br>ratio {told.ratio_of(result)}"
+
+
+def _first_cost(record: ClusterComparison) -> list[ClusterCurve]:
+    """Curves of the first restart cost: of more a plot could not be read."""
+    return [curve for curve in record.curves if curve.restart_s == record.restart_costs_s[0]]
+
+
+def _of_seed(record: ClusterComparison) -> str:
+    seed = f" of seed {record.trace.seeds[0]}" if record.trace.seeds else ""
+    cost = f", restarts of {format_seconds(record.restart_costs_s[0])}" if len(record.restart_costs_s) > 1 else ""
+    return f"The simulation{seed}{cost}."
+
+
+def _distributions(record: ClusterComparison) -> list[Figure]:
+    """The share of jobs that were done within a time."""
+    curves = _first_cost(record)
+    if not curves:
+        return []
+    look = marks(record.policies)
+    unit = time_unit(max(curve.jct_s[50] for curve in curves))
+    traces: list[Trace] = [
+        {
+            "type": "scatter", "mode": "lines", "name": plain(curve.policy),
+            "x": [rounded(max(unit.of(value), 1e-6)) for value in curve.jct_s], "y": list(range(101)),
+            "line": {"color": look[curve.policy].colour, "width": 2},
+            "hovertemplate": f"<b>{plain(curve.policy)}</b><br>%{{y}} % within %{{x:.3~r}} {unit.name}<extra></extra>",
+        }
+        for curve in curves
+    ]  # fmt: skip
+    columns = [Column("policy", figures=False), *(Column(f"{share} %") for share in (5, 25, 50, 75, 90, 95, 99))]
+    rows: list[list[Cell]] = [
+        [curve.policy, *(format_seconds(curve.jct_s[share]) for share in (5, 25, 50, 75, 90, 95, 99))]
+        for curve in curves
+    ]
+    return [
+        Figure(
+            key="jct-distribution",
+            title="Jobs done within a time",
+            labels=["simulated"],
+            told=f"{_of_seed(record)} A curve further to the left is better.",
+            traces=traces,
+            layout={"xaxis": {"type": "log", "title": {"text": f"JCT [{unit.name}], logarithmic"}, "tickformat": "~r"},
+                    "yaxis": {"title": {"text": "jobs [%]"}, "range": [0, 100]}, "legend": BELOW,
+                    "hovermode": "closest"},  # fmt: skip
+            height=400,
+            table=Table("Percentiles of the job completion time", columns, rows),
+        )
+    ]
+
+
+def _over_time(record: ClusterComparison) -> list[Figure]:
+    """GPUs held, and jobs that wait."""
+    curves = [curve for curve in _first_cost(record) if curve.at_s]
+    if not curves:
+        return []
+    look = marks(record.policies)
+    unit = time_unit(max(curve.at_s[-1] for curve in curves))
+    found = []
+    for key, title, said in (("held", "GPUs held", f"of {record.gpus}"), ("waiting", "Jobs that wait", "")):
+        traces: list[Trace] = [
+            {
+                "type": "scatter", "mode": "lines", "name": plain(curve.policy),
+                "x": [rounded(unit.of(value)) for value in curve.at_s],
+                "y": [rounded(value) for value in getattr(curve, key)],
+                "line": {"color": look[curve.policy].colour, "width": 1.5, "shape": "hvh"},
+            }
+            for curve in curves
+        ]  # fmt: skip
+        count = len(curves[0].at_s)
+        found.append(
+            Figure(
+                key=f"{key}-over-time",
+                title=title,
+                labels=["simulated"],
+                told=f"{_of_seed(record)} Means over {count} equal windows of each policy's makespan {said}".rstrip() + ".",
+                traces=traces,
+                layout={"xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
+                        "yaxis": {"title": {"text": title.lower()}, "rangemode": "tozero"}, "legend": BELOW},  # fmt: skip
+                height=340,
+            )
+        )
+    return found
+
+
+def _gantt(record: ClusterComparison) -> list[Figure]:
+    """A chart a policy of a small trace: a line a job, a bar while it holds GPUs."""
+    found = []
+    for policy in record.policies:
+        spans = [span for span in record.spans if span.policy == policy]
+        if not spans:
+            continue
+        unit = time_unit(max(span.to_s for span in spans))
+        order = list(dict.fromkeys(span.job for span in sorted(spans, key=lambda span: span.from_s)))
+        sizes = sorted({span.gpus for span in spans})
+        traces: list[Trace] = []
+        for place, gpus in enumerate(sizes):
+            own = [span for span in spans if span.gpus == gpus]
+            traces.append({
+                "type": "bar", "orientation": "h", "name": f"{gpus} GPUs" if gpus > 1 else "1 GPU",
+                "y": [plain(span.job) for span in own], "base": [rounded(unit.of(span.from_s)) for span in own],
+                "x": [rounded(unit.of(span.to_s - span.from_s)) for span in own],
+                "marker": {"color": COLOURS[place % len(COLOURS)], "line": {"color": "--paper", "width": 0.5}},
+                "customdata": [f"<b>{plain(span.job)}</b><br>{span.gpus} GPUs from {format_seconds(span.from_s)} to "
+                               f"{format_seconds(span.to_s)}" for span in own],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            })  # fmt: skip
+        columns = [Column("job", figures=False), Column("GPUs"), Column("from"), Column("to")]
+        rows: list[list[Cell]] = [
+            [span.job, str(span.gpus), format_seconds(span.from_s), format_seconds(span.to_s)] for span in spans
+        ]
+        found.append(
+            Figure(
+                key=f"gantt-{len(found)}",
+                title=f"Every job under {policy}",
+                labels=["simulated"],
+                told=f"{_of_seed(record)} A line a job in the order of their beginning; a bar while it holds GPUs.",
+                traces=traces,
+                layout={"barmode": "overlay", "bargap": 0.15,
+                        "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
+                        "yaxis": {"type": "category", "categoryorder": "array",
+                                  "categoryarray": [plain(name) for name in reversed(order)],
+                                  "showticklabels": len(order) <= 40},
+                        "legend": BELOW, "hovermode": "closest"},  # fmt: skip
+                height=120 + min(900, 14 * len(order)),
+                table=Table(f"Every span under {policy}", columns, rows, bulk=True),
+                folded=bool(found),
+            )
+        )
+    return found
