@@ -39,7 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Train on real data under every schedule, and compare loss and accuracy.",
     ),
     "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
-    "cluster": ("xbench.commands.cluster", "Many jobs on one cluster: compare policies that share its GPUs; needs no torch."),
+    "cluster": (
+        "xbench.commands.cluster",
+        "Many jobs on one cluster: compare policies that share its GPUs; needs no torch.",
+    ),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),

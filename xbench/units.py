@@ -66,6 +66,16 @@ def format_seconds(seconds: float | None, digits: int = 3) -> str:
     raise AssertionError("unreachable")
 
 
+def format_duration(seconds: float | None) -> str:
+    """What takes long: '45.0 s', '42.5 min', '12.3 h', '5.21 d'; '–' for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    for scale, unit in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if abs(seconds) >= 2 * scale:
+            return f"{_significant(seconds / scale, 3)} {unit}"
+    return f"{_significant(seconds, 3)} s"
+
+
 def format_bytes(nbytes: float | None) -> str:
     """'512 B', '64.0 KiB', '97.5 MiB'; '–' for None."""
     if nbytes is None or not math.isfinite(nbytes):

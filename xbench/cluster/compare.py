@@ -29,7 +29,7 @@ from xbench.records import (
     TraceRecord,
 )
 from xbench.stats.regression import signed_rank
-from xbench.units import format_percent, format_seconds
+from xbench.units import format_duration, format_percent
 
 WINDOWS = 300
 """Of a curve over time."""
@@ -71,7 +71,7 @@ def compare(asked: Asked, command: str, version: str, say: Callable[[str], None]
         for cost_s in asked.restart_costs_s:
             for seed, trace in traces.items():
                 of_seed = "" if seed is None else f", seed {seed}"
-                say(f"{len(runs) + 1} of {total}: {name}, restarts of {format_seconds(cost_s)}{of_seed}")
+                say(f"{len(runs) + 1} of {total}: {name}, restarts of {cost_s:g} s{of_seed}")
                 drawn = trace is first
                 simulated = _run(parse_policy(name), trace, Cluster(asked.gpus, cost_s), drawn)
                 found = metrics(simulated)._asdict()
@@ -120,7 +120,7 @@ def _curve(policy: str, restart_s: float, simulated: Simulated) -> ClusterCurve:
 
 
 def thinned(moments: Sequence[Moment], windows: int) -> tuple[list[float], list[float], list[float]]:
-    """Middles of equal windows [s], and the mean of GPUs held and of jobs waiting in each: steps, integrated exactly."""
+    """Middles of equal windows [s], and the means of GPUs held and of jobs waiting in each, integrated exactly."""
     at_s = np.array([moment.at_s for moment in moments])
     if len(at_s) < 2 or at_s[-1] <= at_s[0]:
         return [], [], []
@@ -177,10 +177,10 @@ def _findings(asked: Asked, results: Sequence[ClusterResult]) -> list[str]:
     for cost_s in asked.restart_costs_s:
         here = sorted((one for one in results if one.restart_s == cost_s), key=lambda one: one.jct_mean_s)
         best = here[0]
-        at = f" with restarts of {format_seconds(cost_s)}" if len(asked.restart_costs_s) > 1 else ""
-        shortest = f"{best.policy} has the shortest mean job completion time{at}: {format_seconds(best.jct_mean_s)}"
+        at = f" with restarts of {cost_s:g} s" if len(asked.restart_costs_s) > 1 else ""
+        shortest = f"{best.policy} has the shortest mean job completion time{at}: {format_duration(best.jct_mean_s)}"
         if len(here) == 1:
-            said.append(f"The mean job completion time under {best.policy}{at}: {format_seconds(best.jct_mean_s)}.")
+            said.append(f"The mean job completion time under {best.policy}{at}: {format_duration(best.jct_mean_s)}.")
             continue
         close = [one.policy for one in here[1:] if one.jct_mean_s < (1 + CLEAR) * best.jct_mean_s]
         if close:
@@ -189,7 +189,7 @@ def _findings(asked: Asked, results: Sequence[ClusterResult]) -> list[str]:
             said.append(f"{shortest}, {format_percent(1 - best.ratio)} less than {asked.policies[0]}'s{_sure(best)}.")
         else:
             second = here[1]
-            said.append(f"{shortest}; {second.policy} is next with {format_seconds(second.jct_mean_s)}.")
+            said.append(f"{shortest}; {second.policy} is next with {format_duration(second.jct_mean_s)}.")
     return said
 
 
@@ -203,7 +203,9 @@ def _sure(result: ClusterResult) -> str:
 def _warnings(trace: Trace) -> list[str]:
     count = len(trace.skipped)
     rows = "row" if count == 1 else "rows"
-    return [f"{count} {rows} of the trace made no job and were left out; the first: {trace.skipped[0]}"] if count else []
+    return (
+        [f"{count} {rows} of the trace made no job and were left out; the first: {trace.skipped[0]}"] if count else []
+    )
 
 
 def parse_costs(text: str) -> tuple[float, ...]:

@@ -26,13 +26,14 @@ from xbench.records import (
 from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.cells import ratio_cell, signed_percent, verdict
+from xbench.report.cluster import costing
 from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
 from xbench.report.regression_junit import regression_cases, stored_cases
 from xbench.report.regression_lines import sides
 from xbench.schedules import MODES
 from xbench.stats.validation import name_of
-from xbench.units import format_percent, format_seconds
+from xbench.units import format_duration, format_percent, format_seconds
 
 THE_RUN = "the whole run"
 
@@ -143,8 +144,8 @@ def _scaling(record: Scaling) -> Iterator[Case]:
 def _cluster(record: ClusterComparison) -> Iterator[Case]:
     group = f"{record.trace.name} on {record.gpus} GPUs (simulated)"
     for result in record.results:
-        name = f"{result.policy}, restarts of {format_seconds(result.restart_s)}"
-        told = f"mean job completion time {format_seconds(result.jct_mean_s)} (simulated)"
+        name = f"{result.policy}, {costing(result.restart_s)}"
+        told = f"mean job completion time {format_duration(result.jct_mean_s)} (simulated)"
         yield Case(group, name, result.jct_mean_s, message=told)
 
 

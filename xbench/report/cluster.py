@@ -1,7 +1,7 @@
 """`xbench cluster compare` in the terminal and as Markdown: the answer, a table a restart cost, what it rests on.
 
-Every number is simulated. The mean over seeds of every figure stands in the table; where there are intervals they are of
-the mean job completion time and of its ratio to the first policy's, which are what policies are compared by.
+Every number is simulated. The mean over seeds of every figure stands in the table; where there are intervals they are
+of the mean job completion time and of its ratio to the first policy's, which are what policies are compared by.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from xbench.records import ClusterComparison, ClusterResult, ClusterRun
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.drawing import fact, indented, say, titled_table
 from xbench.report.markdown_parts import code, details, facts, plain, table
-from xbench.units import format_percent, format_seconds
+from xbench.units import format_duration, format_percent, format_seconds
 
 
 class Column(NamedTuple):
@@ -31,21 +33,24 @@ def _mean(runs: Sequence[ClusterRun], name: str) -> float:
 
 
 COLUMNS = (
-    Column("p50", lambda runs: format_seconds(_mean(runs, "jct_p50_s"))),
-    Column("p95", lambda runs: format_seconds(_mean(runs, "jct_p95_s"))),
-    Column("p99", lambda runs: format_seconds(_mean(runs, "jct_p99_s"))),
-    Column("queued", lambda runs: format_seconds(_mean(runs, "queued_mean_s"))),
+    Column("p50", lambda runs: format_duration(_mean(runs, "jct_p50_s"))),
+    Column("p95", lambda runs: format_duration(_mean(runs, "jct_p95_s"))),
+    Column("p99", lambda runs: format_duration(_mean(runs, "jct_p99_s"))),
+    Column("queued", lambda runs: format_duration(_mean(runs, "queued_mean_s"))),
     Column("slowdown", lambda runs: f"{_mean(runs, 'slowdown_mean'):.2f}"),
     Column("unfair", lambda runs: f"{_mean(runs, 'unfairness_p95'):.2f}"),
-    Column("makespan", lambda runs: format_seconds(_mean(runs, "makespan_s"))),
+    Column("makespan", lambda runs: format_duration(_mean(runs, "makespan_s"))),
     Column("held", lambda runs: format_percent(_mean(runs, "occupancy"), 0)),
     Column("useful", lambda runs: format_percent(_mean(runs, "useful_share"), 1)),
     Column("restarts", lambda runs: f"{_mean(runs, 'restarts'):.0f}"),
 )
+ANY_COLUMNS = 1000
+"""More than any table has."""
+
 NOTE = (
-    "JCT: job completion time, from arrival to end; p50 to p99 of it. Queued: mean wait for the first GPU. Slowdown: mean "
-    "of JCT over the duration (at least 10 s). Unfair: 95th percentile of finish-time fairness, 1 is an even share. Held: "
-    "GPU time held of all there was; useful: of that, what computed. All of it is simulated."
+    "JCT: job completion time, from arrival to end; p50 to p99 of it. Queued: mean wait for the first GPU. Slowdown: "
+    "mean of JCT over the duration (at least 10 s). Unfair: 95th percentile of finish-time fairness, 1 is an even "
+    "share. Held: GPU time held of all there was; useful: of that, what computed. All of it is simulated."
 )
 
 
@@ -53,18 +58,16 @@ def render_cluster(record: ClusterComparison, console: Console) -> None:
     """The findings, a table a restart cost, and what it rests on."""
     for position, sentence in enumerate(record.findings):
         say(console, sentence, "bold" if position == 0 else "")
-    if record.findings:
-        console.print()
     for cost_s in record.restart_costs_s:
+        console.print()
         say(console, heading(record, cost_s), "italic")
-        if console.width < NARROW_COLUMNS + 40:
-            _stacked(record, cost_s, console)
-        else:
-            shown = titled_table("", ("policy", "left"), ("mean JCT", "right"), *([("ratio", "right")] if _compared(record)
-                                 else []), *((column.heading, "right") for column in COLUMNS))  # fmt: skip
-            for row in rows(record, cost_s):
-                shown.add_row(*row)
+        shown = _table(record, cost_s)
+        wide = console.options.update(max_width=ANY_COLUMNS)
+        if Measurement.get(console, wide, shown).maximum <= console.width:
             console.print(shown)
+        else:
+            _stacked(record, cost_s, console)
+    console.print()
     say(console, NOTE, "dim")
     console.print()
     for name, sentence in basis(record):
@@ -73,9 +76,23 @@ def render_cluster(record: ClusterComparison, console: Console) -> None:
         fact(console, "warning", warning, "yellow")
 
 
+def _table(record: ClusterComparison, cost_s: float) -> Table:
+    ratio = [("ratio", "right")] if _compared(record) else []
+    figures = ((column.heading, "right") for column in COLUMNS)
+    shown = titled_table("", ("policy", "left"), ("mean JCT", "right"), *ratio, *figures)
+    for row in rows(record, cost_s):
+        shown.add_row(*row)
+    return shown
+
+
 def heading(record: ClusterComparison, cost_s: float) -> str:
     """What a table is of."""
-    return f"{record.gpus} GPUs, restarts of {format_seconds(cost_s)} (simulated)"
+    return f"{record.gpus} GPUs, {costing(cost_s)} (simulated)"
+
+
+def costing(restart_s: float) -> str:
+    """The cost of a restart, in words."""
+    return f"restarts of {restart_s:g} s" if restart_s else "restarts for nothing"
 
 
 def rows(record: ClusterComparison, cost_s: float) -> list[list[str]]:
@@ -100,11 +117,11 @@ def runs_of(record: ClusterComparison, result: ClusterResult) -> list[ClusterRun
 
 def jct_of(result: ClusterResult) -> str:
     """The mean job completion time, with its interval where there is one."""
-    shown = format_seconds(result.jct_mean_s)
+    shown = format_duration(result.jct_mean_s)
     if result.jct_mean_ci95 is None:
         return shown
     low, high = result.jct_mean_ci95
-    return f"{shown} [{format_seconds(low)}, {format_seconds(high)}]"
+    return f"{shown} [{format_duration(low)}, {format_duration(high)}]"
 
 
 def ratio_of(result: ClusterResult) -> str:
@@ -135,15 +152,17 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
     """What was simulated, as names and sentences."""
     trace = record.trace
     jobs = "job" if trace.jobs == 1 else "jobs"
-    what = f"{trace.name}: {trace.jobs:,} {jobs}, {trace.gpu_hours:,.0f} GPU hours in {format_seconds(trace.span_s)}"
+    what = f"{trace.name}: {trace.jobs:,} {jobs}, {trace.gpu_hours:,.0f} GPU hours in {format_duration(trace.span_s)}"
     found = [("trace", what)]
     if trace.seeds:
         count = len(trace.seeds)
         few = "" if count >= 6 else "; fewer than 6 give no interval"
         found.append(("seeds", f"{count}, from {min(trace.seeds)} on{few}"))
-    found += [("", note) for note in trace.notes]
+    found += [("" if number else "notes", note) for number, note in enumerate(trace.notes)]
     slowest = max(record.runs, key=lambda run: run.decision_s)
-    found.append(("decisions", f"{format_seconds(slowest.decision_s)} each at most on average, {slowest.policy} (real)"))
+    found.append(
+        ("decisions", f"{format_seconds(slowest.decision_s)} each at most on average, {slowest.policy} (real)")
+    )
     found.append(("made by", f"xbench {record.xbench}: {record.command}"))
     return found
 
@@ -159,5 +178,5 @@ def markdown(record: ClusterComparison) -> list[str]:
     ]
     for cost_s in record.restart_costs_s:
         shown = [[code(row[0]), *row[1:]] for row in rows(record, cost_s)]
-        parts += [f"Restarts of {format_seconds(cost_s)}:", table(headings, shown)]
+        parts += [f"{costing(cost_s).capitalize()}:", table(headings, shown)]
     return [*parts, NOTE, details("What it rests on", facts(basis(record)))]

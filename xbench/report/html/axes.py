@@ -66,6 +66,14 @@ def time_unit(longest_s: float) -> Unit:
     return Unit("ms", 1e3) if longest_s >= 1e-3 else Unit("µs", 1e6)
 
 
+def long_unit(longest_s: float) -> Unit:
+    """The same of what takes minutes to days."""
+    for name, seconds in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if longest_s >= 2 * seconds:
+            return Unit(name, 1 / seconds)
+    return Unit("s", 1.0)
+
+
 def rounded(value: float) -> float:
     """Six significant digits."""
     return float(f"{value:.6g}")

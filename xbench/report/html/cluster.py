@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
+
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
 from xbench.report import cluster as told
-from xbench.report.html.axes import BELOW, marks, plain, rounded, time_unit
+from xbench.report.html.axes import BELOW, Unit, long_unit, marks, plain, rounded
 from xbench.report.html.facts import command_section, moment, warnings_section
 from xbench.report.html.parts import Cell, Column, Facts, Figure, Page, Section, Table, Trace
-from xbench.units import format_seconds
+from xbench.units import format_duration
 
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7")
 
@@ -34,27 +37,21 @@ def cluster_page(record: ClusterComparison) -> Page:
 
 def _means(record: ClusterComparison) -> Figure:
     """A bar a policy and restart cost."""
-    unit = time_unit(max(result.jct_mean_s for result in record.results))
+    unit = long_unit(max(result.jct_mean_s for result in record.results))
     traces: list[Trace] = []
     for place, cost_s in enumerate(record.restart_costs_s):
         here = told.results_at(record, cost_s)
-        bounds = [result.jct_mean_ci95 or (result.jct_mean_s, result.jct_mean_s) for result in here]
         traces.append({
-            "type": "bar", "name": f"restarts of {format_seconds(cost_s)}", "x": [plain(one.policy) for one in here],
+            "type": "bar", "name": told.costing(cost_s), "x": [plain(one.policy) for one in here],
             "y": [unit.of(one.jct_mean_s) for one in here], "marker": {"color": COLOURS[place % len(COLOURS)]},
             "customdata": [_hover(one) for one in here], "hovertemplate": "%{customdata}<extra></extra>",
-            "error_y": {"type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5,
-                        "array": [rounded(unit.of(high - one.jct_mean_s)) for one, (_, high) in zip(here, bounds, strict=True)],
-                        "arrayminus": [rounded(unit.of(one.jct_mean_s - low)) for one, (low, _) in zip(here, bounds, strict=True)],
-                        "visible": any(one.jct_mean_ci95 for one in here)},
+            "error_y": _interval(here, unit),
         })  # fmt: skip
     ratio = len(record.policies) > 1
     columns = [Column("policy", figures=False), Column("restart"), Column("mean JCT"),
                *([Column("ratio")] if ratio else []), *(Column(one.heading) for one in told.COLUMNS)]  # fmt: skip
     rows: list[list[Cell]] = [
-        [row[0], format_seconds(cost_s), *row[1:]]
-        for cost_s in record.restart_costs_s
-        for row in told.rows(record, cost_s)
+        [row[0], f"{cost_s:g} s", *row[1:]] for cost_s in record.restart_costs_s for row in told.rows(record, cost_s)
     ]
     intervals = " Lines: the 95 % interval over seeds." if any(one.jct_mean_ci95 for one in record.results) else ""
     return Figure(
@@ -63,11 +60,27 @@ def _means(record: ClusterComparison) -> Figure:
         labels=["simulated"],
         told=f"From a job's arrival to its end; shorter is better.{intervals}",
         traces=traces,
-        layout={"barmode": "group", "yaxis": {"title": {"text": f"mean JCT [{unit.name}]"}, "rangemode": "tozero"},
-                "xaxis": {"type": "category"}, "legend": BELOW, "showlegend": len(traces) > 1},  # fmt: skip
+        layout={
+            "barmode": "group",
+            "yaxis": {"title": {"text": f"mean JCT [{unit.name}]"}, "rangemode": "tozero"},
+            "xaxis": {"type": "category"},
+            "legend": BELOW,
+            "showlegend": len(traces) > 1,
+        },
         height=400,
         table=Table("Every policy in figures", columns, rows, told.NOTE, opened=True),
     )
+
+
+def _interval(results: Sequence[ClusterResult], unit: Unit) -> Trace:
+    """The intervals over seeds as lines; none is drawn of a result that has none."""
+    ends = [(result.jct_mean_s, result.jct_mean_ci95 or (result.jct_mean_s, result.jct_mean_s)) for result in results]
+    return {
+        "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5,
+        "array": [rounded(unit.of(high - value)) for value, (_, high) in ends],
+        "arrayminus": [rounded(unit.of(value - low)) for value, (low, _) in ends],
+        "visible": any(result.jct_mean_ci95 for result in results),
+    }  # fmt: skip
 
 
 def _hover(result: ClusterResult) -> str:
@@ -81,7 +94,7 @@ def _first_cost(record: ClusterComparison) -> list[ClusterCurve]:
 
 def _of_seed(record: ClusterComparison) -> str:
     seed = f" of seed {record.trace.seeds[0]}" if record.trace.seeds else ""
-    cost = f", restarts of {format_seconds(record.restart_costs_s[0])}" if len(record.restart_costs_s) > 1 else ""
+    cost = f", {told.costing(record.restart_costs_s[0])}" if len(record.restart_costs_s) > 1 else ""
     return f"The simulation{seed}{cost}."
 
 
@@ -91,7 +104,7 @@ def _distributions(record: ClusterComparison) -> list[Figure]:
     if not curves:
         return []
     look = marks(record.policies)
-    unit = time_unit(max(curve.jct_s[50] for curve in curves))
+    unit = long_unit(max(curve.jct_s[50] for curve in curves))
     traces: list[Trace] = [
         {
             "type": "scatter", "mode": "lines", "name": plain(curve.policy),
@@ -103,7 +116,7 @@ def _distributions(record: ClusterComparison) -> list[Figure]:
     ]  # fmt: skip
     columns = [Column("policy", figures=False), *(Column(f"{share} %") for share in (5, 25, 50, 75, 90, 95, 99))]
     rows: list[list[Cell]] = [
-        [curve.policy, *(format_seconds(curve.jct_s[share]) for share in (5, 25, 50, 75, 90, 95, 99))]
+        [curve.policy, *(format_duration(curve.jct_s[share]) for share in (5, 25, 50, 75, 90, 95, 99))]
         for curve in curves
     ]
     return [
@@ -113,9 +126,12 @@ def _distributions(record: ClusterComparison) -> list[Figure]:
             labels=["simulated"],
             told=f"{_of_seed(record)} A curve further to the left is better.",
             traces=traces,
-            layout={"xaxis": {"type": "log", "title": {"text": f"JCT [{unit.name}], logarithmic"}, "tickformat": "~r"},
-                    "yaxis": {"title": {"text": "jobs [%]"}, "range": [0, 100]}, "legend": BELOW,
-                    "hovermode": "closest"},  # fmt: skip
+            layout={
+                "xaxis": {"type": "log", "title": {"text": f"JCT [{unit.name}], logarithmic"}, "tickformat": "~r"},
+                "yaxis": {"title": {"text": "jobs [%]"}, "range": [0, 100]},
+                "legend": BELOW,
+                "hovermode": "closest",
+            },
             height=400,
             table=Table("Percentiles of the job completion time", columns, rows),
         )
@@ -128,9 +144,9 @@ def _over_time(record: ClusterComparison) -> list[Figure]:
     if not curves:
         return []
     look = marks(record.policies)
-    unit = time_unit(max(curve.at_s[-1] for curve in curves))
+    unit = long_unit(max(curve.at_s[-1] for curve in curves))
     found = []
-    for key, title, said in (("held", "GPUs held", f"of {record.gpus}"), ("waiting", "Jobs that wait", "")):
+    for key, title, said in (("held", "GPUs held", f"; there are {record.gpus}"), ("waiting", "Jobs that wait", "")):
         traces: list[Trace] = [
             {
                 "type": "scatter", "mode": "lines", "name": plain(curve.policy),
@@ -146,14 +162,33 @@ def _over_time(record: ClusterComparison) -> list[Figure]:
                 key=f"{key}-over-time",
                 title=title,
                 labels=["simulated"],
-                told=f"{_of_seed(record)} Means over {count} equal windows of each policy's makespan {said}".rstrip() + ".",
+                told=f"{_of_seed(record)} Means over {count} equal windows of each policy's makespan {said}".rstrip()
+                + ".",
                 traces=traces,
-                layout={"xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
-                        "yaxis": {"title": {"text": title.lower()}, "rangemode": "tozero"}, "legend": BELOW},  # fmt: skip
+                layout={
+                    "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
+                    "yaxis": {"title": {"text": title.lower()}, "rangemode": "tozero"},
+                    "legend": BELOW,
+                },
                 height=340,
+                table=_windows(title, curves, key),
             )
         )
     return found
+
+
+def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
+    """The means of a tenth of the makespan each."""
+    columns = [
+        Column("policy", figures=False),
+        *(Column(f"{10 * tenth} to {10 * tenth + 10} %") for tenth in range(10)),
+    ]
+    rows: list[list[Cell]] = []
+    for curve in curves:
+        values = getattr(curve, key)
+        parts = [values[len(values) * tenth // 10 : len(values) * (tenth + 1) // 10] for tenth in range(10)]
+        rows.append([curve.policy, *(f"{fmean(part):.1f}" if part else "–" for part in parts)])
+    return Table(f"{title}, by tenths of the makespan", columns, rows)
 
 
 def _gantt(record: ClusterComparison) -> list[Figure]:
@@ -163,7 +198,7 @@ def _gantt(record: ClusterComparison) -> list[Figure]:
         spans = [span for span in record.spans if span.policy == policy]
         if not spans:
             continue
-        unit = time_unit(max(span.to_s for span in spans))
+        unit = long_unit(max(span.to_s for span in spans))
         order = list(dict.fromkeys(span.job for span in sorted(spans, key=lambda span: span.from_s)))
         sizes = sorted({span.gpus for span in spans})
         traces: list[Trace] = []
@@ -174,13 +209,13 @@ def _gantt(record: ClusterComparison) -> list[Figure]:
                 "y": [plain(span.job) for span in own], "base": [rounded(unit.of(span.from_s)) for span in own],
                 "x": [rounded(unit.of(span.to_s - span.from_s)) for span in own],
                 "marker": {"color": COLOURS[place % len(COLOURS)], "line": {"color": "--paper", "width": 0.5}},
-                "customdata": [f"<b>{plain(span.job)}</b><br>{span.gpus} GPUs from {format_seconds(span.from_s)} to "
-                               f"{format_seconds(span.to_s)}" for span in own],
+                "customdata": [f"<b>{plain(span.job)}</b><br>{span.gpus} GPUs from {format_duration(span.from_s)} to "
+                               f"{format_duration(span.to_s)}" for span in own],
                 "hovertemplate": "%{customdata}<extra></extra>",
             })  # fmt: skip
         columns = [Column("job", figures=False), Column("GPUs"), Column("from"), Column("to")]
         rows: list[list[Cell]] = [
-            [span.job, str(span.gpus), format_seconds(span.from_s), format_seconds(span.to_s)] for span in spans
+            [span.job, str(span.gpus), format_duration(span.from_s), format_duration(span.to_s)] for span in spans
         ]
         found.append(
             Figure(
@@ -189,12 +224,19 @@ def _gantt(record: ClusterComparison) -> list[Figure]:
                 labels=["simulated"],
                 told=f"{_of_seed(record)} A line a job in the order of their beginning; a bar while it holds GPUs.",
                 traces=traces,
-                layout={"barmode": "overlay", "bargap": 0.15,
-                        "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
-                        "yaxis": {"type": "category", "categoryorder": "array",
-                                  "categoryarray": [plain(name) for name in reversed(order)],
-                                  "showticklabels": len(order) <= 40},
-                        "legend": BELOW, "hovermode": "closest"},  # fmt: skip
+                layout={
+                    "barmode": "overlay",
+                    "bargap": 0.15,
+                    "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
+                    "yaxis": {
+                        "type": "category",
+                        "categoryorder": "array",
+                        "categoryarray": [plain(name) for name in reversed(order)],
+                        "showticklabels": len(order) <= 40,
+                    },
+                    "legend": BELOW,
+                    "hovermode": "closest",
+                },
                 height=120 + min(900, 14 * len(order)),
                 table=Table(f"Every span under {policy}", columns, rows, bulk=True),
                 folded=bool(found),
