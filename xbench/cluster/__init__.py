@@ -3,6 +3,9 @@
 | file | what it holds |
 | --- | --- |
 | `jobs` | a job and its speed on w GPUs |
+| `speeds` | speeds from a table, a model of a ring, or a scaling record |
+| `loss_curve` | how many steps are left until a loss |
+| `traces/` | where jobs come from: public traces, a CSV, a generator; what to fetch |
 
 Nothing here imports torch.
 """
