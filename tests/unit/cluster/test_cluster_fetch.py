@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 import threading
@@ -100,6 +101,8 @@ def test_every_public_file_has_an_address_and_a_hash() -> None:
 
 def test_the_hashes_are_those_of_the_files_that_the_loaders_are_tested_with() -> None:
     assert PUBLIC["itp"].files[0].sha256 == _sha256(shared("itp/raw-traces.tar.gz"))
+    unpacked = gzip.decompress(shared("philly/philly.csv.gz").read_bytes())
+    assert PUBLIC["philly"].files[0].sha256 == hashlib.sha256(unpacked).hexdigest()
     assert len(PUBLIC["pollux"].files) == 18
     for file in PUBLIC["pollux"].files:
         assert file.sha256 == _sha256(shared(f"pollux/{file.place}"))
