@@ -6,6 +6,9 @@
 | `policy`, `policies/` | what decides, one file a policy |
 | `simulator` | a trace under a policy, event by event |
 | `metrics` | what comes of it |
+| `speeds` | speeds from a table, a model of a ring, or a scaling record |
+| `loss_curve` | how many steps are left until a loss |
+| `traces/` | where jobs come from: public traces, a CSV, a generator; what to fetch |
 
 Nothing here imports torch.
 """

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import tarfile
+from pathlib import Path
+
+import pytest
+from sample_traces import pollux_folder, shared, write
+
+from xbench.cluster.traces import load_trace
+from xbench.cluster.traces.alibaba import load_alibaba
+from xbench.cluster.traces.itp import load_itp
+from xbench.cluster.traces.philly import load_philly
+from xbench.cluster.traces.pollux import STEPS, load_application, load_pollux, steps_of
+from xbench.errors import SpecError
+
+ITP = "job_id,submission_time,duration,num_gpu"
+PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster"
+PAI = "job_name,status,start_time,end_time,plan_gpu"
+
+
+def _archive(path: Path, **files: str) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{name}.csv")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def test_itp_joins_its_clusters_from_their_first_job_on(tmp_path: Path) -> None:
+    path = _archive(
+        tmp_path / "t.tar.gz", cluster02=f"{ITP}\nb,120,60,8\n", cluster01=f"{ITP}\na,100,3600,2\nc,130,5,1"
+    )
+    trace = load_itp(path)
+    assert [(job.name, job.arrival_s, job.gpus, job.duration_s, job.facts) for job in trace.jobs] == [
+        ("a", 0.0, 2, 3600.0, {"cluster": "01"}),
+        ("b", 20.0, 8, 60.0, {"cluster": "02"}),
+        ("c", 30.0, 1, 5.0, {"cluster": "01"}),
+    ]
+    assert all(job.rigid for job in trace.jobs)
+    alone = load_itp(path, "cluster02")
+    assert (alone.name, alone.jobs[0].arrival_s) == ("itp:cluster02", 0.0)
+    with pytest.raises(SpecError, match="unknown cluster '11'"):
+        load_itp(path, "11")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("a,1,5,1", "there is already a job 'a'"),
+        (",1,5,1", "job_id is empty"),
+        ("b,1,5,0", "num_gpu '0' is less than one"),
+        ("b,1,0,1", "duration '0' is not above zero"),
+        ("b,soon,5,1", "submission_time 'soon' is not a number"),
+        ("b,1,5", "3 cells where the header has 4"),
+    ],
+)
+def test_itp_s_malformed_rows(tmp_path: Path, row: str, reason: str) -> None:
+    path = _archive(tmp_path / "t.tar.gz", cluster01=f"{ITP}\na,1,5,1\n{row}")
+    with pytest.raises(SpecError, match="row 3") as raised:
+        load_itp(path)
+    assert str(raised.value) == f"t.tar.gz/cluster01.csv: row 3: {reason}"
+    trace = load_itp(path, rows="skip")
+    assert ([job.name for job in trace.jobs], len(trace.skipped)) == (["a"], 1)
+
+
+def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "t.tar.gz", cluster01="\n".join([ITP, *(f"j{n},{n * n},{n},1" for n in range(1, 500))]))
+    (tmp_path / "short.tar.gz").write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(SpecError, match="cannot be unpacked"):
+        load_itp(tmp_path / "short.tar.gz")
+    with tarfile.open(tmp_path / "empty.tar.gz", "w:gz") as archive:
+        archive.add(path, "t.tar.gz")
+    with pytest.raises(SpecError, match=r"holds no \.csv file"):
+        load_itp(tmp_path / "empty.tar.gz")
+
+
+def test_itp_whole() -> None:
+    path = shared("itp/raw-traces.tar.gz")
+    trace = load_trace(f"itp:{path}")
+    assert len(trace.jobs) == 69_351
+    assert round(trace.gpu_hours, 1) == 1_632_719.7
+    assert trace.skipped == ()
+    assert trace.jobs[0].arrival_s == 0
+    assert {job.facts["cluster"] for job in trace.jobs} == {f"{number:02}" for number in range(1, 11)}
+    third = load_trace(f"itp:{path},cluster=03")
+    assert third.gpu_hours == pytest.approx(sum(j.service_s for j in trace.jobs if j.facts["cluster"] == "03") / 3600)
+
+
+def test_philly_counts_from_its_first_job(tmp_path: Path) -> None:
+    path = tmp_path / "philly.csv.gz"
+    rows = [PHILLY, "2017-10-09 07:01:55,66.0,2,132.0,ab", "2017-10-08 07:01:50,10.0,1,10.0,cd", ""]
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
+    trace = load_philly(path)
+    assert [(job.name, job.arrival_s, job.gpus, job.duration_s) for job in trace.jobs] == [
+        ("cd-3", 0.0, 1, 10.0),
+        ("ab-2", 86405.0, 2, 66.0),
+    ]
+    assert [job.arrival_s for job in load_philly(path, "ab").jobs] == [0.0]
+    with pytest.raises(SpecError, match="unknown cluster 'ac'") as raised:
+        load_philly(path, "ac")
+    assert raised.value.hint in ("did you mean 'ab'?", "did you mean 'cd'?")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("yesterday,66.0,1,66.0,ab", "timestamp 'yesterday' is no date and time"),
+        ("2017-10-09 07:01:55+00:00,66.0,1,66.0,ab", "has a time zone"),
+        ("2017-10-09 07:01:55,66.0,2,66.0,ab", "gpu_time '66.0' is not duration '66.0' times num_gpus '2'"),
+        ("2017-10-09 07:01:55,-1,1,-1,ab", "duration '-1' is not above zero"),
+        ("2017-10-09 07:01:55,66.0,0,0,ab", "num_gpus '0' is less than one"),
+    ],
+)
+def test_philly_s_malformed_rows(tmp_path: Path, row: str, reason: str) -> None:
+    path = write(tmp_path / "philly.csv", PHILLY, "2017-10-09 07:01:55,66.0,1,66.0,ab", row)
+    with pytest.raises(SpecError, match=r"row 3: ") as raised:
+        load_philly(path)
+    assert reason in str(raised.value)
+    assert len(load_philly(path, rows="skip").skipped) == 1
+
+
+def test_philly_whole() -> None:
+    trace = load_trace(f"philly:{shared('philly/philly.csv.gz')}")
+    assert len(trace.jobs) == 82_247
+    assert round(trace.gpu_hours, 1) == 978_078.5
+    assert trace.skipped == ()
+
+
+def test_pollux_measures_packed_gpus_and_accumulates_what_does_not_fit(tmp_path: Path) -> None:
+    application = load_application(pollux_folder(tmp_path), "yolov3")
+    assert sorted(application.by_gpus) == [1, 2, 4, 8, 16]  # '41' and 16 GPUs on 6 hosts are not packed
+    assert application.step(16, 4) == pytest.approx((4.4, 0.4))
+    assert application.step(24, 4) == pytest.approx((6.4, 0.4))  # between 4 and 8 samples
+    assert application.step(64, 4) == pytest.approx((8.4 + 8, 0.4))  # 16 samples, and 8 at once: two times 8
+    assert application.step(8, 4) is None  # 2 samples were never measured
+    assert application.step(64, 3) is None
+    assert application.speed(64)(4) == pytest.approx(64 / 16.4)
+    assert application.speed(8).points == ((1, pytest.approx(8 / 8.1)), (2, pytest.approx(8 / 4.2)))
+    with pytest.raises(SpecError, match="never measured with a batch as small as 3"):
+        application.speed(3)
+
+
+def test_pollux_s_jobs_take_what_their_steps_imply(tmp_path: Path) -> None:
+    trace = load_pollux(pollux_folder(tmp_path))
+    four, two = trace.jobs
+    assert (four.name, four.arrival_s, four.gpus) == ("yolov3-0", 5.0, 4)
+    assert four.work == 14577 * 64
+    assert four.duration_s == pytest.approx(14577 * 16.4)
+    assert two.duration_s == pytest.approx(14577 * (8.2 + 3 * 8))  # 32 samples: four times 8
+    assert four.facts == {"application": "yolov3", "batch_size": 64.0, "exposed": pytest.approx(0.4 / 16.4)}
+    assert trace.elastic
+    assert trace.notes == ()
+    assert load_pollux(tmp_path, steps={("yolov3", 64): 10.0}).jobs[0].duration_s == pytest.approx(164)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("a,1,yolo,4,64", "application 'yolo' was not measured, 'yolov3' was"),
+        ("a,1,yolov3,5,64", "yolov3 of batch 64 was not measured on 5 packed GPUs"),
+        ("a,1,yolov3,4,3", "as small as 3"),
+        ("yolov3-0,1,yolov3,4,64", "there is already a job 'yolov3-0'"),
+        ("a,-1,yolov3,4,64", "arrival_s = -1.0"),
+    ],
+)
+def test_pollux_s_malformed_rows(tmp_path: Path, row: str, reason: str) -> None:
+    path = pollux_folder(tmp_path) / "workloads" / "workload-1.csv"
+    path.write_text(path.read_text() + row + "\n")
+    with pytest.raises(SpecError, match="row 4: ") as raised:
+        load_pollux(tmp_path)
+    assert reason in str(raised.value)
+    assert len(load_pollux(tmp_path, rows="skip").jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("application", "known", "percent"),
+    [("cifar10", (256, 1024, 2048), 3.2), ("deepspeech2", (160, 320, 640), -3.3), ("ncf", (4096, 8192, 16384), 0.9),
+     ("yolov3", (16, 32, 64), 0.8)],
+)  # fmt: skip
+def test_the_estimate_of_steps_is_as_far_off_as_is_said(
+    monkeypatch: pytest.MonkeyPatch, application: str, known: tuple[int, int, int], percent: float
+) -> None:
+    low, high, held_out = known
+    truth = STEPS[application][held_out]
+    only = {application: {batch: STEPS[application][batch] for batch in (low, high)}}
+    monkeypatch.setattr("xbench.cluster.traces.pollux.STEPS", only)
+    steps, estimated = steps_of(application, held_out)
+    assert estimated
+    assert round(100 * (steps / truth - 1), 1) == percent
+
+
+def test_work_that_is_not_known_is_refused() -> None:
+    assert steps_of("bert", 384) == (480.0, False)
+    with pytest.raises(SpecError, match="work of bert at batch 12 is not known"):
+        steps_of("bert", 12)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_pollux_whole(number: int) -> None:
+    folder = shared("pollux/workloads").parent
+    trace = load_trace(f"pollux:{folder},workload={number}")
+    assert len(trace.jobs) == 160
+    assert trace.span_s < 8 * 3600
+    assert trace.elastic
+    assert "the work of ncf at batch 32768 is estimated" in trace.notes
+    for job in trace.jobs:
+        assert job.duration_s < 48 * 3600, job.name
+        assert 0 < job.facts["exposed"] < 1  # type: ignore[operator]
+        assert job.speed.sizes is not None
+        assert all(math.isfinite(job.speed(gpus)) for gpus in job.speed.sizes)
+
+
+def test_alibaba_adds_up_a_job_s_tasks(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "pai.csv",
+        "job_name,task_name,inst_num,status,start_time,end_time,plan_gpu,gpu_type",
+        "j,worker,2,Terminated,100,200,50,V100",
+        "j,ps,1,Terminated,90,210,25,V100",
+        "j,chief,1,Terminated,10,900,0,",
+        "k,worker,1.0,Terminated,95,100,800,",
+        "l,worker,1,Failed,95,100,100,",
+        "m,worker,1,Terminated,95,100,,",
+    )
+    trace = load_alibaba(path)
+    j, k = trace.jobs
+    assert (j.name, j.arrival_s, j.gpus, j.duration_s) == ("j", 0.0, 2, 120.0)
+    assert j.facts == {"gpu_type": "V100", "gpu_share": 1.25}
+    assert (k.name, k.arrival_s, k.gpus, k.duration_s) == ("k", 5.0, 8, 5.0)
+    assert trace.notes == (
+        "rows of a status other than Terminated: 1",
+        "rows without a GPU: 2",
+        "no column submit_time: a job's start stands for its arrival",
+    )
+
+
+def test_alibaba_s_published_table_has_no_header(tmp_path: Path) -> None:
+    row = "job,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.296875,50.0,MISC"
+    path = _archive(
+        tmp_path / "pai_task_table.tar.gz", pai_task_table=f"{row}\nbad,t,1.0,Terminated,5,4,6,2,50.0,MISC\n"
+    )
+    with pytest.raises(SpecError, match=r"pai_task_table.csv: row 2: end_time '4' is not after start_time '5'"):
+        load_alibaba(path)
+    trace = load_alibaba(path, rows="skip")
+    assert [(job.name, job.gpus, job.duration_s) for job in trace.jobs] == [("job", 1, 38.0)]
+
+
+def test_alibaba_with_submissions_arrives_when_submitted(tmp_path: Path) -> None:
+    path = write(tmp_path / "pai.csv", f"{PAI},submit_time", "a,Terminated,50,60,100,20", "b,Terminated,30,60,100,30")
+    trace = load_alibaba(path)
+    assert [(job.name, job.arrival_s, job.duration_s) for job in trace.jobs] == [("a", 0.0, 10.0), ("b", 10.0, 30.0)]
+    assert trace.notes == ()
+    with pytest.raises(SpecError, match="unknown status 'terminated'") as raised:
+        load_alibaba(path, "terminated")
+    assert raised.value.hint == "did you mean 'Terminated'?"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (",Terminated,1,2,100", "job_name is empty"),
+        ("a,Terminated,1,,100", "end_time '' is not a number"),
+        ("a,Terminated,1,2,-5", "plan_gpu '-5' is not above zero"),
+    ],
+)
+def test_alibaba_s_malformed_rows(tmp_path: Path, row: str, reason: str) -> None:
+    path = write(tmp_path / "pai.csv", PAI, row)
+    with pytest.raises(SpecError, match=reason):
+        load_alibaba(path)

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_traces import pollux_folder, write
+
+from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.speeds import TableSpeed
+from xbench.cluster.traces import BadRow, Trace, load_trace
+from xbench.cluster.traces.plain import load_plain
+from xbench.errors import SpecError
+
+HEADER = "name,arrival_s,gpus,duration_s"
+
+
+def _job(name: str, arrival_s: float, gpus: int = 1, work: float = 10.0) -> Job:
+    return Job(name, arrival_s, gpus, work, RigidSpeed(gpus))
+
+
+def test_a_trace_knows_its_sums() -> None:
+    trace = Trace("t", (_job("a", 5.0, 2, 3600.0), _job("b", 9.0, 4, 900.0)))
+    assert trace.gpu_hours == 3.0
+    assert trace.span_s == 4.0
+    assert not trace.elastic
+    first = trace.first(1)
+    assert [job.name for job in first.jobs] == ["a"]
+    assert first.notes == ("the first 1 of 2 jobs",)
+    assert trace.first(2) is trace
+    with pytest.raises(SpecError, match="first 0 jobs"):
+        trace.first(0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ((), "has no jobs"),
+        ((_job("a", 1.0), _job("b", 0.0)), "'b' arrives at 0 s, after 'a' in the list"),
+        ((_job("a", 1.0), _job("b", 1.0), _job("a", 2.0)), "two jobs 'a'"),
+    ],
+)
+def test_what_is_no_trace_is_refused(jobs: tuple[Job, ...], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Trace("t", jobs)
+
+
+def test_jobs_larger_than_the_cluster_are_named() -> None:
+    elastic = Job("e", 2.0, 32, 1.0, TableSpeed.of({2: 1.0, 32: 4.0}), least=2)
+    trace = Trace("t", (_job("a", 0.0, 16), _job("b", 1.0, 8), elastic))
+    trace.require_fits(16)
+    with pytest.raises(SpecError, match=r"job 'a' of t needs 16 GPUs of a cluster that has 4 \(2 such jobs\)") as got:
+        trace.require_fits(4)
+    assert got.value.hint == "the largest needs 16"
+
+
+def test_a_policy_that_needs_speeds_is_told_which_are_missing() -> None:
+    elastic = Job("e", 2.0, 2, 1.0, TableSpeed.of({1: 1.0, 2: 1.5}))
+    Trace("t", (elastic,)).require_speeds("optimus")
+    assert Trace("t", (elastic,)).elastic
+    with pytest.raises(SpecError, match=r"'optimus' needs speeds .* 1 of 2 jobs of t have none \(the first is 'a'\)"):
+        Trace("t", (_job("a", 0.0), elastic)).require_speeds("optimus")
+
+
+def test_a_plain_trace_of_durations(tmp_path: Path) -> None:
+    path = write(tmp_path / "my.csv", HEADER + ",least,most,exposed", "a,0,2,60,2,8,0.25", "b,7.5,1,30,,,")
+    trace = load_plain(path)
+    assert trace.name == "my.csv"
+    assert trace.jobs == (
+        Job("a", 0.0, 2, 60.0, RigidSpeed(2), 2, 8, {"exposed": 0.25}),
+        Job("b", 7.5, 1, 30.0, RigidSpeed(1)),
+    )
+    assert (trace.skipped, trace.notes) == ((), ())
+
+
+def test_a_plain_trace_of_speeds(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "my.csv",
+        "name,arrival_s,gpus,work,speed_4,speed_1,application", "a,0,2,600,30,10,resnet50", "b,1,1,50,,10,",
+    )  # fmt: skip
+    a, b = load_plain(path).jobs
+    assert a.speed == TableSpeed.of({1: 10.0, 4: 30.0})
+    assert a.duration_s == pytest.approx(600 / (10 * 3**0.5))
+    assert a.facts == {"application": "resnet50"}
+    assert (b.speed, b.duration_s) == (TableSpeed.of({1: 10.0}), 5.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e6), st.integers(1, 64), st.floats(1e-3, 1e6)), min_size=1, max_size=20
+    )
+)  # fmt: skip
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, int, float]]
+) -> None:
+    rows = sorted(rows)
+    lines = [f"job-{place},{arrival_s!r},{gpus},{work!r}" for place, (arrival_s, gpus, work) in enumerate(rows)]
+    path = write(tmp_path_factory.mktemp("plain") / "t.csv", HEADER, *lines)
+    jobs = load_plain(path).jobs
+    assert [(job.arrival_s, job.gpus, job.work) for job in jobs] == rows
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("c,1,1", "3 cells where the header has 4"),
+        ("", "an empty row"),
+        (",1,1,5", "name is empty"),
+        ("a,1,1,5", "there is already a job 'a'"),
+        ("c,-1,1,5", "arrival_s = -1.0 is no time"),
+        ("c,0.5,1,5", "arrival_s 0.5 comes after 1"),
+        ("c,x,1,5", "arrival_s 'x' is not a number"),
+        ("c,1,0,5", "gpus '0' is less than one"),
+        ("c,1,1.5,5", "gpus '1.5' is not a whole number"),
+        ("c,1,1,0", "duration_s '0' is not above zero"),
+        ("c,1,1,-5", "duration_s '-5' is not above zero"),
+        ("c,1,1,inf", "duration_s 'inf' is not finite"),
+        ("c,1,1,nan", "duration_s 'nan' is not finite"),
+    ],
+)
+def test_a_malformed_row_is_refused_or_skipped_and_listed(tmp_path: Path, row: str, reason: str) -> None:
+    path = write(tmp_path / "my.csv", HEADER, "a,1,1,5", row, "b,2,1,5", "b2,nonsense,1,5")
+    with pytest.raises(SpecError) as raised:
+        load_trace(str(path))
+    assert str(raised.value).startswith(f"{path}: row 3: ")
+    assert reason in str(raised.value)
+    assert str(raised.value).endswith("(2 such rows)")
+    assert raised.value.hint == "rows=skip leaves such rows out and lists them"
+    trace = load_trace(f"{path},rows=skip")
+    assert [job.name for job in trace.jobs] == ["a", "b"]
+    assert [(bad.file, bad.row) for bad in trace.skipped] == [(str(path), 3), (str(path), 5)]
+    assert reason in trace.skipped[0].reason
+    assert trace.notes == (f"malformed rows left out: 2, the first: {trace.skipped[0]}",)
+
+
+def test_a_bad_row_says_where_it_is() -> None:
+    assert str(BadRow("f.csv", 7, "why")) == "f.csv: row 7: why"
+
+
+def test_a_trace_of_bad_rows_alone_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "my.csv", HEADER, "a,1,1,0")
+    with pytest.raises(SpecError, match="has no jobs"):
+        load_trace(f"{path},rows=skip")
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("name,arrival_s,duration_s", "no column 'gpus'"),
+        ("name,arrival_s,gpus,duration", "unknown column 'duration'"),
+        ("name,arrival_s,gpus,duration_s,gpus", "two columns 'gpus'"),
+        ("name,arrival_s,gpus", "neither duration_s nor work"),
+        ("name,arrival_s,gpus,duration_s,work,speed_1", "both duration_s and work"),
+        ("name,arrival_s,gpus,work", "work and no speed_1"),
+        ("name,arrival_s,gpus,duration_s,speed_1", "duration_s and speeds"),
+        ("name,arrival_s,gpus,work,speed_one", "a column 'speed_one'"),
+        ("name,arrival_s,gpus,work,speed_0", "a column 'speed_0'"),
+        ("", "is empty"),
+    ],
+)
+def test_a_header_that_is_wrong_is_refused_whatever_is_skipped(tmp_path: Path, header: str, said: str) -> None:
+    path = write(tmp_path / "my.csv", header, *(["a,1,1,1,1,1"] if header else []))
+    with pytest.raises(SpecError, match=said):
+        load_trace(f"{path},rows=skip")
+
+
+def test_a_speed_on_the_gpus_asked_for_is_needed(tmp_path: Path) -> None:
+    path = write(tmp_path / "my.csv", "name,arrival_s,gpus,work,speed_1,speed_2", "a,0,4,9,1,2", "b,0,1,9,,")
+    with pytest.raises(SpecError, match=r"row 2: there is no speed on the 4 GPUs that it asks for \(2 such rows\)"):
+        load_plain(path)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "broken.csv.gz").write_bytes(b"no gzip")
+    for text, said in (
+        ("missing.csv", "there is no trace at"),
+        ("bytes.csv", "is not text in UTF-8"),
+        ("broken.csv.gz", "cannot be unpacked"),
+        (".", "cannot be read"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            load_trace(str(tmp_path / text))
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("phily:x", "unknown trace 'phily'", "did you mean 'philly'? (xbench cluster traces lists them all)"),
+        ("itp:", "names no file", "write itp:PATH"),
+        ("itp", "names no file", "write itp:PATH"),
+        ("itp:cluster=03", "an option where its file should be", "write itp:PATH,cluster=03"),
+        ("itp:x,clustr=03", "unknown option 'clustr'", "did you mean 'cluster'?"),
+        ("itp:x,path=y", "unknown option 'path'", "write itp:PATH"),
+        ("itp:x,rows=drop", "unknown way to treat rows 'drop'", None),
+        ("itp:x,rows=skip,rows=skip", "'rows' stands twice", "write rows= once"),
+        ("itp:x,first=0", "first=0 is out of range", "try first=1"),
+        ("x.csv,cluster=03", "unknown option 'cluster'", "it takes rows, first"),
+        ("x.csv,", "ends with ','", "write plain:PATH,rows=skip"),
+        ("pollux:x,workload=one", "workload=one is not a whole number", "1 to 1000000000"),
+        ("generated:job=3", "unknown option 'job'", "did you mean 'jobs'?"),
+        ("generated:rows=skip", "unknown option 'rows'", None),
+        ("generated:load=much", "load=much is not a number", None),
+        ("generated:load=nan", "load=nan is not above zero", None),
+        ("generated:jobs=0", "jobs=0 is out of range", "try jobs=1"),
+        ("generated:arrivals=poison", "unknown arrivals 'poison'", "did you mean 'poisson'?"),
+        ("generated:sizes=parreto", "unknown sizes 'parreto'", "did you mean 'pareto'?"),
+        ("generated:burst=4", "burst= is for arrivals=bursty", None),
+        ("generated:arrivals=bursty,burst=0.5", "burst=0.5 is below 1", "16 is bursty"),
+    ],
+)
+def test_a_trace_that_is_named_wrongly(text: str, said: str, hint: str | None) -> None:
+    with pytest.raises(SpecError) as raised:
+        load_trace(text)
+    assert said in str(raised.value)
+    assert hint is None or raised.value.hint == hint
+
+
+def test_every_kind_is_found_by_its_name(tmp_path: Path) -> None:
+    itp = write(tmp_path / "cluster07.csv", "job_id,submission_time,duration,num_gpu", "x,9,5,1", "y,7,5,1")
+    assert [job.name for job in load_trace(f"itp:{itp},cluster=7").jobs] == ["y", "x"]
+    philly = write(
+        tmp_path / "philly.csv", "timestamp,duration,num_gpus,gpu_time,cluster", "2017-10-09 07:01:55,66.0,1,66.0,ab"
+    )
+    assert load_trace(f"philly:{philly}").jobs[0].name == "ab-2"
+    assert len(load_trace(f"pollux:{pollux_folder(tmp_path)},workload=1,first=1").jobs) == 1
+    pai = write(tmp_path / "pai.csv", "job_name,status,start_time,end_time,plan_gpu", "j,Failed,1,2,50")
+    assert load_trace(f"alibaba:{pai},status=Failed").jobs[0].gpus == 1
+    plain = write(tmp_path / "my.csv", HEADER, "a,1,1,5")
+    assert load_trace(f"plain:{plain}") == load_trace(str(plain))
+    assert len(load_trace("generated:jobs=7,load=0.5,gpus=8,arrivals=bursty,burst=4,seed=3").jobs) == 7
+    assert load_trace("generated") == load_trace("generated:jobs=1000,load=0.8,gpus=64,arrivals=poisson,seed=0")
+
+
+def test_only_blank_lines_at_the_end_are_no_rows(tmp_path: Path) -> None:
+    assert len(load_plain(write(tmp_path / "end.csv", HEADER, "a,1,1,5", "", "")).jobs) == 1
+    path = write(tmp_path / "amid.csv", HEADER, "", "a,1,1,5", "", "", "b,1,1,5", "c,1,1,0")
+    bad = [(row.row, row.reason) for row in load_plain(path, "skip").skipped]
+    assert bad == [(row, "an empty row") for row in (2, 4, 5)] + [(7, "duration_s '0' is not above zero")]
+
+
+def test_cells_may_be_quoted_and_lines_may_end_as_windows_does(tmp_path: Path) -> None:
+    path = tmp_path / "my.csv"
+    path.write_bytes(b'\xef\xbb\xbfname,arrival_s,gpus,duration_s\r\n"a, or b",0, 2 ,5\r\n')
+    assert [(job.name, job.gpus) for job in load_plain(path).jobs] == [("a, or b", 2)]

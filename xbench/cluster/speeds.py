@@ -1,0 +1,284 @@
+"""How fast a job is on w GPUs: a table of what was measured, a model of a ring, or what `xbench scale` computed.
+
+| speed | source | unit of work |
+| --- | --- | --- |
+| `TableSpeed` | measured points, straight lines between them in log(w), log(f) | the points' own |
+| `RingSpeed` | a step's time on a ring: T(w) = θ0·m/w + θ1·(w−1) + θ2·(w−1)·n/w + θ3 | steps of the whole batch m |
+| `scaled_speed` | one mode of an `xbench scale` record, as a table | samples |
+
+**The ring.** Capes et al., Dynamic Scheduling of MPI-based Distributed Deep Learning Training Jobs (arXiv 1908.08082,
+2019): f(w) = 1/T(w), with m samples in a batch that w workers share, n bytes of gradients, and θ ≥ 0: seconds a sample
+(θ0), latency of a further worker (θ1), seconds a byte that goes round (θ2), and what a step costs whoever takes it
+(θ3). Nothing is overlapped: what overlap hides shows as a smaller θ2.
+
+**The fit** is non-negative least squares on shares: each run's row is divided by its measured time, so that a run of
+1 s on 1 GPU and one of 0.1 s on 16 count alike. For runs of one batch alone, θ0, θ2 and θ3 cannot be told apart: 1/w,
+1 − 1/w and 1 are one line too many. T(w) is then as good as ever, for that batch, and `RingFit.identified` is False.
+The held-out error is that of each run foretold by the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from xbench.errors import SpecError, nearest
+from xbench.scaling_record import Scaling
+
+FloatArray = npt.NDArray[np.float64]
+Theta = tuple[float, float, float, float]
+
+FEWEST_SIZES = 3
+"""Two sizes lie on many rings; a third shows whether it is one."""
+
+_ROUNDING = 1e-9
+"""A share of a step that is nothing but rounding."""
+
+
+@dataclass(frozen=True)
+class RingSpeed:
+    """Steps a second on w GPUs that share a batch of `batch` samples and exchange `model_bytes` [B] of gradients.
+
+    `theta`: seconds a sample, seconds a further worker, seconds a byte, seconds a step; all ≥ 0. Raises SpecError for
+    what is none of that, and for a step that would take no time on one GPU.
+    """
+
+    theta: Theta
+    batch: float
+    model_bytes: float
+
+    def __post_init__(self) -> None:
+        if len(self.theta) != 4 or not all(math.isfinite(value) and value >= 0 for value in self.theta):
+            raise SpecError(f"a ring's θ is four numbers, none below zero, and {self.theta} is not")
+        if not (math.isfinite(self.batch) and self.batch > 0):
+            raise SpecError(f"a ring's batch of {self.batch} samples is not above zero")
+        if not (math.isfinite(self.model_bytes) and self.model_bytes >= 0):
+            raise SpecError(f"a ring's {self.model_bytes} bytes of gradients are below zero")
+        if self.theta[0] * self.batch + self.theta[3] <= 0:
+            raise SpecError(f"a ring of θ = {self.theta} takes no time for a step on one GPU")
+
+    @property
+    def sizes(self) -> None:
+        """Any number of GPUs."""
+        return
+
+    def step_s(self, gpus: int) -> float:
+        """T(w) [s]. Raises ValueError for less than one GPU."""
+        if gpus < 1:
+            raise ValueError(f"a ring of {gpus} GPUs has no speed")
+        sample_s, worker_s, byte_s, step_s = self.theta
+        others = gpus - 1
+        return sample_s * self.batch / gpus + worker_s * others + byte_s * others * self.model_bytes / gpus + step_s
+
+    def exposed_share(self, gpus: int) -> float:
+        """The share of a step in which gradients travel and nothing is computed: that of θ1 and θ2."""
+        _, worker_s, byte_s, _ = self.theta
+        others = gpus - 1
+        return (worker_s * others + byte_s * others * self.model_bytes / gpus) / self.step_s(gpus)
+
+    def __call__(self, gpus: int) -> float:
+        """Steps a second, 1 / T(w)."""
+        return 1.0 / self.step_s(gpus)
+
+
+class RingRun(NamedTuple):
+    """One measured run: a step of `batch` samples in all took `step_s` on `gpus` GPUs."""
+
+    gpus: int
+    batch: float
+    step_s: float
+
+
+@dataclass(frozen=True)
+class RingFit:
+    """A ring fitted to runs. All shares are fitted over measured, minus one, in the order of the runs."""
+
+    theta: Theta
+    model_bytes: float
+    runs: tuple[RingRun, ...]
+    residuals: tuple[float, ...]
+    held_out: tuple[float, ...]
+    """Of each run, by the fit to all the others."""
+    identified: bool
+    """Whether the runs tell all four θ apart. If not, other θ fit as well, and only the runs' own batch is foretold."""
+
+    @property
+    def residual(self) -> float:
+        """The largest residual, as a share without its sign."""
+        return max(abs(share) for share in self.residuals)
+
+    @property
+    def held_out_error(self) -> float:
+        """The largest held-out error, as a share without its sign."""
+        return max(abs(share) for share in self.held_out)
+
+    def speed(self, batch: float) -> RingSpeed:
+        """The ring for a job of that batch. Raises SpecError where the runs cannot say: see `identified`."""
+        seen = {run.batch for run in self.runs}
+        if not self.identified and batch not in seen:
+            known = ", ".join(f"{one:g}" for one in sorted(seen))
+            raise SpecError(
+                f"runs of batch {known} say nothing of batch {batch:g}", hint="fit runs of more batches and sizes"
+            )
+        return RingSpeed(self.theta, batch, self.model_bytes)
+
+
+def fit_ring(runs: Sequence[RingRun], model_bytes: float) -> RingFit:
+    """Fit θ ≥ 0 to runs of one model of `model_bytes` [B], by non-negative least squares on shares.
+
+    Raises SpecError for fewer than three numbers of GPUs, for a time or a batch that is not finite and above zero, for
+    less than one GPU, and for runs that leave a step on one GPU without any time.
+    """
+    for run in runs:
+        if run.gpus < 1:
+            raise SpecError(f"a run on {run.gpus} GPUs cannot be fitted")
+        for name, value in (("batch", run.batch), ("step_s", run.step_s)):
+            if not (math.isfinite(value) and value > 0):
+                raise SpecError(f"a run on {run.gpus} GPUs has {name} = {value}, which is not a number above zero")
+    if not (math.isfinite(model_bytes) and model_bytes >= 0):
+        raise SpecError(f"{model_bytes} bytes of gradients cannot be fitted")
+    sizes = sorted({run.gpus for run in runs})
+    if len(sizes) < FEWEST_SIZES:
+        raise SpecError(
+            f"runs on {' and '.join(str(size) for size in sizes) or 'no'} GPUs do not make a ring",
+            hint=f"measure at least {FEWEST_SIZES} numbers of GPUs",
+        )
+    rows = np.array([_terms(run, model_bytes) for run in runs])
+    times = np.array([run.step_s for run in runs])
+    shares = rows / times[:, None]
+    theta = _nonnegative(shares)
+    held_out = []
+    for index in range(len(runs)):
+        others = np.delete(shares, index, axis=0)
+        held_out.append(float(shares[index] @ _nonnegative(others)) - 1.0)
+    fitted = (float(theta[0]), float(theta[1]), float(theta[2]), float(theta[3]))
+    alone_s = fitted[0] * min(run.batch for run in runs) + fitted[3]
+    if alone_s <= _ROUNDING * float(times.min()):
+        raise SpecError(
+            "no ring fits the runs: the nearest leaves a step on one GPU without any time",
+            hint="add runs, one of them on one GPU",
+        )
+    return RingFit(
+        fitted,
+        model_bytes,
+        tuple(runs),
+        tuple(float(share) - 1.0 for share in shares @ theta),
+        tuple(held_out),
+        int(np.linalg.matrix_rank(_scaled(shares)[0])) == 4,
+    )
+
+
+def _terms(run: RingRun, model_bytes: float) -> list[float]:
+    """What the four θ are multiplied by."""
+    return [run.batch / run.gpus, run.gpus - 1.0, (run.gpus - 1.0) * model_bytes / run.gpus, 1.0]
+
+
+def _scaled(shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Columns of length one, and their lengths: bytes and samples differ by ten orders of magnitude."""
+    lengths = np.linalg.norm(shares, axis=0)
+    lengths[lengths == 0] = 1.0
+    return shares / lengths, lengths
+
+
+def _nonnegative(shares: FloatArray) -> FloatArray:
+    """θ ≥ 0 whose rows come closest to 1."""
+    columns, lengths = _scaled(shares)
+    solution, _ = nnls(columns, np.ones(len(columns)))
+    theta: FloatArray = np.asarray(solution, dtype=np.float64) / lengths
+    return theta
+
+
+@dataclass(frozen=True)
+class TableSpeed:
+    """Work a second as measured: `points` are (GPUs, work a second), GPUs ascending.
+
+    `between` also answers for numbers between two points, on a straight line of log(f) over log(w). `outside` also
+    below the first and above the last, on the line of the two nearest points; a table of one point then scales
+    proportionally. Raises SpecError for no points, GPUs that do not ascend, and speeds that are not above zero.
+    """
+
+    points: tuple[tuple[int, float], ...]
+    between: bool = True
+    outside: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise SpecError("a table of speeds has no points")
+        before = 0
+        for gpus, speed in self.points:
+            if gpus <= before:
+                raise SpecError(f"a table of speeds has {gpus} GPUs after {before}, and they have to ascend from one")
+            if not (math.isfinite(speed) and speed > 0):
+                raise SpecError(f"a table of speeds has {speed} at {gpus} GPUs, which is not above zero")
+            before = gpus
+
+    @classmethod
+    def of(cls, speeds: Mapping[int, float], *, between: bool = True, outside: bool = False) -> TableSpeed:
+        """From work a second by GPUs, in any order."""
+        return cls(tuple(sorted(speeds.items())), between, outside)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...] | None:
+        """The numbers of GPUs that it answers for; None where that is any."""
+        if self.outside:
+            return None
+        if self.between:
+            return tuple(range(self.points[0][0], self.points[-1][0] + 1))
+        return tuple(gpus for gpus, _ in self.points)
+
+    @cached_property
+    def _known(self) -> dict[int, float]:
+        known = dict(self.points)
+        for (low, slow), (high, fast) in zip(self.points, self.points[1:], strict=False):
+            if self.between:
+                known |= {gpus: _on_line(gpus, low, slow, high, fast) for gpus in range(low + 1, high)}
+        return known
+
+    def __call__(self, gpus: int) -> float:
+        """Work a second. Raises ValueError for a number that it does not answer for."""
+        known = self._known.get(gpus)
+        if known is not None:
+            return known
+        first, last = self.points[0][0], self.points[-1][0]
+        if self.outside and gpus >= 1 and not first <= gpus <= last:
+            if len(self.points) == 1:
+                return self.points[0][1] * gpus / first
+            (low, slow), (high, fast) = self.points[:2] if gpus < first else self.points[-2:]
+            return _on_line(gpus, low, slow, high, fast)
+        raise ValueError(f"speeds are known from {first} to {last} GPUs, and not for {gpus}")
+
+
+def _on_line(gpus: int, low: int, slow: float, high: int, fast: float) -> float:
+    """f on the straight line of log f over log w through (low, slow) and (high, fast)."""
+    share = math.log(gpus / low) / math.log(high / low)
+    return slow * math.exp(share * math.log(fast / slow))
+
+
+def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
+    """Samples a second of one mode of an `xbench scale` record, each worker with the batch that was profiled.
+
+    On one GPU: the profiled batch over one worker's step without communication. The mode may be left out where the
+    record has one. Raises SpecError for another kind of record, and for a mode that it does not have.
+    """
+    if not isinstance(record, Scaling):
+        kind = getattr(record, "kind", type(record).__name__)
+        raise SpecError(f"a record of kind {kind!r} holds no speeds by workers", hint="xbench scale RECORD makes one")
+    if mode is None:
+        if len(record.modes) > 1:
+            raise SpecError("the record scales several modes, and none is named", hint=", ".join(record.modes))
+        mode = record.modes[0]
+    if mode not in record.modes:
+        close = nearest(mode, record.modes)
+        hint = f"did you mean {close!r}?" if close else f"it has {', '.join(record.modes)}"
+        raise SpecError(f"the record does not scale mode {mode!r}", hint=hint)
+    alone = record.workload.batch_size / record.compute_s
+    return TableSpeed.of(
+        {1: alone} | {point.workers: point.samples_per_s for point in record.points if point.mode == mode}
+    )

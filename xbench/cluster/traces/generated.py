@@ -1,0 +1,157 @@
+"""Made-up jobs, the same for the same seed: arrivals, sizes, GPUs and models drawn one after another.
+
+**Arrivals.** `poisson`: exponential gaps. `bursty`: hyperexponential gaps of two phases with balanced means, a renewal
+process whose gaps have the squared coefficient of variation `burst` (1 is Poisson): with p = (1 + √((c²−1)/(c²+1)))/2 a
+gap has rate 2pλ, else 2(1−p)λ (Allen, Probability, Statistics and Queueing Theory, 1990). Most gaps are short, a few
+are long.
+
+**Load.** λ is such that the jobs that were drawn offer `load` times what `gpus` GPUs can do: λ = load·gpus / mean GPU
+seconds of a job. It is what their requests add up to, undisturbed, not what a policy makes of them.
+
+**Sizes** are durations on the GPUs asked for, with mean `mean_s` and a heavy tail: `lognormal` with σ = 1.8 (the
+longest tenth has 70 % of all time), or `pareto` with shape 1.5 (infinite variance). **GPUs** by the shares of
+`GPUS_MIX`, those of the 69,351 ITP jobs; what is larger than the cluster is left out.
+
+**Models** (`MODELS`), drawn alike often. Sizes are published; times are assumptions and say so: a sample's computation
+is 3 passes' worth of the published multiply-adds, 2 operations each, at `OPERATIONS_PER_S`; a ring moves 2(w−1)/w·n
+bytes in 2(w−1) messages (θ2 = 2/rate, θ1 = 2·latency) of `LINK_BYTES_PER_S` and `LATENCY_S`; nothing overlaps. The
+batch of a job is its model's batch a GPU times the GPUs it asks for and stays so on any number of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.speeds import RingSpeed
+from xbench.cluster.traces.trace import Trace
+from xbench.errors import SpecError, unknown
+
+FloatArray = npt.NDArray[np.float64]
+Arrivals = Literal["poisson", "bursty"]
+Sizes = Literal["lognormal", "pareto"]
+
+ARRIVALS = ("poisson", "bursty")
+SIZES = ("lognormal", "pareto")
+LOGNORMAL_SIGMA = 1.8
+PARETO_SHAPE = 1.5
+GPUS_MIX: Mapping[int, float] = {1: 57_682, 2: 1_483, 4: 2_371, 8: 7_009, 16: 381, 32: 354, 64: 71}
+"""Jobs of the ITP trace by GPUs."""
+
+OPERATIONS_PER_S = 40e12
+"""What a GPU is assumed to sustain in training."""
+
+LINK_BYTES_PER_S = 25e9 / 8
+LATENCY_S = 20e-6
+STEP_S = 5e-3
+"""What a step is assumed to cost whoever takes it: the optimizer, launches, the loader."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, and what one GPU trains of it at once."""
+
+    parameters: int
+    multiply_adds: float
+    """Of one sample's forward pass."""
+    batch: int
+    source: str
+
+
+_TORCHVISION = "pytorch.org/vision/stable/models.html: parameters and GFLOPS (multiply-adds) at 224 px"
+MODELS: Mapping[str, Model] = {
+    "resnet18": Model(11_689_512, 1.814e9, 128, _TORCHVISION),
+    "resnet50": Model(25_557_032, 4.089e9, 64, _TORCHVISION),
+    "vgg16": Model(138_357_544, 15.47e9, 32, _TORCHVISION),
+    "bert-base": Model(110_000_000, 110e6 * 128, 32, "Devlin et al. 2018: 110 M; one multiply-add a weight and token"),
+    "bert-large": Model(340_000_000, 340e6 * 128, 8, "Devlin et al. 2018: 340 M; one multiply-add a weight and token"),
+}
+"""BERT's samples are sequences of 128 tokens."""
+
+
+def ring_of(model: str, gpus: int) -> RingSpeed:
+    """The speed [steps/s] of a job of that model that asks for so many GPUs. Raises SpecError for an unknown model."""
+    if model not in MODELS:
+        raise unknown("model", model, MODELS)
+    made = MODELS[model]
+    sample_s = 3 * 2 * made.multiply_adds / OPERATIONS_PER_S
+    theta = (sample_s, 2 * LATENCY_S, 2 / LINK_BYTES_PER_S, STEP_S)
+    return RingSpeed(theta, float(made.batch * gpus), 4.0 * made.parameters)
+
+
+def generate(
+    *,
+    jobs: int = 1000,
+    load: float = 0.8,
+    gpus: int = 64,
+    arrivals: Arrivals = "poisson",
+    burst: float = 16.0,
+    sizes: Sizes = "lognormal",
+    mean_s: float = 3600.0,
+    seed: int = 0,
+) -> Trace:
+    """So many jobs for a cluster of so many GPUs (see the module). Raises SpecError for a value that makes no trace."""
+    for name, value in (("jobs", jobs), ("gpus", gpus)):
+        if value < 1:
+            raise SpecError(f"{name}={value} is less than one")
+    for name, number in (("load", load), ("mean_s", mean_s)):
+        if not (math.isfinite(number) and number > 0):
+            raise SpecError(f"{name}={number} is not above zero")
+    if not (math.isfinite(burst) and burst >= 1):
+        raise SpecError(f"burst={burst} is below 1, which is Poisson already", hint="16 is bursty")
+    if arrivals not in ARRIVALS:
+        raise unknown("arrivals", arrivals, ARRIVALS)
+    if sizes not in SIZES:
+        raise unknown("sizes", sizes, SIZES)
+    if seed < 0:
+        raise SpecError(f"seed={seed} is below zero")
+    random = np.random.default_rng(seed)
+    mix = {size: count for size, count in GPUS_MIX.items() if size <= gpus}
+    asked = random.choice(list(mix), jobs, p=np.array(list(mix.values())) / sum(mix.values()))
+    durations_s = mean_s * _sizes(random, sizes, jobs)
+    models = random.choice(list(MODELS), jobs)
+    rate = load * gpus / float(np.mean(asked * durations_s))
+    gaps_s = _gaps(random, 1.0 if arrivals == "poisson" else burst, jobs) / rate
+    arrivals_s = np.cumsum(gaps_s) - gaps_s[0]
+    speeds = {(str(model), size): ring_of(str(model), size) for model in MODELS for size in mix}
+    made = []
+    digits = len(str(jobs - 1))
+    for index in range(jobs):
+        size, model = int(asked[index]), str(models[index])
+        speed = speeds[model, size]
+        made.append(
+            Job(
+                f"{model}-{index:0{digits}}",
+                float(arrivals_s[index]),
+                size,
+                float(durations_s[index]) * speed(size),
+                speed,
+                most=int(speed.batch),
+                facts={"application": model, "exposed": speed.exposed_share(size)},
+            )
+        )
+    title = f"generated:jobs={jobs},load={load:g},gpus={gpus},arrivals={arrivals}"
+    title += f",burst={burst:g}" if arrivals == "bursty" else ""
+    note = "models' sizes are published, their times are assumed"
+    return Trace(f"{title},sizes={sizes},mean_s={mean_s:g},seed={seed}", tuple(made), notes=(note,))
+
+
+def _sizes(random: np.random.Generator, sizes: Sizes, jobs: int) -> FloatArray:
+    """Draws with mean one."""
+    if sizes == "lognormal":
+        return random.lognormal(-(LOGNORMAL_SIGMA**2) / 2, LOGNORMAL_SIGMA, jobs)
+    return (1.0 + random.pareto(PARETO_SHAPE, jobs)) * (PARETO_SHAPE - 1) / PARETO_SHAPE
+
+
+def _gaps(random: np.random.Generator, variation: float, jobs: int) -> FloatArray:
+    """Draws with mean one and that squared coefficient of variation."""
+    often = (1 + math.sqrt((variation - 1) / (variation + 1))) / 2
+    phase = random.random(jobs) < often
+    gaps: FloatArray = random.exponential(1.0, jobs) / np.where(phase, 2 * often, 2 * (1 - often))
+    return gaps

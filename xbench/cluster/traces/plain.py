@@ -1,0 +1,104 @@
+"""A trace of one's own, as a CSV. Strict: a column or an order that is not described here is refused.
+
+| column | what |
+| --- | --- |
+| name | of the job, unlike all others |
+| arrival_s | seconds since the trace began, not before the row above |
+| gpus | that the job asks for |
+| duration_s | on those GPUs, undisturbed; the job is then rigid |
+| work | instead of duration_s: samples, steps, whatever the speeds are in |
+| speed_1, speed_2, speed_4, ... | with work: how much of it a second on so many GPUs; empty where that is not known |
+| least, most | GPUs that it can run on, optional; empty: 1, and as many as there are |
+| application, exposed, memory_bytes | facts that some policies need, optional; empty: not known |
+
+The speed has to be known on the GPUs that the job asks for; between two known numbers it is interpolated (see
+`TableSpeed`), and outside them it stays unknown.
+
+    name,arrival_s,gpus,work,speed_1,speed_2,speed_4
+    resnet-a,0,2,90000,310,600,1100
+    resnet-b,60,1,45000,310,600,
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from xbench.cluster.jobs import Job, RigidSpeed, Speed
+from xbench.cluster.speeds import TableSpeed
+from xbench.cluster.traces.reading import Table, above_zero, number, read_table, whole
+from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
+from xbench.errors import SpecError
+
+NEEDED = ("name", "arrival_s", "gpus")
+OPTIONAL = ("duration_s", "work", "speed_", "least", "most", "application", "exposed", "memory_bytes")
+MEASURED_FACTS = ("exposed", "memory_bytes")
+
+
+def load_plain(path: Path, rows: RowsPolicy = "refuse") -> Trace:
+    """The trace in that CSV (see the module). Raises SpecError for its columns and for bad rows (see `Rows`)."""
+    table = read_table(path, NEEDED, OPTIONAL)
+    speeds = _speed_columns(table)
+    collected = Rows(path.name, rows)
+    jobs: list[Job] = []
+    names: set[str] = set()
+    before_s = 0.0
+    for row, cells in table.numbered():
+        try:
+            table.check_width(cells)
+            job = _job(table, [cell.strip() for cell in cells], speeds)
+            if job.name in names:
+                raise ValueError(f"there is already a job {job.name!r}")
+            if job.arrival_s < before_s:
+                raise ValueError(f"arrival_s {job.arrival_s:g} comes after {before_s:g}: rows go by arrival")
+        except (ValueError, SpecError) as problem:
+            collected.reject(table.file, row, str(problem))
+            continue
+        before_s = job.arrival_s
+        names.add(job.name)
+        jobs.append(job)
+    return collected.trace(jobs)
+
+
+def _speed_columns(table: Table) -> dict[int, int]:
+    """The place of each column speed_N, by N. Raises SpecError for columns that contradict each other."""
+    found = {}
+    for name, place in table.column.items():
+        if name.startswith("speed_"):
+            if not re.fullmatch(r"speed_[1-9]\d*", name):
+                raise SpecError(f"{table.file} has a column {name!r}", hint="speed_4 is the speed on 4 GPUs")
+            found[int(name.removeprefix("speed_"))] = place
+    timed, worked = "duration_s" in table.column, "work" in table.column
+    if timed == worked:
+        said = "both duration_s and work" if timed else "neither duration_s nor work"
+        raise SpecError(f"{table.file} has {said}", hint="duration_s for rigid jobs; work with speed_1, speed_2, ...")
+    if worked and not found:
+        raise SpecError(f"{table.file} has work and no speed_1, speed_2, ...", hint="or give duration_s instead")
+    if timed and found:
+        raise SpecError(f"{table.file} has duration_s and speeds", hint="give work instead of duration_s")
+    return dict(sorted(found.items()))
+
+
+def _job(table: Table, cells: list[str], speeds: dict[int, int]) -> Job:
+    def cell(column: str) -> str:
+        place = table.column.get(column)
+        return "" if place is None else cells[place]
+
+    if not cell("name"):
+        raise ValueError("name is empty")
+    gpus = whole(cell("gpus"), "gpus")
+    if gpus < 1:
+        raise ValueError(f"gpus {cell('gpus')!r} is less than one")
+    speed: Speed = RigidSpeed(gpus)
+    if speeds:
+        known = {size: above_zero(cells[place], f"speed_{size}") for size, place in speeds.items() if cells[place]}
+        if not known or not min(known) <= gpus <= max(known):
+            raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for")
+        speed = TableSpeed.of(known)
+    work = above_zero(cell("work"), "work") if speeds else above_zero(cell("duration_s"), "duration_s")
+    facts: dict[str, float | str] = {key: number(cell(key), key) for key in MEASURED_FACTS if cell(key)}
+    if cell("application"):
+        facts["application"] = cell("application")
+    least = whole(cell("least"), "least") if cell("least") else 1
+    most = whole(cell("most"), "most") if cell("most") else None
+    return Job(cell("name"), number(cell("arrival_s"), "arrival_s"), gpus, work, speed, least, most, facts)

@@ -1,0 +1,216 @@
+"""The workloads of Pollux: 160 jobs in 8 hours, of six applications whose steps were measured on up to 64 T4 GPUs.
+
+Source: github.com/petuum/adaptdl, branch osdi21-artifact, simulator/ (Qiao et al., Pollux, OSDI 2021). In the folder:
+
+| file | columns |
+| --- | --- |
+| workloads/workload-N.csv | name, time (s), application, num_replicas, batch_size |
+| APP/placements.csv | placement, local_bsz, step_time (s), sync_time (s): on up to 4 hosts of 4 GPUs |
+| APP/scalability.csv | num_nodes, num_replicas, local_bsz, step_time, sync_time: on up to 16 hosts |
+
+A placement is a digit for each host: '24' is 2 GPUs on one and 4 on another.
+
+**Speed** is samples a second at the job's own batch size, whatever its GPUs: the artifact's baselines hold it fixed,
+and only Pollux itself would change it. w GPUs are packed onto as few hosts as will do, which leaves w = 1 to 16, 24,
+32, 48 and 64 of what was measured; between them see `TableSpeed`. Each GPU has batch/w samples, its step time is
+interpolated between the batch sizes that were measured, and what does not fit is accumulated: a accumulations more
+take a·(step_time − sync_time) more. Where a GPU would have fewer samples than were ever measured there is no speed.
+
+**Work** is in samples: the batch size times the steps that the application takes at it. A workload has no durations,
+and the artifact's simulator goes on until an application has run all its epochs (`max_epochs` in applications.py). How
+many steps that is at a batch size is the last `iteration` of traces/APP/validation-BATCH.csv. `STEPS` has that number
+for bert, deepspeech2, yolov3 and for cifar10 at 2048. Those of the other batch sizes in the workloads (cifar10 at 4096,
+ncf at 32768, imagenet at 3200 and 6400) were not at hand. They are **estimated**: a + b/batch through the two largest
+batch sizes of `STEPS`, which is the law of McCandlish et al. (An Empirical Model of Large-Batch Training, 2018,
+eq. 2.11). The same estimate of numbers that are known is 3.2 % high for cifar10 at 2048, 3.3 % low for deepspeech2 at
+640, 0.9 % high for ncf at 16384 and 0.8 % high for yolov3 at 64. Imagenet's goes furthest, from 200 and 800. A trace's
+notes name what was estimated, and `steps` replaces any of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.speeds import TableSpeed
+from xbench.cluster.traces.reading import above_zero, number, read_table, whole
+from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
+from xbench.errors import SpecError, nearest
+
+GPUS_A_HOST = 4
+LARGEST_LOCAL = {"yolov3": 8.0}
+"""Samples that one GPU holds at once, where the artifact allows fewer than were measured."""
+
+STEPS: Mapping[str, Mapping[int, int]] = {
+    "bert": {384: 480},
+    "cifar10": {256: 20377, 1024: 5722, 2048: 3178},
+    "deepspeech2": {160: 4041, 320: 2264, 640: 1423},
+    "imagenet": {200: 576525, 800: 150231},
+    "ncf": {4096: 12172, 8192: 6122, 16384: 3069},
+    "yolov3": {16: 52905, 32: 27430, 64: 14577},
+}
+"""Steps until the last epoch (2, 100, 80, 90, 10 and 50 epochs), by application and batch size."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The steps of one application on one number of packed GPUs, local batch sizes ascending. Times in seconds."""
+
+    local: tuple[float, ...]
+    step_s: tuple[float, ...]
+    sync_s: tuple[float, ...]
+
+    def at(self, local: float, largest: float) -> tuple[float, float] | None:
+        """A step of so many samples a GPU, and the part of it in which gradients are exchanged; None if too few.
+
+        At most `largest` of them, and no more than were measured, at once.
+        """
+        most = min(largest, self.local[-1])
+        accumulations = max(0, math.ceil(local / most - 1e-8) - 1)
+        at_once = local / (accumulations + 1)
+        if at_once < self.local[0]:
+            return None
+        step_s = float(np.interp(at_once, self.local, self.step_s))
+        sync_s = float(np.interp(at_once, self.local, self.sync_s))
+        return step_s + accumulations * (step_s - sync_s), sync_s
+
+
+@dataclass(frozen=True)
+class Application:
+    """One application's measured steps, by packed GPUs."""
+
+    name: str
+    by_gpus: Mapping[int, Measured]
+
+    def step(self, batch: int, gpus: int) -> tuple[float, float] | None:
+        """A step of the whole batch [s], and its exchange of gradients [s]; None where that was not measured."""
+        measured = self.by_gpus.get(gpus)
+        return None if measured is None else measured.at(batch / gpus, LARGEST_LOCAL.get(self.name, math.inf))
+
+    def speed(self, batch: int) -> TableSpeed:
+        """Samples a second at that batch size. Raises SpecError where it fits no number of GPUs."""
+        steps = {gpus: self.step(batch, gpus) for gpus in self.by_gpus}
+        found = {gpus: batch / step[0] for gpus, step in steps.items() if step is not None}
+        if not found:
+            raise SpecError(f"{self.name} was never measured with a batch as small as {batch}")
+        return TableSpeed.of(found)
+
+
+def steps_of(application: str, batch: int) -> tuple[float, bool]:
+    """Steps until that application is done at that batch size, and whether they are estimated (see the module).
+
+    Raises SpecError for an application without an entry, or with one alone.
+    """
+    known = STEPS.get(application, {})
+    if batch in known:
+        return float(known[batch]), False
+    if len(known) < 2:
+        raise SpecError(f"the work of {application} at batch {batch} is not known")
+    low, high = sorted(known)[-2:]
+    slope = (known[low] - known[high]) / (1 / low - 1 / high)
+    return known[high] + slope * (1 / batch - 1 / high), True
+
+
+def load_application(folder: Path, name: str) -> Application:
+    """The measurements in `folder`/`name`. Raises SpecError for files that are not as described."""
+    found: dict[int, dict[float, tuple[float, float]]] = {}
+    placements = read_table(folder / name / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
+    scalability = read_table(
+        folder / name / "scalability.csv", ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+    )
+    for table in (placements, scalability):
+        for row, cells in table.numbered():
+            try:
+                table.check_width(cells)
+                cell = {column: cells[place] for column, place in table.column.items()}
+                gpus = _packed(cell)
+                times = (above_zero(cell["step_time"], "step_time"), above_zero(cell["sync_time"], "sync_time"))
+                if gpus is not None:
+                    found.setdefault(gpus, {})[above_zero(cell["local_bsz"], "local_bsz")] = times
+            except ValueError as problem:
+                raise SpecError(f"{table.file}: row {row}: {problem}") from None
+    measured = {}
+    for gpus, times_of in sorted(found.items()):
+        ordered = sorted(times_of.items())
+        measured[gpus] = Measured(
+            tuple(local for local, _ in ordered),
+            tuple(step_s for _, (step_s, _) in ordered),
+            tuple(sync_s for _, (_, sync_s) in ordered),
+        )
+    return Application(name, measured)
+
+
+def _packed(cell: Mapping[str, str]) -> int | None:
+    """The GPUs of a row whose hosts are full, but for one; None for others."""
+    if "placement" not in cell:
+        hosts, gpus = whole(cell["num_nodes"], "num_nodes"), whole(cell["num_replicas"], "num_replicas")
+        return gpus if gpus == hosts * GPUS_A_HOST else None
+    hosts_gpus = cell["placement"]
+    if not hosts_gpus.isdigit():
+        raise ValueError(f"placement {hosts_gpus!r} is no row of digits")
+    return sum(int(digit) for digit in hosts_gpus) if set(hosts_gpus[1:]) <= {str(GPUS_A_HOST)} else None
+
+
+def load_pollux(
+    folder: Path,
+    workload: int = 1,
+    rows: RowsPolicy = "refuse",
+    steps: Mapping[tuple[str, int], float] | None = None,
+) -> Trace:
+    """Workload N of the artifact. `steps`, by application and batch size, goes before `STEPS` and its estimates.
+
+    A job's facts are its application, its batch_size, and `exposed`: the share of its step in which gradients are
+    exchanged (sync_time) on the GPUs that it asks for. Raises SpecError for files that cannot be read, and for bad
+    rows (see `Rows`).
+    """
+    table = read_table(
+        folder / "workloads" / f"workload-{workload}.csv",
+        ("name", "time", "application", "num_replicas", "batch_size"),
+        (),
+    )
+    collected = Rows(f"pollux:workload-{workload}", rows)
+    applications = {
+        path.parent.name: load_application(folder, path.parent.name) for path in sorted(folder.glob("*/placements.csv"))
+    }
+    speeds: dict[tuple[str, int], TableSpeed] = {}
+    estimated: set[tuple[str, int]] = set()
+    names: set[str] = set()
+    jobs = []
+    for row, cells in table.numbered():
+        try:
+            table.check_width(cells)
+            cell = {column: cells[place] for column, place in table.column.items()}
+            application = applications.get(cell["application"])
+            if application is None:
+                close = nearest(cell["application"], applications)
+                raise ValueError(
+                    f"application {cell['application']!r} was not measured" + (f", {close!r} was" if close else "")
+                )
+            kind = (application.name, whole(cell["batch_size"], "batch_size"))
+            gpus = whole(cell["num_replicas"], "num_replicas")
+            if kind not in speeds:
+                speeds[kind] = application.speed(kind[1])
+            step = application.step(kind[1], gpus)
+            if step is None:
+                raise ValueError(f"{application.name} of batch {kind[1]} was not measured on {gpus} packed GPUs")
+            if cell["name"] in names:
+                raise ValueError(f"there is already a job {cell['name']!r}")
+            count, guessed = (steps[kind], False) if steps and kind in steps else steps_of(*kind)
+            job = Job(
+                cell["name"], number(cell["time"], "time"), gpus, count * kind[1], speeds[kind],
+                facts={"application": application.name, "batch_size": float(kind[1]), "exposed": step[1] / step[0]},
+            )  # fmt: skip
+        except (ValueError, SpecError) as problem:
+            collected.reject(table.file, row, str(problem))
+            continue
+        names.add(job.name)
+        jobs.append(job)
+        if guessed:
+            estimated.add(kind)
+    notes = [f"the work of {name} at batch {batch} is estimated" for name, batch in sorted(estimated)]
+    return collected.trace(jobs, notes)

@@ -1,0 +1,177 @@
+"""Tables of text: CSV files, plain, gzipped or in a tar archive, and the numbers in their cells.
+
+A text is held whole and its rows are not: the largest public trace has a million of them. What is wrong with a file
+(not there, not text, a column missing) is a SpecError; what is wrong with a cell is a ValueError, whose text is the
+reason of a `BadRow`. Blank lines at the end of a file are no rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xbench.errors import SpecError, nearest
+
+
+@dataclass(frozen=True)
+class Table:
+    """One CSV, read anew row by row each time. `column` says where a name stands in the cells of a row."""
+
+    file: str
+    column: dict[str, int]
+    text: str
+    has_header: bool = True
+
+    @property
+    def width(self) -> int:
+        """Cells in a row."""
+        return len(self.column)
+
+    def numbered(self) -> Iterator[tuple[int, list[str]]]:
+        """Each row with its number in the file, where the header is row 1. Raises SpecError for what is no CSV."""
+        blank: list[int] = []
+        for row, cells in enumerate(_records(self.text, self.file), 1):
+            if not cells:
+                blank.append(row)
+            elif row > 1 or not self.has_header:
+                yield from ((empty, []) for empty in blank)
+                blank.clear()
+                yield row, cells
+
+    def check_width(self, cells: Sequence[str]) -> None:
+        """Raise ValueError for a row of too few or too many cells."""
+        if len(cells) != self.width:
+            raise ValueError(f"{len(cells)} cells where the header has {self.width}" if cells else "an empty row")
+
+
+def read_table(path: Path, needed: Sequence[str], allowed: Sequence[str] | None = None) -> Table:
+    """The CSV at `path` (`.csv`, `.csv.gz`), which has to have the needed columns.
+
+    `allowed`: no others than these and the needed ones; a name that ends in `_` stands for all that begin so. Raises
+    SpecError for a file that cannot be read, and for a column that is missing, unknown or there twice.
+    """
+    return parse_table(read_text(path), str(path), needed, allowed)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, unpacked where its name ends in `.gz`. Raises SpecError."""
+    try:
+        data = path.read_bytes()
+        return _decoded(gzip.decompress(data) if path.name.endswith(".gz") else data, str(path))
+    except FileNotFoundError:
+        raise SpecError(
+            f"there is no trace at {path}", hint="xbench cluster traces fetch gets the public ones"
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SpecError(f"{path} cannot be unpacked: {error}") from None
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def read_archive(path: Path) -> dict[str, str]:
+    """The text of each `.csv` of a tar archive, by its name without folders, in order of names. Raises SpecError."""
+    try:
+        with tarfile.open(path) as archive:
+            found = {}
+            for member in archive.getmembers():
+                opened = archive.extractfile(member) if member.isfile() and member.name.endswith(".csv") else None
+                if opened is not None:
+                    name = member.name.rsplit("/", 1)[-1]
+                    found[name] = _decoded(opened.read(), f"{path}/{name}")
+    except FileNotFoundError:
+        raise SpecError(
+            f"there is no trace at {path}", hint="xbench cluster traces fetch gets the public ones"
+        ) from None
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise SpecError(f"{path} cannot be unpacked: {error}") from None
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not found:
+        raise SpecError(f"{path} holds no .csv file")
+    return dict(sorted(found.items()))
+
+
+def _decoded(data: bytes, file: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecError(f"{file} is not text in UTF-8") from None
+
+
+def parse_table(
+    text: str,
+    file: str,
+    needed: Sequence[str],
+    allowed: Sequence[str] | None = None,
+    header: Sequence[str] | None = None,
+) -> Table:
+    """See `read_table`; `file` is what errors call it, `header` that of a text which has none."""
+    names = [name.strip() for name in (next(_records(text, file), []) if header is None else header)]
+    if not names or not text:
+        raise SpecError(f"{file} is empty", hint=f"its first row names its columns: {','.join(needed)}")
+    for name in needed:
+        if name not in names:
+            close = nearest(name, names)
+            seen = f"{close!r} is there" if close else f"it has {', '.join(names)}"
+            raise SpecError(f"{file} has no column {name!r}", hint=seen)
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise SpecError(f"{file} has two columns {name!r}")
+        if allowed is not None and not _is_allowed(name, (*needed, *allowed)):
+            close = nearest(name, (*needed, *allowed))
+            hint = f"did you mean {close!r}?" if close else f"it takes {', '.join((*needed, *allowed))}"
+            raise SpecError(f"{file} has an unknown column {name!r}", hint=hint)
+    return Table(file, {name: place for place, name in enumerate(names)}, text, has_header=header is None)
+
+
+def _records(text: str, file: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(_lines(text))
+    except csv.Error as error:
+        raise SpecError(f"{file} is no CSV: {error}") from None
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines of a text without a second copy of all of it."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start) + 1 or len(text)
+        yield text[start:end]
+        start = end
+
+
+def _is_allowed(name: str, allowed: Sequence[str]) -> bool:
+    return any(name == one or (one.endswith("_") and name.startswith(one)) for one in allowed)
+
+
+def number(cell: str, what: str) -> float:
+    """A finite number. Raises ValueError that names the column."""
+    try:
+        value = float(cell)
+    except ValueError:
+        raise ValueError(f"{what} {cell!r} is not a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{what} {cell!r} is not finite")
+    return value
+
+
+def whole(cell: str, what: str) -> int:
+    """A whole number, '4' or '4.0'. Raises ValueError that names the column."""
+    value = number(cell, what)
+    if not value.is_integer():
+        raise ValueError(f"{what} {cell!r} is not a whole number")
+    return int(value)
+
+
+def above_zero(cell: str, what: str) -> float:
+    """A finite number above zero. Raises ValueError that names the column."""
+    value = number(cell, what)
+    if value <= 0:
+        raise ValueError(f"{what} {cell!r} is not above zero")
+    return value
