@@ -3,8 +3,9 @@
 **JCT**: from arrival to end. **Queueing delay**: from arrival to the first GPU. **Bounded slowdown** (Feitelson):
 max(1, JCT / max(duration, 10 s)), with the duration on the GPUs that were asked for. **Finish-time fairness** (Themis):
 ρ = JCT / (duration · contention), where a job that shared the cluster evenly with everybody has 1 and one that was
-treated worse has more. **Makespan**: from the first arrival to the last end. **Useful** share: GPU seconds held while
-computing, over those held. **Occupancy**: GPU seconds held over all there were until the makespan.
+treated worse has more. **Makespan**: from the first arrival to the last end. **Useful** share: of the GPU seconds that
+the jobs held, those in which they computed, times their rate where they shared. **Occupancy**: GPU seconds of the
+cluster that were held, over all there were until the makespan.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def metrics(simulated: Simulated) -> Metrics:
         raise ValueError("no job finished, so there is nothing to judge")
     jct_s = np.array([job.jct_s for job in jobs])
     queued_s = np.array([job.queued_s for job in jobs])
-    held_s = float(sum(job.held_gpu_s for job in jobs))
+    of_jobs_s = float(sum(job.held_gpu_s for job in jobs))
+    held_s = simulated.held_gpu_s
     useful_s = float(sum(job.useful_gpu_s for job in jobs))
     began_s = min(job.job.arrival_s for job in jobs)
     makespan_s = max(job.finished_s for job in jobs) - began_s
@@ -67,10 +69,10 @@ def metrics(simulated: Simulated) -> Metrics:
         unfairness_p95=float(np.percentile(unfairness(jobs), 95)),
         makespan_s=makespan_s,
         held_gpu_s=held_s,
-        useful_share=useful_s / held_s if held_s > 0 else 1.0,
+        useful_share=useful_s / of_jobs_s if of_jobs_s > 0 else 1.0,
         occupancy=held_s / (simulated.cluster.gpus * makespan_s) if makespan_s > 0 else 1.0,
         restarts=restarts,
-        restart_gpu_s=held_s - useful_s,
+        restart_gpu_s=float(sum(job.restarting_gpu_s for job in jobs)),
         decision_s=simulated.deciding_s / max(1, simulated.decisions),
     )
 

@@ -7,7 +7,9 @@ same schedule.
 **Work.** A job on w GPUs does rate · speed(w) · t of its work in t seconds.
 **Restarts.** A job that ran before, and gets another number of GPUs or runs again after a stop, holds its GPUs for
 `restart_s` without computing. A change of `rate` alone (somebody joins or leaves its gang) costs nothing.
-**Useful GPU time** is what was held while computing, times the rate where GPUs are shared.
+**GPU time.** A job holds all GPUs of its grant, those that it shares with its gang too, so the jobs' GPU seconds may
+add up to more than the cluster's (`Simulated.held_gpu_s` counts each GPU once). **Useful** of them are those in which
+it computed, times its rate.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from xbench.errors import SpecError
 
 
 class Finished(NamedTuple):
-    """What became of one job. Times since the trace began [s]; GPU seconds held, and held while computing."""
+    """What became of one job. Times since the trace began [s]; GPU seconds held, and useful ones (see the module)."""
 
     job: Job
     began_s: float
@@ -33,6 +35,8 @@ class Finished(NamedTuple):
     restarts: int
     held_gpu_s: float
     useful_gpu_s: float
+    restarting_gpu_s: float
+    """Of what it held: while it restarted."""
     contention: float
     """The mean, over its life, of what all active jobs asked for over what there is; at least 1."""
 
@@ -76,6 +80,8 @@ class Simulated:
     moments: list[Moment] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     """Only where they were asked for: there are as many as changes."""
+    held_gpu_s: float = 0.0
+    """GPU seconds of the cluster that somebody held, each GPU once."""
     decisions: int = 0
     deciding_s: float = 0.0
     """Real seconds that the policy took, all together."""
@@ -112,7 +118,8 @@ def simulate(
 ) -> Simulated:
     """Run a trace to the end of its last job. Raises SpecError for what the cluster or the policy cannot serve.
 
-    Raises RuntimeError for a policy that grants more than there is, or that leaves jobs waiting for ever.
+    Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
+    for ever.
     """
     check_jobs(jobs, cluster)
     policy.begin(cluster, jobs)
@@ -135,6 +142,7 @@ class _Simulation:
         self.ends: list[tuple[float, int, int, Active]] = []
         """(when, number, version, job): one whose version has passed is void."""
         self.useful_s: dict[int, float] = {}
+        self.restarting_s: dict[int, float] = {}
         self.since: dict[int, float] = {}
         """By number: from when its GPUs are held as they are."""
         self.demand = 0
@@ -174,6 +182,7 @@ class _Simulation:
         return self.result
 
     def _advance(self, to_s: float) -> None:
+        self.result.held_gpu_s += self.held * (to_s - self.now_s)
         self.crowding += max(1.0, self.demand / self.cluster.gpus) * (to_s - self.now_s)
         self.now_s = to_s
 
@@ -190,7 +199,7 @@ class _Simulation:
         self.waiting += 1
         self.demand += job.job.gpus
         self.crowding_at[job.number] = self.crowding
-        self.useful_s[job.number] = 0.0
+        self.useful_s[job.number] = self.restarting_s[job.number] = 0.0
         self.policy.arrived(job, self.now_s)
 
     def _finish(self, job: Active) -> None:
@@ -207,7 +216,7 @@ class _Simulation:
         self.result.finished.append(
             Finished(
                 job.job, began_s, self.now_s, job.restarts, held, self.useful_s.pop(job.number),
-                crowded / lived_s if lived_s > 0 else 1.0,
+                self.restarting_s.pop(job.number), crowded / lived_s if lived_s > 0 else 1.0,
             )
         )  # fmt: skip
         self.policy.finished(job, self.now_s)
@@ -217,6 +226,7 @@ class _Simulation:
         since_s = self.since.pop(job.number)
         computed_s = max(0.0, self.now_s - max(since_s, job.ready_s))
         self.useful_s[job.number] += job.gpus * job.rate * computed_s
+        self.restarting_s[job.number] += job.gpus * (self.now_s - since_s - computed_s)
         if self.keep_spans and self.now_s > since_s:
             self.result.spans.append(Span(job.job.name, job.gpus, since_s, self.now_s, job.gang))
 
@@ -225,6 +235,8 @@ class _Simulation:
         for job, grant in sorted(changes, key=lambda change: change[1].gpus - change[0].gpus):
             if (job.gpus, job.rate, job.gang) == (grant.gpus, grant.rate, grant.gang):
                 continue
+            if grant.gpus < 0 or not 0 < grant.rate <= 1:
+                raise RuntimeError(f"{type(self.policy).__name__} granted {grant} to job {job.job.name!r}")
             if job.gpus:
                 self._settle(job)
                 self._free(job)

@@ -1,0 +1,112 @@
+"""How long a trace takes under each policy: all 69,351 ITP jobs, on a cluster of which they would use 80 %.
+
+    python benchmarks/cluster_speed.py [--policy srtf] [--jobs N] [--gpus N] [--restart 30] [--profile]
+
+Reads ../shared/data/itp/raw-traces.tar.gz (XBENCH_SHARED says where else). Jobs have no speeds there: for elastic
+policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. Prints one line
+a policy, each in a process of its own: seconds, peak memory [MiB], decisions, mean JCT [h], restarts, occupancy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import csv
+import io
+import os
+import pstats
+import resource
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from xbench.cluster.jobs import Job, RigidSpeed, Speed
+from xbench.cluster.metrics import metrics
+from xbench.cluster.policy import Cluster
+from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
+from xbench.cluster.simulator import simulate
+
+SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "shared"))
+LOAD = 0.8
+SHARES = (0.5, 0.8, 0.9, 0.95, 0.98)
+MOST = 64
+
+
+@dataclass(frozen=True)
+class Amdahl:
+    """1 on one GPU."""
+
+    parallel: float
+    sizes: None = None
+
+    def __call__(self, gpus: int) -> float:
+        """See `Speed`."""
+        return 1 / (1 - self.parallel + self.parallel / gpus)
+
+
+def read(limit: int | None, speeds: bool) -> list[Job]:
+    """The jobs of all ten clusters, in the order of arrival."""
+    rows: list[tuple[float, str, int, float]] = []
+    with tarfile.open(SHARED / "data" / "itp" / "raw-traces.tar.gz") as archive:
+        for name in sorted(archive.getnames()):
+            held = archive.extractfile(name) if name.endswith(".csv") else None
+            if held is not None:
+                for row in csv.DictReader(io.TextIOWrapper(held, encoding="utf-8")):
+                    job = f"{name.removesuffix('.csv')}/{row['job_id']}/{len(rows)}"
+                    rows.append((float(row["submission_time"]), job, int(row["num_gpu"]), float(row["duration"])))
+    rows.sort()
+    began_s = rows[0][0]
+    curves = [Amdahl(share) for share in SHARES]
+    jobs = []
+    for number, (at_s, name, gpus, duration_s) in enumerate(rows[:limit]):
+        speed: Speed = curves[number % len(curves)] if speeds else RigidSpeed(gpus)
+        jobs.append(Job(name, at_s - began_s, gpus, duration_s * speed(gpus), speed, 1, MOST if speeds else None))
+    return jobs
+
+
+def measure(chosen: argparse.Namespace) -> None:
+    """One policy, here."""
+    jobs = read(chosen.jobs, needs_speeds(chosen.policy))
+    service_s = sum(job.service_s for job in jobs)
+    gpus = chosen.gpus or max(MOST, round(service_s / (jobs[-1].arrival_s - jobs[0].arrival_s) / LOAD))
+    policy = parse_policy(chosen.policy)
+    profile = cProfile.Profile()
+    began = time.perf_counter()
+    if chosen.profile:
+        profile.enable()
+    simulated = simulate(jobs, policy, Cluster(gpus, chosen.restart))
+    profile.disable()
+    took_s = time.perf_counter() - began
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found = metrics(simulated)
+    print(
+        f"{chosen.policy:14} {took_s:7.2f} s  {peak_mib:6.0f} MiB  {simulated.decisions:8} decisions  "
+        f"JCT {found.jct_mean_s / 3600:8.2f} h  {found.restarts:8} restarts  {100 * found.occupancy:5.1f} % of {gpus}",
+        flush=True,
+    )
+    if chosen.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(14)
+
+
+def main() -> None:
+    """One policy here, or all, each in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--restart", type=float, default=30.0)
+    parser.add_argument("--profile", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.policy:
+        measure(chosen)
+        return
+    for name in POLICIES.names():
+        if name != "fixed":
+            subprocess.run([sys.executable, __file__, *sys.argv[1:], "--policy", name], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Jobs, speeds and policies for the tests of the cluster."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
+from xbench.cluster.simulator import Simulated, simulate
+
+
+@dataclass(frozen=True)
+class Amdahl:
+    """1 on one GPU; `parallel` of the work is shared by all."""
+
+    parallel: float = 1.0
+    sizes: tuple[int, ...] | None = None
+
+    def __call__(self, gpus: int) -> float:
+        if self.sizes is not None and gpus not in self.sizes:
+            raise ValueError(gpus)
+        return 1 / (1 - self.parallel + self.parallel / gpus)
+
+
+def rigid(*jobs: tuple[float, int, float]) -> list[Job]:
+    """(arrival, GPUs, duration) each; named a, b, c, ..."""
+    return [
+        Job(name(number), arrival_s, gpus, duration_s, RigidSpeed(gpus))
+        for number, (arrival_s, gpus, duration_s) in enumerate(jobs)
+    ]
+
+
+def name(number: int) -> str:
+    return chr(ord("a") + number) if number < 26 else f"j{number}"
+
+
+def ends(simulated: Simulated) -> dict[str, float]:
+    return {job.job.name: job.finished_s for job in simulated.finished}
+
+
+def run(jobs: list[Job], policy: Policy, gpus: int, restart_s: float = 0.0, spans: bool = False) -> Simulated:
+    return simulate(jobs, policy, Cluster(gpus, restart_s), moments=True, spans=spans)
+
+
+class Scripted(Policy):
+    """Does at each time what it was told to."""
+
+    def __init__(self, script: Mapping[float, Mapping[str, Grant]]) -> None:
+        self.script = dict(sorted(script.items()))
+        self.jobs: dict[str, Active] = {}
+        self.told: list[tuple[str, str]] = []
+
+    def arrived(self, job: Active, now_s: float) -> None:
+        self.jobs[job.job.name] = job
+        self.told.append(("arrived", job.job.name))
+
+    def finished(self, job: Active, now_s: float) -> None:
+        self.told.append(("finished", job.job.name))
+
+    def decide(self, now_s: float) -> Iterator[Change]:
+        for at_s in [at_s for at_s in self.script if at_s <= now_s]:
+            for job, grant in self.script.pop(at_s).items():
+                yield self.jobs[job], grant
+
+    def look_again_s(self, now_s: float) -> float | None:
+        return next(iter(self.script), None)
+
+
+def stepped(jobs: Iterable[tuple[int, int, int]], gpus: int, rule: str, restart: int = 0) -> dict[str, float]:
+    """When each job ends, second by second, everything looked at every second. Whole seconds only.
+
+    rule: fifo, sjf, srtf, srsf.
+    """
+    todo = [
+        {"name": name(number), "number": number, "at": at, "gpus": wide, "left": long, "all": long, "warm": 0,
+         "on": False, "ran": False}
+        for number, (at, wide, long) in enumerate(jobs)
+    ]  # fmt: skip
+    out: dict[str, float] = {}
+    now = 0
+    while todo:
+        here = [job for job in todo if job["at"] <= now]
+        if rule in ("srtf", "srsf"):
+            for job in here:
+                again = job["warm"] if job["on"] else restart * job["ran"]
+                job["key"] = (job["left"] + again) * (job["gpus"] if rule == "srsf" else 1)
+            free = gpus
+            for job in sorted(here, key=lambda job: (job["key"], job["number"])):
+                fits = job["gpus"] <= free
+                free -= job["gpus"] * fits
+                if fits and not job["on"]:
+                    job["warm"] = restart * job["ran"]
+                job["on"] = fits
+                job["ran"] = job["ran"] or fits
+        else:
+            free = gpus - sum(job["gpus"] for job in here if job["on"])
+            waiting = [job for job in here if not job["on"]]
+            for job in sorted(waiting, key=lambda job: (job["all"] if rule == "sjf" else 0, job["number"])):
+                if job["gpus"] <= free:
+                    job["on"] = True
+                    free -= job["gpus"]
+                elif rule == "fifo":
+                    break
+        now += 1
+        for job in here:
+            if job["on"] and job["warm"]:
+                job["warm"] -= 1
+            elif job["on"]:
+                job["left"] -= 1
+        for job in here:
+            if job["left"] == 0:
+                out[job["name"]] = float(now)
+                todo.remove(job)
+    return out

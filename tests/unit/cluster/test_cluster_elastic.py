@@ -1,0 +1,271 @@
+"""Elastic policies: by hand, and against greedies that start anew and look at everything."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from cluster_cases import Amdahl, ends, rigid, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.metrics import metrics
+from xbench.cluster.policies.doubling import Doubling, take
+from xbench.cluster.policies.equal_share import EqualShare
+from xbench.cluster.policies.exploratory import Exploratory
+from xbench.cluster.policies.fixed import Fixed
+from xbench.cluster.policies.optimus import Optimus
+from xbench.cluster.policies.sizes import all_sizes, doubling_sizes
+from xbench.cluster.policy import Cluster, Policy
+from xbench.cluster.simulator import Simulated
+from xbench.errors import SpecError
+
+LINEAR = Amdahl(1.0)
+ELASTIC: list[Callable[[], Policy]] = [
+    lambda: Fixed(2), EqualShare, lambda: EqualShare(plain=True), Optimus, lambda: Optimus(plain=True), Doubling,
+    lambda: Doubling(plain=True), Exploratory, lambda: Exploratory(trial_s=2.0, most=4, plain=True),
+]  # fmt: skip
+KNOWN: list[tuple[int, ...] | None] = [None, (1, 2, 4, 8), (1, 3), (2, 4), (1,)]
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Job]:
+    at = sorted(draw(st.lists(st.integers(0, 20), min_size=1, max_size=9)))
+    jobs = []
+    for number, arrival in enumerate(at):
+        known = draw(st.sampled_from(KNOWN))
+        least = draw(st.integers(1, 2))
+        most = draw(st.sampled_from([None, 2, 5]))
+        speed = Amdahl(draw(st.sampled_from([0.0, 0.5, 0.9, 1.0])), known)
+        if any(least <= size <= (most or 8) for size in known or (least,)):
+            jobs.append(Job(f"j{number}", float(arrival), 1, float(draw(st.integers(1, 40))), speed, least, most))
+    return jobs
+
+
+def job(name: str, at_s: float, work: float, parallel: float = 1.0, **limits: int) -> Job:
+    return Job(name, at_s, 1, work, Amdahl(parallel), **limits)
+
+
+def held(simulated: Simulated) -> list[tuple[str, int, float, float]]:
+    return sorted((span.job, span.gpus, span.from_s, span.to_s) for span in simulated.spans)
+
+
+def test_what_may_be_had() -> None:
+    cluster = Cluster(10)
+    assert doubling_sizes(job("a", 0, 1), cluster) == (1, 2, 4, 8)
+    assert doubling_sizes(job("a", 0, 1, least=3, most=9), cluster) == (3, 6)
+    assert doubling_sizes(Job("a", 0, 1, 1, Amdahl(1.0, (1, 3, 4, 8, 16))), cluster) == (1, 4, 8)
+    assert list(all_sizes(job("a", 0, 1, least=2, most=4), cluster)) == [2, 3, 4]
+    assert all_sizes(Job("a", 0, 1, 1, Amdahl(1.0, (1, 3, 16))), cluster) == (1, 3)
+
+
+@pytest.mark.parametrize("make", ELASTIC)
+@given(jobs=traces(), restart_s=st.sampled_from([0.0, 1.5]))
+@settings(max_examples=60, deadline=None)
+def test_limits_hold_and_everybody_ends(make: Callable[[], Policy], jobs: list[Job], restart_s: float) -> None:
+    simulated = run(jobs, make(), 8, restart_s=restart_s, spans=True)
+    assert len(simulated.finished) == len(jobs)
+    assert max((moment.held for moment in simulated.moments), default=0) <= 8
+    allowed = {job.name: set(all_sizes(job, Cluster(8))) for job in jobs}
+    assert all(span.gpus in allowed[span.job] for span in simulated.spans)
+    for done in simulated.finished:  # all of the work was done, and nothing else
+        work = sum(
+            done.job.speed(span.gpus) * (span.to_s - span.from_s)
+            for span in simulated.spans
+            if span.job == done.job.name
+        )
+        lost = done.restarts * restart_s * max(done.job.speed(size) for size in allowed[done.job.name])
+        assert done.job.work - 1e-6 <= work <= done.job.work + lost + 1e-6
+
+
+@pytest.mark.parametrize("make", ELASTIC)
+def test_a_trace_without_speeds_is_refused(make: Callable[[], Policy]) -> None:
+    policy = make()
+    with pytest.raises(SpecError, match=r"needs speeds .* job 'b' and 1 others on the 2") as caught:
+        run([*rigid((0, 1, 5))[:0], job("a", 0, 5), *rigid((0, 9, 9), (1, 2, 5), (1, 2, 5))[1:]], policy, 8)
+    assert "srtf" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("make", ELASTIC)
+def test_a_job_that_may_have_no_known_size_is_refused(make: Callable[[], Policy]) -> None:
+    with pytest.raises(SpecError, match="job 'a' takes 3 to 3 GPUs, and its speed is known on none"):
+        run([Job("a", 0, 1, 5, Amdahl(1.0, (1, 2, 4)), 3, 3)], make(), 8)
+
+
+def test_fixed_is_first_in_first_out() -> None:
+    jobs = [job("a", 0, 8), job("b", 0, 4, most=1), job("c", 1, 8), job("d", 1, 9, least=3)]
+    assert ends(run(jobs, Fixed(2), 4)) == {"a": 4.0, "b": 4.0, "c": 8.0, "d": 11.0}
+
+
+def test_equal_share_by_hand() -> None:
+    """8 alone; 4 and 4; 3, 3 and 2: what is left goes to who came first."""
+    jobs = [job("a", 0, 80), job("b", 1, 400), job("c", 2, 400)]
+    spans = held(run(jobs, EqualShare(), 8, spans=True))
+    assert [(gpus, from_s) for name, gpus, from_s, _ in spans if name == "a"] == [(8, 0.0), (4, 1.0), (3, 2.0)]
+    assert [(gpus, from_s) for name, gpus, from_s, _ in spans if name == "b"][:2] == [(4, 1.0), (3, 2.0)]
+    assert ("c", 2, 2.0) in [span[:3] for span in spans]
+
+
+def test_equal_share_goes_round_who_cannot_use_more() -> None:
+    jobs = [job("a", 0, 100, most=1), job("b", 0, 100), Job("c", 0, 1, 100, Amdahl(1.0, (1, 2, 4)))]
+    spans = held(run(jobs, EqualShare(), 8, spans=True))
+    assert [span[:3] for span in spans if span[2] == 0.0] == [("a", 1, 0.0), ("b", 3, 0.0), ("c", 4, 0.0)] or [
+        span[:3] for span in spans if span[2] == 0.0
+    ] == [("a", 1, 0.0), ("b", 5, 0.0), ("c", 2, 0.0)]
+
+
+def test_doubling_by_hand() -> None:
+    """Both at 1. Gains per GPU: a 50 and 12.5 (to 4), b 10 (to 2). a's next, 3.1, adds 4 and 2 are left; b's is 2.5."""
+    spans = held(run([job("a", 0, 100), job("b", 0, 20)], Doubling(), 8, spans=True))
+    assert spans[0][:3] == ("a", 4, 0.0)
+    assert ("b", 4, 0.0, 5.0) in spans
+    assert spans[1][:3] == ("a", 8, 5.0)
+
+
+def test_a_doubling_that_does_not_help_is_not_done() -> None:
+    assert held(run([job("a", 0, 10, parallel=0.0)], Doubling(), 8, spans=True)) == [("a", 1, 0.0, 10.0)]
+
+
+def test_more_jobs_than_gpus_wait_in_order() -> None:
+    jobs = [job(name, 0, 10) for name in "abcd"]
+    for make in (Doubling, Optimus, EqualShare, lambda: Fixed(1)):
+        found = run(jobs, make(), 2).finished
+        assert [(done.job.name, done.began_s) for done in found][:2] == [("a", 0.0), ("b", 0.0)]
+
+
+def test_nobody_is_moved_for_less_than_a_restart() -> None:
+    """When b ends at 5, a has 80 left: 20 s on 4 GPUs or 10 s on 8. That is worth a restart of 9 s, not one of 11 s."""
+    jobs = [job("a", 0, 100), job("b", 0, 20)]
+    assert ends(run(jobs, Doubling(), 8, restart_s=9.0))["a"] == 5 + 9 + 10
+    assert ends(run(jobs, Doubling(), 8, restart_s=11.0))["a"] == 25.0
+    assert ends(run(jobs, Doubling(plain=True), 8, restart_s=11.0))["a"] == 5 + 11 + 10
+    for make, worth in ((Optimus, True), (EqualShare, True), (Optimus, False), (EqualShare, False)):
+        found = run([job("a", 0, 100), job("b", 0, 20, most=4)], make(), 8, restart_s=1.0 if worth else 50.0)
+        assert (found.finished[-1].restarts > 0) is worth
+
+
+def greedy(gains: np.ndarray, added: np.ndarray, spare: float) -> list[int]:
+    taken = [0] * gains.shape[1]
+    while True:
+        steps = [
+            (-gains[step, column], column)
+            for column, step in enumerate(taken)
+            if step < len(gains) and gains[step, column] > 0 and added[step, column] <= spare
+        ]
+        if not steps:
+            return taken
+        _, column = min(steps)
+        spare -= added[taken[column], column]
+        taken[column] += 1
+
+
+@given(st.data(), st.integers(1, 8), st.integers(0, 40), st.floats(1e-4, 1e4))
+@settings(max_examples=300, deadline=None)
+def test_what_is_taken_is_what_a_walk_takes(data: st.DataObject, jobs: int, spare: int, near: float) -> None:
+    """Whatever threshold it begins near. Gains do not rise, and sizes double."""
+    rows = [
+        sorted(data.draw(st.lists(st.integers(-5, 1000), min_size=4, max_size=4)), reverse=True) for _ in range(jobs)
+    ]
+    gains = np.array(rows, dtype=float).T
+    added = np.repeat([[1.0], [2.0], [4.0], [8.0]], jobs, axis=1)
+    found, _ = take(gains, added, spare, near)
+    assert found.tolist() == greedy(gains, added, spare)
+
+
+class Recorded:
+    """What a policy gave in its first decision."""
+
+    @staticmethod
+    def first(jobs: Sequence[Job], policy: Policy, gpus: int) -> dict[str, int]:
+        spans = run(list(jobs), policy, gpus, spans=True).spans
+        return {span.job: span.gpus for span in spans if span.from_s == 0.0}
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.3, 1.0)), min_size=1, max_size=6), st.integers(6, 16))
+@settings(max_examples=100, deadline=None)
+def test_one_gpu_more_is_the_greedy_from_the_start(told: list[tuple[int, float]], gpus: int) -> None:
+    """Sum of remaining times: ties may go either way."""
+    jobs = [job(f"j{number}", 0, float(work), share) for number, (work, share) in enumerate(told)]
+    found = Recorded.first(jobs, Optimus(plain=True), gpus)
+    sizes = {one.name: 1 for one in jobs}
+    for _ in range(gpus - len(jobs)):
+        best = max(
+            jobs,
+            key=lambda one: one.work / one.speed(sizes[one.name]) - one.work / one.speed(sizes[one.name] + 1),
+        )
+        sizes[best.name] += 1
+
+    def total_s(sizes: dict[str, int]) -> float:
+        return sum(one.work / one.speed(sizes[one.name]) for one in jobs)
+
+    assert sum(found.values()) == gpus
+    assert total_s(found) == pytest.approx(total_s(sizes))
+
+
+def test_optimus_mends_its_plan_as_if_it_were_new() -> None:
+    random = np.random.default_rng(4)
+    jobs = [
+        job(f"j{number}", float(number), float(random.integers(20, 300)), float(random.choice([0.7, 0.9, 0.99])))
+        for number in range(12)
+    ]
+    seen = 0
+
+    class Compared(Optimus):
+        def decide(self, now_s):  # type: ignore[no-untyped-def]
+            nonlocal seen
+            changes = list(super().decide(now_s))
+            rows = self._rows
+            if len(rows):
+                fresh = Optimus(plain=True)
+                fresh.begin(self.cluster, [])
+                for active in rows.jobs:
+                    fresh.arrived(active, now_s)
+                list(fresh.decide(now_s))
+                left = rows.remaining(now_s)
+                pace = [[1 / one.job.speed(int(size)) for one, size in zip(rows.jobs, plan["planned"], strict=True)]
+                        for plan in (rows, fresh._rows)]  # fmt: skip
+                assert left @ np.array(pace[0]) == pytest.approx(left @ np.array(pace[1]))
+                seen += 1
+            return iter(changes)
+
+    run(jobs, Compared(plain=True), 16)
+    assert seen >= 20
+
+
+def test_speeds_are_tried_one_after_the_other() -> None:
+    policy = Exploratory(trial_s=10.0, most=4)
+    spans = held(run([job("a", 0, 1000)], policy, 8, restart_s=1.0, spans=True))
+    assert [span[1:] for span in spans[:3]] == [(1, 0.0, 10.0), (2, 10.0, 21.0), (4, 21.0, spans[-1][3])]
+
+
+def test_only_what_was_tried_is_used() -> None:
+    """The cluster has no room for b's trial on 4 while a is on trial on 4; b waits for it on what it knows."""
+    simulated = run([job("a", 0, 400), job("b", 0, 400)], Exploratory(trial_s=10.0, most=4), 6, spans=True)
+    sizes = {name: [gpus for job, gpus, *_ in held(simulated) if job == name] for name in "ab"}
+    assert max(sizes["a"] + sizes["b"]) == 4
+    first_four = {
+        name: min(span.from_s for span in simulated.spans if span.job == name and span.gpus == 4) for name in "ab"
+    }
+    assert first_four["a"] == 20.0
+    assert first_four["b"] >= 30.0
+
+
+def test_trials_cost_what_they_cost() -> None:
+    jobs = [job(f"j{number}", 5.0 * number, 300.0, 0.95) for number in range(12)]
+    known = metrics(run(jobs, Doubling(), 8, restart_s=1.0))
+    tried = metrics(run(jobs, Exploratory(trial_s=5.0), 8, restart_s=1.0))
+    assert known.jct_mean_s < tried.jct_mean_s
+    assert tried.restarts > known.restarts
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Fixed(0), "0 GPUs"),
+        (lambda: Exploratory(0.0), "trials of 0 s"),
+        (lambda: Exploratory(most=0), "most=0"),
+    ],
+)
+def test_options_that_make_no_sense(make: Callable[[], Policy], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        make()

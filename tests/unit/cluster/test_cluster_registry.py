@@ -1,0 +1,78 @@
+"""Policies by name: every one can be made, and what is wrong is one sentence."""
+
+import inspect
+
+import pytest
+from cluster_cases import Amdahl, rigid, run
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.policies.exploratory import Exploratory
+from xbench.cluster.policies.fixed import Fixed
+from xbench.cluster.policies.gittins import Gittins
+from xbench.cluster.policies.las import Las
+from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
+from xbench.errors import SpecError
+
+
+def test_the_names() -> None:
+    assert POLICIES.names() == [
+        "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las", "gittins", "fixed", "fixed-1", "fixed-2", "fixed-4",
+        "fixed-8", "equal-share", "optimus", "doubling", "exploratory",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+def test_every_policy_runs_a_trace_it_can(name: str) -> None:
+    jobs = [Job(one.name, one.arrival_s, 1, one.work, Amdahl(0.9)) for one in rigid((0, 1, 5), (1, 1, 9), (2, 1, 3))]
+    assert len(run(jobs, parse_policy(name), 2).finished) == 3
+    if needs_speeds(name):
+        with pytest.raises(SpecError, match="needs speeds"):
+            run(rigid((0, 2, 5)), parse_policy(name), 2)
+    else:
+        assert len(run(rigid((0, 2, 5)), parse_policy(name), 2).finished) == 1
+
+
+@pytest.mark.parametrize("entry", list(POLICIES), ids=lambda entry: entry.name)
+def test_options_are_the_constructor_s(entry) -> None:  # type: ignore[no-untyped-def]
+    taken = set(inspect.signature(POLICIES.load(entry.name)).parameters)
+    named = {keyword for keyword, _ in entry.facts.get("options", {}).values()} | set(entry.facts.get("fixed", {}))
+    assert named == taken
+
+
+def test_options_are_read() -> None:
+    las = parse_policy("las:thresholds=60+600,promote=0")
+    assert isinstance(las, Las)
+    assert (las.thresholds, las.promote) == ((60.0, 600.0), 0.0)
+    gittins = parse_policy("gittins:learn=on")
+    assert isinstance(gittins, Gittins)
+    assert gittins.learn
+    tried = parse_policy("exploratory:trial=2min,most=4,plain=on")
+    assert isinstance(tried, Exploratory)
+    assert (tried.trial_s, tried.most, tried.plain) == (120.0, 4, True)
+    fixed = parse_policy("fixed:gpus=16")
+    assert isinstance(fixed, Fixed)
+    assert fixed.gpus == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("strf", "unknown policy 'strf'", "did you mean 'srtf'?"),
+        ("doublin", "unknown policy 'doublin'", "did you mean 'doubling'?"),
+        ("las:treshold=5", "unknown option 'treshold'", "did you mean 'thresholds'?"),
+        ("srtf:plain=on", "unknown option 'plain'", "it takes no options"),
+        ("fixed-4:gpus=2", "unknown option 'gpus'", "it takes no options"),
+        ("las:thresholds=5+x", "thresholds=x is no number", ""),
+        ("las:thresholds=5+4", "do not rise", "3600+36000"),
+        ("doubling:plain=yes", "plain=yes is neither on nor off", "plain=on"),
+        ("fixed:gpus=0", "gpus=0 is out of range", "try gpus=1"),
+        ("exploratory:trial=soon", "'soon' is not a duration", ""),
+        ("exploratory:trial=0", "trials of 0 s", "trial=150"),
+        ("", "has no name", ""),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, said: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_policy(text)
+    assert said in str(caught.value)
+    assert hint in (caught.value.hint or "")

@@ -1,0 +1,216 @@
+"""The simulator: by hand, against a second-by-second reference, and against queueing theory."""
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+from cluster_cases import Amdahl, Scripted, ends, rigid, run, stepped
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.metrics import metrics, slowdowns, unfairness
+from xbench.cluster.policies.fifo import Fifo
+from xbench.cluster.policies.sjf import Sjf
+from xbench.cluster.policies.srsf import Srsf
+from xbench.cluster.policies.srtf import Srtf
+from xbench.cluster.policy import Cluster, Grant, Policy
+from xbench.cluster.simulator import Moment, Span, simulate
+from xbench.errors import SpecError
+
+TRACES = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=8).map(
+    sorted
+)
+
+
+def test_a_stop_and_a_restart() -> None:
+    script = {0.0: {"a": Grant(2)}, 8.0: {"a": Grant(0)}, 10.0: {"a": Grant(2)}}
+    simulated = run(rigid((0, 2, 20)), Scripted(script), 2, restart_s=5.0, spans=True)
+    (job,) = simulated.finished
+    assert (job.began_s, job.finished_s, job.restarts) == (0.0, 27.0, 1)
+    assert (job.held_gpu_s, job.useful_gpu_s, job.restarting_gpu_s) == (50.0, 40.0, 10.0)
+    assert simulated.spans == [Span("a", 2, 0.0, 8.0, None), Span("a", 2, 10.0, 27.0, None)]
+    assert simulated.moments == [Moment(0, 2, 1, 0), Moment(8, 0, 0, 1), Moment(10, 2, 1, 0), Moment(27, 0, 0, 0)]
+    assert simulated.held_gpu_s == 50.0
+
+
+@pytest.mark.parametrize(
+    ("script", "end_s", "restarts"),
+    [
+        ({0.0: {"a": Grant(1)}}, 20.0, 0),
+        ({0.0: {"a": Grant(1)}, 4.0: {"a": Grant(2)}}, 17.0, 1),  # 4 done, 5 s lost, 16 at 2 a second
+        ({0.0: {"a": Grant(1)}, 4.0: {"a": Grant(2)}, 6.0: {"a": Grant(4)}}, 15.0, 2),  # restarted while it restarts
+        ({0.0: {"a": Grant(1)}, 4.0: {"a": Grant(1)}}, 20.0, 0),  # no change
+        ({3.0: {"a": Grant(4)}}, 8.0, 0),  # the first start is no restart
+    ],
+)
+def test_a_change_of_size(script: dict[float, dict[str, Grant]], end_s: float, restarts: int) -> None:
+    simulated = run([Job("a", 0.0, 1, 20.0, Amdahl())], Scripted(script), 4, restart_s=5.0)
+    assert ends(simulated) == {"a": end_s}
+    assert simulated.finished[0].restarts == restarts
+
+
+def test_a_gang_shares_gpus_at_a_rate_and_leaving_it_costs_nothing() -> None:
+    script = {0.0: {"a": Grant(2, 0.6, 1), "b": Grant(2, 0.6, 1)}, 10.0: {"b": Grant(2)}}
+    simulated = run(rigid((0, 2, 6), (0, 2, 12)), Scripted(script), 2, restart_s=5.0)
+    assert ends(simulated) == {"a": pytest.approx(10.0), "b": pytest.approx(16.0)}
+    first, second = simulated.finished
+    assert (first.held_gpu_s, first.useful_gpu_s) == (pytest.approx(20.0), pytest.approx(12.0))
+    assert (second.held_gpu_s, second.useful_gpu_s) == (pytest.approx(32.0), pytest.approx(24.0))
+    assert first.restarts == second.restarts == 0
+    assert simulated.held_gpu_s == pytest.approx(32.0)  # each GPU once
+    judged = metrics(simulated)
+    assert judged.occupancy == pytest.approx(1.0)
+    assert judged.useful_share == pytest.approx(36 / 52)
+    assert judged.restart_gpu_s == 0.0
+
+
+def test_gangs_of_different_widths_hold_the_widest() -> None:
+    script = {
+        0.0: {"a": Grant(3, 0.5, 7), "b": Grant(1, 0.5, 7), "c": Grant(1)},
+        2.0: {"a": Grant(0)},
+        3.0: {"a": Grant(3)},
+    }
+    jobs = rigid((0, 3, 4), (0, 1, 1), (0, 1, 9))
+    simulated = run(jobs, Scripted(script), 4)
+    assert [moment.held for moment in simulated.moments if moment.at_s in (0.0, 2.0, 3.0)] == [4, 1, 4]
+    assert ends(simulated) == {"b": 2.0, "a": 6.0, "c": 9.0}
+
+
+def test_a_completion_is_told_before_an_arrival_of_the_same_time() -> None:
+    policy = Scripted({0.0: {"a": Grant(1)}, 10.0: {"b": Grant(1)}})
+    simulated = run(rigid((0, 1, 10), (10, 1, 5)), policy, 1)
+    assert policy.told == [("arrived", "a"), ("finished", "a"), ("arrived", "b"), ("finished", "b")]
+    assert simulated.finished[1].queued_s == 0.0
+    assert simulated.decisions == 3
+
+
+def test_the_metrics_of_two_jobs_by_hand() -> None:
+    judged = run(rigid((0, 2, 10), (4, 2, 10)), Fifo(), 2)
+    found = metrics(judged)
+    assert (found.jobs, found.jct_mean_s, found.queued_mean_s, found.makespan_s) == (2, 13.0, 3.0, 20.0)
+    assert found.jct_p50_s == 13.0
+    assert slowdowns(judged.finished) == [1.0, 1.6]
+    assert [job.contention for job in judged.finished] == [pytest.approx(1.6), pytest.approx(22 / 16)]
+    assert unfairness(judged.finished) == [pytest.approx(10 / 16), pytest.approx(16 / 13.75)]
+    assert (found.occupancy, found.useful_share, found.restarts, found.held_gpu_s) == (1.0, 1.0, 0, 40.0)
+
+
+def test_a_short_job_s_slowdown_is_bounded() -> None:
+    assert slowdowns(run(rigid((0, 1, 10), (0, 1, 1)), Fifo(), 1).finished) == [1.0, 1.1]
+
+
+def test_no_job_has_no_metrics() -> None:
+    with pytest.raises(ValueError, match="nothing to judge"):
+        metrics(run([], Fifo(), 1))
+
+
+class Lazy(Policy):
+    def arrived(self, job: object, now_s: float) -> None: ...
+
+    def finished(self, job: object, now_s: float) -> None: ...
+
+    def decide(self, now_s: float) -> list[object]:  # type: ignore[override]
+        return []
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Scripted({0.0: {"a": Grant(3)}}), "granted 3 GPUs at 0 s, and there are 2"),
+        (Scripted({0.0: {"a": Grant(1, 0.0)}}), "granted"),
+        (Lazy(), "leaves 1 jobs waiting for ever"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_a_programming_error(policy: Policy, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        run([Job("a", 0.0, 1, 5.0, Amdahl())], policy, 2)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "cluster", "said"),
+    [
+        (rigid((0, 4, 1)), Cluster(2), "job 'a' asks for 4 GPUs, and the cluster has 2"),
+        (rigid((5, 1, 1), (4, 1, 1)), Cluster(2), "job 'b' arrives at 4 s, before"),
+        ([*rigid((0, 1, 1)), *rigid((0, 1, 1))], Cluster(2), "two jobs are named 'a'"),
+        ([], Cluster(0), "a cluster of 0 GPUs"),
+        ([], Cluster(1, math.nan), "a restart of nan s"),
+    ],
+)
+def test_a_trace_that_no_cluster_runs_is_refused(jobs: list[Job], cluster: Cluster, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        simulate(jobs, Fifo(), cluster)
+
+
+@pytest.mark.parametrize(
+    ("arrival_s", "gpus", "work", "least", "most", "said"),
+    [
+        (-1.0, 1, 1.0, 1, None, "arrival_s"),
+        (0.0, 0, 1.0, 1, None, "gpus"),
+        (0.0, 1, 0.0, 1, None, "work"),
+        (0.0, 1, math.inf, 1, None, "work"),
+        (0.0, 1, 1.0, 4, 2, "4 to 2"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(
+    arrival_s: float, gpus: int, work: float, least: int, most: int | None, said: str
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        Job("a", arrival_s, gpus, work, RigidSpeed(1), least, most)
+
+
+@pytest.mark.parametrize(("rule", "kind"), [("fifo", Fifo), ("sjf", Sjf), ("srtf", Srtf), ("srsf", Srsf)])
+@given(trace=TRACES, gpus=st.integers(4, 6))
+@settings(max_examples=150, deadline=None)
+def test_every_end_is_that_of_a_second_by_second_walk(
+    rule: str, kind: type[Policy], trace: list[tuple[int, int, int]], gpus: int
+) -> None:
+    assert ends(run(rigid(*trace), kind(), gpus)) == stepped(trace, gpus, rule)
+
+
+@given(st.integers(0, 4), st.data())
+@settings(max_examples=100, deadline=None)
+def test_nobody_has_more_than_there_is_and_all_work_is_done(restart_s: int, data: st.DataObject) -> None:
+    trace = data.draw(TRACES)
+    simulated = run(rigid(*trace), Srtf(), 4, restart_s=float(restart_s), spans=True)
+    assert max(moment.held for moment in simulated.moments) <= 4
+    assert len(simulated.finished) == len(trace)
+    for job in simulated.finished:
+        assert job.useful_gpu_s == pytest.approx(job.job.service_s)
+        assert job.held_gpu_s == pytest.approx(job.useful_gpu_s + job.restarting_gpu_s)
+        assert job.restarting_gpu_s <= job.restarts * restart_s * job.job.gpus + 1e-9
+    held_gpu_s = sum(span.gpus * (span.to_s - span.from_s) for span in simulated.spans)
+    assert held_gpu_s == pytest.approx(simulated.held_gpu_s)
+
+
+def poisson(jobs: int, servers: int, load: float, seed: int) -> list[Job]:
+    """One-GPU jobs of mean length 1 s."""
+    random = np.random.default_rng(seed)
+    arrivals_s = np.cumsum(random.exponential(1 / (load * servers), jobs)).tolist()
+    return rigid(*((at_s, 1, long_s) for at_s, long_s in zip(arrivals_s, random.exponential(1.0, jobs), strict=True)))
+
+
+def erlang_c_wait_s(servers: int, load: float) -> float:
+    """Mean wait of M/M/k with a mean service of 1 s."""
+    blocked = 1.0
+    for server in range(1, servers + 1):  # Erlang B, by its recursion
+        blocked = load * servers * blocked / (server + load * servers * blocked)
+    return blocked / (1 - load * (1 - blocked)) / (servers * (1 - load))
+
+
+def test_first_in_first_out_is_the_kiefer_wolfowitz_recursion() -> None:
+    jobs = poisson(2000, 3, 0.9, seed=1)
+    free_s = [0.0] * 3
+    begins = {}
+    for job in jobs:
+        begins[job.name] = max(job.arrival_s, heapq.heappop(free_s))
+        heapq.heappush(free_s, begins[job.name] + job.duration_s)
+    assert {job.job.name: job.began_s for job in simulate(jobs, Fifo(), Cluster(3)).finished} == begins
+
+
+def test_the_mean_wait_is_erlang_s() -> None:
+    """5 % is more than two standard errors of so many jobs; benchmarks/cluster_queueing.py has enough for 2 %."""
+    assert erlang_c_wait_s(1, 0.5) == pytest.approx(1.0)  # M/M/1: load / (1 - load)
+    judged = metrics(simulate(poisson(100_000, 2, 0.5, seed=2), Fifo(), Cluster(2)))
+    assert judged.queued_mean_s == pytest.approx(erlang_c_wait_s(2, 0.5), rel=0.05)

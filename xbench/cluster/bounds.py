@@ -1,0 +1,208 @@
+"""How well any policy could have done: the exact optimum of small instances, and a lower bound of large ones.
+
+All bound the mean JCT of a trace on a cluster of G GPUs on which restarts are free (with restarts it can only be worse)
+and no GPU is shared. Job j arrives at r(j), has work W(j), and its speed on w GPUs is s(w).
+
+**The optimum** (`optimum_s`): over all schedules, with any preemption and any change of size at any time, among the
+sizes that jobs may have. In the interval between two events (arrivals, completions) a schedule is a mixture of
+*configurations*, sizes of the active jobs that fit the cluster together; only how long each configuration lasts matters
+to the work done, not when. So given the order of the events, the optimum is a linear program over these times: the work
+of each job is done by its completion, arrivals are when they are, and the sum of completion times is least. Its minimum
+over all orders in which jobs can complete is exact. There are (2n−1)!! orders at most, so n is small.
+
+**The optimum without changes** (`moldable_s`): a job runs once, on one number of GPUs, to its end. Given sizes and the
+order of starts, starting each as soon as it fits, and not before the one in front of it, is best: the starts of any
+schedule can be moved forward in that order until it is this one. So all orders and sizes are tried.
+
+**The lower bound** (`lower_bound_s`), the largest of three. Let b(j) = min W(j)/s(w), its best time, and a(j) = min
+w·W(j)/s(w), its least GPU seconds.
+
+1. *Alone*: no job is faster than b(j), so the mean JCT is at least the mean b(j).
+2. *One fast machine*: whatever a schedule does, job j takes at least a(j) GPU seconds and the cluster gives G a second.
+   So a single machine on which j takes a(j)/G can finish every job no later (give it the share x/G of the machine while
+   j holds x GPUs). There, shortest remaining time first has the least mean JCT (Schrage 1968): its mean is a bound.
+3. *Mean times of work*: let M(j) be the mean time at which j's work is done. Work is done at most at 1/b(j) of it a
+   second, so j ends at least b(j)/2 after M(j). And the GPU seconds of all work done in a second are at most G, so M is
+   no better than on the machine of 2., on which Σ M(j) is least if always the active job with the least *whole* a(j)
+   runs (the preemptive Smith rule, Goemans 1997). So Σ C(j) ≥ Σ M(j) + Σ b(j)/2.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from itertools import permutations, product
+
+import numpy as np
+from scipy.optimize import linprog
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.policies.sizes import all_sizes
+from xbench.cluster.policy import Cluster
+
+Events = tuple[tuple[str, int], ...]
+
+SMALL = 4
+"""Jobs up to which `optimum_s` is quick: 105 linear programs."""
+
+
+def lower_bound_s(jobs: Sequence[Job], cluster: Cluster) -> float:
+    """No schedule has a lower mean JCT [s]. O(n log n + n·sizes). Raises ValueError for no jobs."""
+    if not jobs:
+        raise ValueError("no jobs have no mean JCT")
+    paces: dict[tuple[int, int, int | None], tuple[float, float]] = {}
+    for job in jobs:  # many share one speed
+        key = (id(job.speed), job.least, job.most)
+        if key not in paces:
+            paces[key] = _best_paces(job, cluster)
+    of = [paces[id(job.speed), job.least, job.most] for job in jobs]
+    best_s = [job.work * pace for job, (pace, _) in zip(jobs, of, strict=True)]
+    least_gpu_s = [job.work * pace for job, (_, pace) in zip(jobs, of, strict=True)]
+    machine_s = [gpu_s / cluster.gpus for gpu_s in least_gpu_s]
+    arrivals_s = [job.arrival_s for job in jobs]
+    fast = _machine(arrivals_s, machine_s, by_remaining=True)[0]
+    mean_times_s = _machine(arrivals_s, machine_s, by_remaining=False)[1]
+    arrived_s = sum(arrivals_s)
+    return max(sum(best_s), fast - arrived_s, mean_times_s - arrived_s + sum(best_s) / 2) / len(jobs)
+
+
+def gap(jct_mean_s: float, bound_s: float) -> float:
+    """How much longer than a bound, as a share: 0.05 is 5 % above it. Raises ValueError for a bound of nothing."""
+    if bound_s <= 0:
+        raise ValueError(f"{bound_s} s bound nothing")
+    return jct_mean_s / bound_s - 1
+
+
+def optimum_s(jobs: Sequence[Job], cluster: Cluster) -> float:
+    """The least mean JCT [s] of all schedules, restarts free. Raises ValueError for no jobs, or more than `SMALL`."""
+    if not 0 < len(jobs) <= SMALL:
+        raise ValueError(f"{len(jobs)} jobs: the optimum is for 1 to {SMALL}")
+    order = sorted(range(len(jobs)), key=lambda index: jobs[index].arrival_s)
+    jobs = [jobs[index] for index in order]
+    best_s = [job.work * _best_paces(job, cluster)[0] for job in jobs]
+    found = min(_ordered_sum_s(jobs, cluster, events) for events in _event_orders(jobs, best_s))
+    return (found - sum(job.arrival_s for job in jobs)) / len(jobs)
+
+
+def moldable_s(jobs: Sequence[Job], cluster: Cluster) -> float:
+    """The least mean JCT [s] where each job runs once, on one number of GPUs. Raises ValueError as `optimum_s`."""
+    if not 0 < len(jobs) <= SMALL:
+        raise ValueError(f"{len(jobs)} jobs: the optimum is for 1 to {SMALL}")
+    best_s = math.inf
+    for gpus in product(*(all_sizes(job, cluster) for job in jobs)):
+        times_s = [job.work / job.speed(size) for job, size in zip(jobs, gpus, strict=True)]
+        for order in permutations(range(len(jobs))):
+            best_s = min(best_s, _started_in_order_s(jobs, cluster, order, gpus, times_s))
+    return best_s / len(jobs)
+
+
+def _best_paces(job: Job, cluster: Cluster) -> tuple[float, float]:
+    """The least time, and the least GPU seconds, of a unit of its work."""
+    paces = [(1 / job.speed(size), size) for size in all_sizes(job, cluster)]
+    return min(pace for pace, _ in paces), min(pace * size for pace, size in paces)
+
+
+def _machine(arrivals_s: Sequence[float], sizes_s: Sequence[float], *, by_remaining: bool) -> tuple[float, float]:
+    """One machine, preemptive: the sums of completion times and of mean times of work.
+
+    The least remaining (or else the least whole) size runs.
+    """
+    order = sorted(range(len(sizes_s)), key=arrivals_s.__getitem__)
+    active: list[tuple[float, int]] = []
+    left = list(sizes_s)
+    now_s = completions_s = mean_times_s = 0.0
+    upcoming = 0
+    while upcoming < len(order) or active:
+        if not active:
+            now_s = max(now_s, arrivals_s[order[upcoming]])
+        while upcoming < len(order) and arrivals_s[order[upcoming]] <= now_s:
+            heapq.heappush(active, (sizes_s[order[upcoming]], order[upcoming]))
+            upcoming += 1
+        key, index = active[0]
+        next_s = arrivals_s[order[upcoming]] if upcoming < len(order) else math.inf
+        end_s = min(now_s + left[index], next_s)
+        done = end_s - now_s
+        mean_times_s += (now_s + end_s) / 2 * done / sizes_s[index]
+        if now_s + left[index] <= next_s:
+            heapq.heappop(active)
+            completions_s += end_s
+        else:
+            left[index] -= done
+            if by_remaining:
+                heapq.heapreplace(active, (key - done, index))
+        now_s = end_s
+    return completions_s, mean_times_s
+
+
+def _event_orders(jobs: Sequence[Job], best_s: Sequence[float]) -> Iterator[Events]:
+    """All orders of arrivals (in this order) and completions, but for those in which a job ends too soon."""
+
+    def extend(events: Events, arrived: int, active: frozenset[int]) -> Iterator[Events]:
+        if len(events) == 2 * len(jobs):
+            yield events
+        next_s = math.inf
+        if arrived < len(jobs):
+            next_s = jobs[arrived].arrival_s
+            yield from extend((*events, ("arrives", arrived)), arrived + 1, active | {arrived})
+        for job in sorted(active):
+            if jobs[job].arrival_s + best_s[job] <= next_s * (1 + 1e-9):
+                yield from extend((*events, ("ends", job)), arrived, active - {job})
+
+    yield from extend((), 0, frozenset())
+
+
+def _ordered_sum_s(jobs: Sequence[Job], cluster: Cluster, events: Events) -> float:
+    """The least sum of completion times with the events in this order; inf where there is no such schedule."""
+    active: set[int] = set()
+    columns: list[tuple[int, dict[int, int]]] = []
+    """(interval, GPUs of each active job)"""
+    for interval, (_, job) in enumerate(events):
+        columns += [(interval, config) for config in _configurations(jobs, cluster, sorted(active))]
+        active ^= {job}
+    ends = {job: place for place, (what, job) in enumerate(events) if what == "ends"}
+    cost = np.array([sum(interval <= place for place in ends.values()) for interval, _ in columns], dtype=float)
+    arrivals = np.array(
+        [[interval <= place for interval, _ in columns] for place, (what, _) in enumerate(events) if what == "arrives"],
+        dtype=float,
+    )
+    work = np.array(
+        [
+            [jobs[job].speed(config[job]) if config.get(job) else 0.0 for _, config in columns]
+            for job in range(len(jobs))
+        ]
+    )
+    found = linprog(
+        cost,
+        A_ub=-work,
+        b_ub=[-job.work for job in jobs],
+        A_eq=arrivals,
+        b_eq=[job.arrival_s for job in jobs],
+        method="highs",
+    )
+    return float(found.fun) if found.fun is not None else math.inf
+
+
+def _configurations(jobs: Sequence[Job], cluster: Cluster, active: Sequence[int]) -> Iterator[dict[int, int]]:
+    """All sizes of the active jobs, 0 among them, that fit together."""
+    for sizes in product(*((0, *all_sizes(jobs[job], cluster)) for job in active)):
+        if sum(sizes) <= cluster.gpus:
+            yield dict(zip(active, sizes, strict=True))
+
+
+def _started_in_order_s(
+    jobs: Sequence[Job], cluster: Cluster, order: Sequence[int], gpus: Sequence[int], times_s: Sequence[float]
+) -> float:
+    """The sum of JCTs where jobs start in this order, each as soon as it fits."""
+    running: list[tuple[float, int]] = []
+    free, now_s, total_s = cluster.gpus, 0.0, 0.0
+    for job in order:
+        now_s = max(now_s, jobs[job].arrival_s)
+        while running and (running[0][0] <= now_s or free < gpus[job]):
+            end_s, freed = heapq.heappop(running)
+            now_s, free = max(now_s, end_s), free + freed
+        free -= gpus[job]
+        end_s = now_s + times_s[job]
+        heapq.heappush(running, (end_s, gpus[job]))
+        total_s += end_s - jobs[job].arrival_s
+    return total_s

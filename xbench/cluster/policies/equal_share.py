@@ -1,0 +1,100 @@
+"""Everybody has the same number of GPUs, as far as jobs can use them and whole GPUs allow: max-min fairness.
+
+Planned anew whenever a job comes or goes: the largest share s is found with which all jobs fit, where a job has the
+largest number up to s that it may have. What is left raises jobs to their next number, in the order of arrival, as far
+as it reaches. If not even everybody's least fits, the last arrivals wait.
+
+**Restarts.** A running job that is to grow stays as it is when that would shorten it by less than the restart costs;
+what that leaves lets jobs that were to shrink stay (`not_for_less`). `plain` switches this off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.policies.rows import Rows, Whole, not_for_less
+from xbench.cluster.policies.sizes import all_sizes, most_of, require_speeds
+from xbench.cluster.policy import Active, Change, Cluster, Policy
+
+
+class EqualShare(Policy):
+    """See the module. `begin` raises SpecError for jobs without speeds."""
+
+    def __init__(self, plain: bool = False) -> None:
+        self.plain = plain
+        self._rows = Rows()
+
+    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
+        """See `Policy`."""
+        super().begin(cluster, jobs)
+        jobs = list(jobs)
+        require_speeds("equal-share", cluster, jobs)
+        known = [len(job.speed.sizes) for job in jobs if job.speed.sizes is not None]
+        self._rows = Rows({"least": (0, int), "most": (0, int), "sizes": (max(known, default=1), int)})
+
+    def arrived(self, job: Active, now_s: float) -> None:
+        """One more to share with."""
+        place = self._rows.append(job)
+        sizes = all_sizes(job.job, self.cluster)
+        self._rows["least"][place] = sizes[0]
+        self._rows["most"][place] = most_of(job.job, self.cluster)
+        if not isinstance(sizes, range):
+            self._rows["sizes"][: len(sizes), place] = sizes
+
+    def finished(self, job: Active, now_s: float) -> None:
+        """One less."""
+        self._rows.remove(job)
+
+    def decide(self, now_s: float) -> Iterator[Change]:
+        """Share anew."""
+        rows = self._rows
+        if not len(rows):
+            return
+        left = rows.remaining(now_s)
+        gpus = np.zeros(len(rows), dtype=np.int64)
+        served = int(np.searchsorted(np.cumsum(rows["least"]), self.cluster.gpus, side="right"))
+        gpus[:served] = self._shares(served)
+        if not self.plain and self.cluster.restart_s:
+            gpus = not_for_less(rows, gpus, left, self.cluster.restart_s)
+        yield from rows.changes(gpus)
+
+    def _shares(self, served: int) -> Whole:
+        """Of the first `served` rows."""
+        low, high = 0, self.cluster.gpus + 1
+        low = min(high - 1, self.cluster.gpus // served)
+        step = 1
+        while low + step < high:
+            if self._up_to(low + step, served).sum() <= self.cluster.gpus:
+                low, step = low + step, 2 * step
+            else:
+                high, step = low + step, 1
+        gpus = self._up_to(low, served)
+        spare = self.cluster.gpus - int(gpus.sum())
+        if spare:
+            more = self._next(gpus, served) - gpus
+            for place in np.nonzero((more > 0) & (more <= spare))[0].tolist():
+                if more[place] <= spare:
+                    gpus[place] += more[place]
+                    spare -= int(more[place])
+                    if not spare:
+                        break
+        return gpus
+
+    def _up_to(self, share: int, served: int) -> Whole:
+        """The largest number up to a share that each may have, or its least."""
+        least, most = self._rows["least"][:served], self._rows["most"][:served]
+        sizes = self._rows["sizes"][:, :served]
+        known = np.where(sizes <= share, sizes, 0).max(axis=0)
+        gpus: Whole = np.maximum(least, np.where(sizes[0] > 0, known, np.minimum(share, most)))
+        return gpus
+
+    def _next(self, gpus: Whole, served: int) -> Whole:
+        """The next number that each may have, or the same if there is none."""
+        most = self._rows["most"][:served]
+        sizes = self._rows["sizes"][:, :served]
+        above = np.where(sizes > gpus, sizes, np.iinfo(np.int64).max).min(axis=0)
+        above = np.where(above == np.iinfo(np.int64).max, gpus, above)
+        return np.where(sizes[0] > 0, above, np.minimum(gpus + 1, most))

@@ -1,0 +1,146 @@
+"""First in, first out, with EASY backfilling (Lifka 1995): who does not delay the head of the queue may pass it.
+
+The first job that does not fit has a reservation: the earliest time by which running jobs will have left it enough
+GPUs. What will be free beyond its need then is extra. A job behind it starts now if it fits now, and either ends by the
+time of the reservation or needs no more than the extra GPUs. Jobs are tried in the order of arrival. No preemption.
+
+Durations (on the GPUs that were asked for) are known exactly; in real life users guess them, mostly too long.
+
+The queue of each size is a tree of durations whose inner nodes hold the least below them: the first job that is short
+enough is found in O(log n), so an event does not look at the queue.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
+
+
+class FifoBackfill(Policy):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Active] = deque()
+        self._passed: set[int] = set()
+        """Numbers of jobs in the queue that have started already."""
+        self._sizes: dict[int, _Queue] = {}
+        self._ends: list[tuple[float, int, int]] = []
+        """(when, number, GPUs) of all that runs, in order."""
+        self._end_of: dict[int, tuple[float, int, int]] = {}
+        self._free = 0
+
+    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
+        """See `Policy`."""
+        super().begin(cluster, jobs)
+        self._free = cluster.gpus
+
+    def arrived(self, job: Active, now_s: float) -> None:
+        """To the end of the queue."""
+        self._queue.append(job)
+        self._sizes.setdefault(job.job.gpus, _Queue()).append(job)
+
+    def finished(self, job: Active, now_s: float) -> None:
+        """Its GPUs are free."""
+        self._free += job.job.gpus
+        del self._ends[bisect_left(self._ends, self._end_of.pop(job.number))]
+
+    def decide(self, now_s: float) -> Iterator[Change]:
+        """From the head, as long as they fit; then whoever does not delay the first that does not."""
+        while self._queue:
+            head = self._queue[0]
+            if head.number in self._passed:
+                self._passed.discard(head.number)
+            elif head.job.gpus <= self._free:
+                yield self._start(head, now_s)
+            else:
+                break
+            self._queue.popleft()
+        else:
+            return
+        if not self._free:
+            return
+        reserved_s, extra = self._reservation(head)
+        while (job := self._first(reserved_s - now_s, extra)) is not None:
+            if job.job.duration_s > reserved_s - now_s:
+                extra -= job.job.gpus
+            self._passed.add(job.number)
+            yield self._start(job, now_s)
+
+    def _reservation(self, head: Active) -> tuple[float, int]:
+        """When the head will have enough, and what will be free beyond that."""
+        free, reserved_s = self._free, 0.0
+        for end_s, _, gpus in self._ends:
+            if free >= head.job.gpus and end_s > reserved_s:
+                break
+            free, reserved_s = free + gpus, end_s
+        return reserved_s, free - head.job.gpus
+
+    def _first(self, window_s: float, extra: int) -> Active | None:
+        """The first job that may pass the head."""
+        found: Active | None = None
+        for gpus, queue in self._sizes.items():
+            if gpus <= self._free:
+                job = queue.first(math.inf if gpus <= extra else window_s)
+                if job is not None and (found is None or job.number < found.number):
+                    found = job
+        return found
+
+    def _start(self, job: Active, now_s: float) -> Change:
+        gpus = job.job.gpus
+        self._sizes[gpus].remove(job)
+        end = (now_s + job.job.duration_s, job.number, gpus)
+        self._end_of[job.number] = end
+        insort(self._ends, end)
+        self._free -= gpus
+        return job, Grant(gpus)
+
+
+class _Queue:
+    """Jobs in the order of arrival; node i of the tree has the children 2i and 2i + 1, and the leaves are durations."""
+
+    def __init__(self) -> None:
+        self._jobs: list[Active] = []
+        self._place: dict[int, int] = {}
+        self._capacity = 1
+        self._least_s = [math.inf, math.inf]
+
+    def append(self, job: Active) -> None:
+        """To the end."""
+        place = len(self._jobs)
+        self._jobs.append(job)
+        self._place[job.number] = place
+        if place == self._capacity:
+            leaves = self._least_s[self._capacity :] + [math.inf] * self._capacity
+            self._capacity *= 2
+            self._least_s = [math.inf] * self._capacity + leaves
+            for node in range(self._capacity - 1, 0, -1):
+                self._least_s[node] = min(self._least_s[2 * node], self._least_s[2 * node + 1])
+        self._set(place, job.job.duration_s)
+
+    def remove(self, job: Active) -> None:
+        """It does not wait any more."""
+        self._set(self._place.pop(job.number), math.inf)
+
+    def first(self, at_most_s: float) -> Active | None:
+        """The first that takes at most so long."""
+        least_s = self._least_s
+        if least_s[1] > at_most_s or math.isinf(least_s[1]):
+            return None
+        node = 1
+        while node < self._capacity:
+            node *= 2
+            if least_s[node] > at_most_s or math.isinf(least_s[node]):
+                node += 1
+        return self._jobs[node - self._capacity]
+
+    def _set(self, place: int, duration_s: float) -> None:
+        least_s, node = self._least_s, place + self._capacity
+        least_s[node] = duration_s
+        while node > 1:
+            node //= 2
+            least_s[node] = min(least_s[2 * node], least_s[2 * node + 1])

@@ -1,0 +1,61 @@
+"""Which numbers of GPUs an elastic policy may give a job, and the refusal of traces that know no speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.policy import Cluster
+from xbench.errors import SpecError
+
+
+def doubling_sizes(job: Job, cluster: Cluster) -> tuple[int, ...]:
+    """From the least that it may have, doubled again and again; () if it may have none.
+
+    Where its speed is known for some sizes alone, from the least of these, and only these.
+    """
+    most = most_of(job, cluster)
+    known = job.speed.sizes
+    size = job.least if known is None else min((size for size in known if job.least <= size <= most), default=most + 1)
+    sizes = []
+    while size <= most:
+        if known is None or size in known:
+            sizes.append(size)
+        size *= 2
+    return tuple(sizes)
+
+
+def all_sizes(job: Job, cluster: Cluster) -> Sequence[int]:
+    """Every number that it may have, ascending."""
+    most = most_of(job, cluster)
+    if job.speed.sizes is None:
+        return range(job.least, most + 1)
+    return tuple(size for size in job.speed.sizes if job.least <= size <= most)
+
+
+def most_of(job: Job, cluster: Cluster) -> int:
+    """The most GPUs that it may have here."""
+    return cluster.gpus if job.most is None else min(job.most, cluster.gpus)
+
+
+def require_speeds(policy: str, cluster: Cluster, jobs: Iterable[Job]) -> None:
+    """Refuse a trace that knows some job's speed on no other GPUs than it asked for, or on none that it may have.
+
+    Raises SpecError, with the first such job and how many there are. A job that may have no other number lacks nothing.
+    """
+    jobs = list(jobs)
+    lacking = [job for job in jobs if job.rigid and (job.least, most_of(job, cluster)) != (job.gpus, job.gpus)]
+    if lacking:
+        others = f" and {len(lacking) - 1} others" if len(lacking) > 1 else ""
+        raise SpecError(
+            f"policy {policy!r} needs speeds on several numbers of GPUs, and the trace knows that of job "
+            f"{lacking[0].name!r}{others} on the {lacking[0].gpus} that it asked for alone",
+            hint="give the trace speeds, or take a rigid policy such as srtf",
+        )
+    impossible = [job for job in jobs if not all_sizes(job, cluster)]
+    if impossible:
+        job = impossible[0]
+        raise SpecError(
+            f"policy {policy!r}: job {job.name!r} takes {job.least} to {most_of(job, cluster)} GPUs, and its speed is "
+            f"known on none of these ({len(impossible)} such jobs)"
+        )

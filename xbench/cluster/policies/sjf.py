@@ -1,0 +1,44 @@
+"""Shortest job first: whenever GPUs are free, the job with the shortest duration that fits starts. No preemption.
+
+The duration is that on the GPUs that a job asked for, and is known. A job that does not fit is passed over. Waiting
+jobs stand in one heap a size, so an event costs O(sizes + starts·log).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
+
+
+class Sjf(Policy):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[tuple[float, int, Active]]] = {}
+        self._free = 0
+
+    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
+        """See `Policy`."""
+        super().begin(cluster, jobs)
+        self._free = cluster.gpus
+
+    def arrived(self, job: Active, now_s: float) -> None:
+        """Into the heap of its size."""
+        heapq.heappush(self._waiting.setdefault(job.job.gpus, []), (job.job.duration_s, job.number, job))
+
+    def finished(self, job: Active, now_s: float) -> None:
+        """Its GPUs are free."""
+        self._free += job.job.gpus
+
+    def decide(self, now_s: float) -> Iterator[Change]:
+        """The shortest that fits, and again."""
+        while self._free:
+            fitting = [heap for gpus, heap in self._waiting.items() if heap and gpus <= self._free]
+            if not fitting:
+                return
+            _, _, job = heapq.heappop(min(fitting))
+            self._free -= job.job.gpus
+            yield job, Grant(job.job.gpus)

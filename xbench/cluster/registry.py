@@ -1,0 +1,150 @@
+"""The policies by name, and what each takes: `srtf`, `fixed-4`, `las:thresholds=3600+36000,promote=8`.
+
+Facts of an entry: `speeds` (it needs jobs whose speed is known on several numbers of GPUs), `options` (name of an
+option → (keyword of the constructor, kind)), `fixed` (keywords that the name itself sets). A kind reads the option's
+text; the constructor refuses values that make no sense.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from xbench.cluster.policy import Policy
+from xbench.errors import SpecError
+from xbench.registry import Registry
+from xbench.spec import known_options, parse_int, parse_options
+from xbench.units import parse_seconds
+
+POLICIES: Registry[Callable[..., Policy]] = Registry("policy", listing="xbench cluster policies")
+
+_AT = "xbench.cluster.policies."
+_ATTAINED = {"thresholds": ("thresholds", "thresholds"), "promote": ("promote", "number")}
+_PLAIN = {"plain": ("plain", "switch")}
+MOST_GPUS = 1_000_000
+
+POLICIES.add("fifo", _AT + "fifo:Fifo", "in the order of arrival; who does not fit blocks all behind", speeds=False)
+POLICIES.add(
+    "fifo-backfill",
+    _AT + "fifo_backfill:FifoBackfill",
+    "in the order of arrival; who does not delay the first may pass it (EASY); knows durations",
+    speeds=False,
+)
+POLICIES.add("sjf", _AT + "sjf:Sjf", "the shortest job that fits starts; knows durations", speeds=False)
+POLICIES.add("srtf", _AT + "srtf:Srtf", "the shortest remaining time runs, preemptive; knows durations", speeds=False)
+POLICIES.add(
+    "srsf", _AT + "srsf:Srsf", "the least remaining time × GPUs runs, preemptive; knows durations", speeds=False
+)
+POLICIES.add(
+    "las",
+    _AT + "las:Las",
+    "who has had the fewest GPU seconds runs (Tiresias' 2D-LAS); knows nothing; :thresholds=,promote=",
+    speeds=False,
+    options=_ATTAINED,
+)
+POLICIES.add(
+    "gittins",
+    _AT + "gittins:Gittins",
+    "who is likeliest to be done soon runs (Tiresias' 2D-Gittins); knows the distribution; :learn=on learns it",
+    speeds=False,
+    options={**_ATTAINED, "learn": ("learn", "switch")},
+)
+POLICIES.add(
+    "fixed",
+    _AT + "fixed:Fixed",
+    "every job gets the same number of GPUs, in the order of arrival; :gpus=",
+    speeds=True,
+    options={"gpus": ("gpus", "count")},
+)
+for _gpus in (1, 2, 4, 8):
+    POLICIES.add(
+        f"fixed-{_gpus}",
+        _AT + "fixed:Fixed",
+        f"every job gets {_gpus} GPU{'s' if _gpus > 1 else ''}, in the order of arrival",
+        speeds=True,
+        fixed={"gpus": _gpus},
+    )
+POLICIES.add(
+    "equal-share",
+    _AT + "equal_share:EqualShare",
+    "everybody has as many GPUs as everybody else; :plain=on",
+    speeds=True,
+    options=_PLAIN,
+)
+POLICIES.add(
+    "optimus",
+    _AT + "optimus:Optimus",
+    "one GPU more for whom it helps most, again and again; knows speeds and work; :plain=on",
+    speeds=True,
+    options=_PLAIN,
+)
+POLICIES.add(
+    "doubling",
+    _AT + "doubling:Doubling",
+    "twice the GPUs for whom it helps most, again and again; knows speeds and work; :plain=on",
+    speeds=True,
+    options=_PLAIN,
+)
+POLICIES.add(
+    "exploratory",
+    _AT + "exploratory:Exploratory",
+    "doubling with speeds learned by trying 1, 2, 4, ... GPUs; knows work; :trial=,most=,plain=on",
+    speeds=True,
+    options={"trial": ("trial_s", "seconds"), "most": ("most", "count"), **_PLAIN},
+)
+
+
+def parse_policy(text: str) -> Policy:
+    """A fresh policy from 'srtf' or 'las:thresholds=3600+36000,promote=0'. An object serves one simulation.
+
+    Raises SpecError for an unknown name or option, with the nearest right one, and for a value that does not parse or
+    that the policy refuses.
+    """
+    name, given = parse_options(text)
+    entry = POLICIES.entry(name)
+    options: dict[str, tuple[str, str]] = entry.facts.get("options", {})
+    known_options(text, given, tuple(options))
+    values: dict[str, Any] = dict(entry.facts.get("fixed", {}))
+    for key, value in given.items():
+        keyword, kind = options[key]
+        values[keyword] = _KINDS[kind](text, key, value)
+    return POLICIES.load(name)(**values)
+
+
+def needs_speeds(text: str) -> bool:
+    """Whether the policy of this text needs jobs with speeds. Raises SpecError for an unknown name."""
+    return bool(POLICIES.entry(parse_options(text)[0]).facts["speeds"])
+
+
+def _switch(text: str, key: str, value: str) -> bool:
+    if value not in ("on", "off"):
+        raise SpecError(f"{text!r}: {key}={value} is neither on nor off", hint=f"write {key}=on")
+    return value == "on"
+
+
+def _number(text: str, key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise SpecError(f"{text!r}: {key}={value} is no number", hint=f"write {key}=8")
+    return number
+
+
+def _thresholds(text: str, key: str, value: str) -> tuple[float, ...]:
+    return tuple(_number(text, key, part) for part in value.split("+"))
+
+
+def _seconds(text: str, key: str, value: str) -> float:
+    return parse_seconds(value)
+
+
+def _count(text: str, key: str, value: str) -> int:
+    return parse_int(text, key, value, 1, MOST_GPUS)
+
+
+_KINDS: dict[str, Callable[[str, str, str], Any]] = {
+    "switch": _switch, "number": _number, "thresholds": _thresholds, "seconds": _seconds, "count": _count,
+}  # fmt: skip
