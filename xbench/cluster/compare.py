@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from xbench.cluster.metrics import metrics
-from xbench.cluster.policies.registry import parse_policy
+from xbench.cluster.registry import parse_policy
 from xbench.cluster.policy import Cluster, Policy
 from xbench.cluster.simulator import Moment, Simulated, check_jobs, simulate
 from xbench.cluster.traces import Trace
@@ -66,12 +66,12 @@ def compare(asked: Asked, command: str, version: str, say: Callable[[str], None]
     runs: list[ClusterRun] = []
     curves: list[ClusterCurve] = []
     spans: list[ClusterSpan] = []
-    total = len(asked.policies) * len(asked.restart_costs_s) * len(asked.seeds)
+    total = len(asked.policies) * len(asked.restart_costs_s)
+    seeds = f", {len(asked.seeds)} seeds" if len(asked.seeds) > 1 else ""
     for name in asked.policies:
         for cost_s in asked.restart_costs_s:
+            say(f"{len(runs) // len(asked.seeds) + 1} of {total}: {name}, restarts of {cost_s:g} s{seeds}")
             for seed, trace in traces.items():
-                of_seed = "" if seed is None else f", seed {seed}"
-                say(f"{len(runs) + 1} of {total}: {name}, restarts of {cost_s:g} s{of_seed}")
                 drawn = trace is first
                 simulated = _run(parse_policy(name), trace, Cluster(asked.gpus, cost_s), drawn)
                 found = metrics(simulated)._asdict()

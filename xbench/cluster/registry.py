@@ -112,6 +112,27 @@ def parse_policy(text: str) -> Policy:
     return POLICIES.load(name)(**values)
 
 
+def parse_policies(text: str) -> tuple[str, ...]:
+    """The policies of a comma-separated list, each as `parse_policy` takes it and checked by it.
+
+    A piece 'key=value' belongs to the policy before it: 'las:thresholds=3600,promote=8,srtf' are two. Raises SpecError
+    for a policy that is none, an empty place, and one that stands twice.
+    """
+    pieces: list[str] = []
+    for piece in text.split(","):
+        if pieces and "=" in piece and ":" not in piece and ":" in pieces[-1]:
+            pieces[-1] += f",{piece.strip()}"
+        else:
+            pieces.append(piece.strip())
+    for number, piece in enumerate(pieces):
+        if not piece:
+            raise SpecError(f"the list of policies {text!r} has an empty place", hint="write fifo,srtf")
+        parse_policy(piece)
+        if piece in pieces[:number]:
+            raise SpecError(f"policy {piece!r} stands twice", hint="write it once")
+    return tuple(pieces)
+
+
 def needs_speeds(text: str) -> bool:
     """Whether the policy of this text needs jobs with speeds. Raises SpecError for an unknown name."""
     return bool(POLICIES.entry(parse_options(text)[0]).facts["speeds"])

@@ -51,7 +51,7 @@ def compare_command(
     the same jobs in each.
     """
     from xbench.cluster.compare import Asked, compare, parse_costs
-    from xbench.cluster.policies.registry import parse_policies
+    from xbench.cluster.registry import parse_policies
     from xbench.cluster.traces import load_trace
     from xbench.report.csv import render
     from xbench.report.terminal import make_console, show
@@ -91,7 +91,7 @@ def compare_command(
 @cluster.command("policies", short_help="List the policies that compare takes.")
 def policies_command() -> None:
     """List the policies that compare takes, with their options."""
-    from xbench.cluster.policies.registry import POLICIES
+    from xbench.cluster.registry import POLICIES
 
     width = max(len(entry.name) for entry in POLICIES)
     for entry in POLICIES:

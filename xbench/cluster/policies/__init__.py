@@ -1,1 +1,1 @@
-"""The policies, one file each; `registry` knows them by name."""
+"""The policies, one file each; `xbench.cluster.registry` knows them by name."""
