@@ -7,6 +7,9 @@ pay a restart each). `ordered` says who runs.
 
 **Promotion** (the paper's PROMOTEKNOB): a job that has waited at a stretch for `promote` times as long as it has run
 since it last was promoted goes back to level 0, at its end, and its service counts from zero. 0: never.
+
+Time spent restarting counts as held. So the first threshold has to be far above the GPU seconds of a restart: below it,
+promoted jobs could stop one another again and again before any has computed.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ class Attained(Ordered):
             known.pop(job.number, None)
 
     def started(self, job: Active, now_s: float) -> None:
-        """It will fall when it has attained the next threshold."""
+        """It will fall when it has attained the next threshold, and does not rise any more."""
+        self._timer.pop(job.number, None)
         self._fall_later(job, now_s, job.attained_s(now_s))
 
     def stopped(self, job: Active, now_s: float) -> None:

@@ -1,8 +1,8 @@
 """Everybody has the same number of GPUs, as far as jobs can use them and whole GPUs allow: max-min fairness.
 
 Planned anew whenever a job comes or goes: the largest share s is found with which all jobs fit, where a job has the
-largest number up to s that it may have. What is left raises jobs to their next number, in the order of arrival, as far
-as it reaches. If not even everybody's least fits, the last arrivals wait.
+largest number up to s that it may have. What is left raises jobs to their next number, in the order of arrival, round
+after round, as far as it reaches. If not even everybody's least fits, the last arrivals wait.
 
 **Restarts.** A running job that is to grow stays as it is when that would shorten it by less than the restart costs;
 what that leaves lets jobs that were to shrink stay (`not_for_less`). `plain` switches this off.
@@ -63,9 +63,7 @@ class EqualShare(Policy):
 
     def _shares(self, served: int) -> Whole:
         """Of the first `served` rows."""
-        low, high = 0, self.cluster.gpus + 1
-        low = min(high - 1, self.cluster.gpus // served)
-        step = 1
+        low, high, step = 0, self.cluster.gpus + 1, max(1, self.cluster.gpus // served)
         while low + step < high:
             if self._up_to(low + step, served).sum() <= self.cluster.gpus:
                 low, step = low + step, 2 * step
@@ -73,14 +71,15 @@ class EqualShare(Policy):
                 high, step = low + step, 1
         gpus = self._up_to(low, served)
         spare = self.cluster.gpus - int(gpus.sum())
-        if spare:
+        while spare:
             more = self._next(gpus, served) - gpus
-            for place in np.nonzero((more > 0) & (more <= spare))[0].tolist():
+            places = np.nonzero((more > 0) & (more <= spare))[0].tolist()
+            if not places:
+                break
+            for place in places:
                 if more[place] <= spare:
                     gpus[place] += more[place]
                     spare -= int(more[place])
-                    if not spare:
-                        break
         return gpus
 
     def _up_to(self, share: int, served: int) -> Whole:

@@ -48,7 +48,8 @@ class Optimus(Policy):
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Nothing is planned for it yet."""
-        self._rows["least"][self._rows.append(job)] = all_sizes(job.job, self.cluster)[0]
+        place = self._rows.append(job)
+        self._rows["least"][place] = all_sizes(job.job, self.cluster)[0]
         self._steps[job.number] = -1
 
     def finished(self, job: Active, now_s: float) -> None:
