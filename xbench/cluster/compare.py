@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 import numpy as np
 
 from xbench.cluster.metrics import metrics
-from xbench.cluster.registry import parse_policy
 from xbench.cluster.policy import Cluster, Policy
+from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import Moment, Simulated, check_jobs, simulate
 from xbench.cluster.traces import Trace
 from xbench.errors import SpecError
@@ -202,10 +202,8 @@ def _sure(result: ClusterResult) -> str:
 
 def _warnings(trace: Trace) -> list[str]:
     count = len(trace.skipped)
-    rows = "row" if count == 1 else "rows"
-    return (
-        [f"{count} {rows} of the trace made no job and were left out; the first: {trace.skipped[0]}"] if count else []
-    )
+    left = "row of the trace made no job and was" if count == 1 else "rows of the trace made no jobs and were"
+    return [f"{count} {left} left out; the first: {trace.skipped[0]}"] if count else []
 
 
 def parse_costs(text: str) -> tuple[float, ...]:

@@ -52,7 +52,7 @@ def compare_command(
     """
     from xbench.cluster.compare import Asked, compare, parse_costs
     from xbench.cluster.registry import parse_policies
-    from xbench.cluster.traces import load_trace
+    from xbench.cluster.traces import Trace, load_trace
     from xbench.report.csv import render
     from xbench.report.terminal import make_console, show
     from xbench.runtime.regress.protocol import version
@@ -72,8 +72,9 @@ def compare_command(
         raise SpecError("--seeds and seed= in --trace exclude each other", hint="leave one of them out")
     numbers: tuple[int | None, ...] = tuple(range(seeds)) if seeds is not None else (None,)
 
-    def trace(seed: int | None):  # type: ignore[no-untyped-def]
-        return parsed("--trace", load_trace, trace_text if seed is None else f"{trace_text},seed={seed}")
+    def trace(seed: int | None) -> Trace:
+        part = "" if seed is None else f"{',' if ':' in trace_text else ':'}seed={seed}"
+        return parsed("--trace", load_trace, trace_text + part)
 
     console = make_console()
     asked = Asked(trace_text, trace, numbers, policies, gpus, costs)

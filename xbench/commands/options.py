@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from xbench.spec import Effort
 
 F = TypeVar("F", bound=Callable[..., Any])
+Parsed = TypeVar("Parsed")
 
 RUNS = Path("results/runs")
 
@@ -225,7 +226,7 @@ def write_json(record: AnyRecord, json_to: str | None) -> None:
         save(record, Path(json_to))
 
 
-def parsed(option: str, parse: Callable[[str], float], text: str) -> float:
+def parsed(option: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
     """The value, or the parser's SpecError with the option's name in it."""
     try:
         return parse(text)

@@ -25,7 +25,7 @@ def cluster_page(record: ClusterComparison) -> Page:
         labels=["simulated"],
         answer=[*(record.findings or ["Nothing was found."]), "Everything here is simulated."],
         sections=[
-            Section("jct", "Job completion time", [_means(record), *_distributions(record)]),
+            Section("times", "Job completion time", [_means(record), *_distributions(record)]),
             Section("time", "Over time", _over_time(record)),
             Section("jobs", "Who ran when", _gantt(record)),
             Section("basis", "What it rests on", [Facts(told.basis(record))]),
@@ -162,8 +162,7 @@ def _over_time(record: ClusterComparison) -> list[Figure]:
                 key=f"{key}-over-time",
                 title=title,
                 labels=["simulated"],
-                told=f"{_of_seed(record)} Means over {count} equal windows of each policy's makespan {said}".rstrip()
-                + ".",
+                told=f"{_of_seed(record)} Means over {count} equal windows of each policy's makespan{said}.",
                 traces=traces,
                 layout={
                     "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
@@ -193,7 +192,7 @@ def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
 
 def _gantt(record: ClusterComparison) -> list[Figure]:
     """A chart a policy of a small trace: a line a job, a bar while it holds GPUs."""
-    found = []
+    found: list[Figure] = []
     for policy in record.policies:
         spans = [span for span in record.spans if span.policy == policy]
         if not spans:

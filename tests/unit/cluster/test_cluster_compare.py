@@ -1,0 +1,115 @@
+"""Every combination is simulated once, and policies are compared seed by seed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from xbench.cluster.compare import DRAWN_JOBS, Asked, compare, parse_costs, thinned
+from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.simulator import Moment
+from xbench.cluster.traces import Trace, load_trace
+from xbench.errors import SpecError
+from xbench.records import ClusterComparison
+
+
+def trace(*jobs: tuple[float, int, float]) -> Trace:
+    """(arrival, GPUs, duration) of each job [s]."""
+    made = tuple(
+        Job(f"job-{number}", arrival_s, gpus, duration_s, RigidSpeed(gpus))
+        for number, (arrival_s, gpus, duration_s) in enumerate(jobs)
+    )
+    return Trace("by hand", made)
+
+
+TWO = trace((0, 1, 100), (0, 1, 10))
+
+
+def compared(of: Trace = TWO, **fields: Any) -> ClusterComparison:
+    asked: dict[str, Any] = {"policies": ("fifo", "srtf"), "gpus": 1, "seeds": (None,), **fields}
+    return compare(Asked("by hand", lambda _: of, **asked), "xbench cluster compare", "0.1.0", lambda _: None)
+
+
+def test_two_jobs_by_hand() -> None:
+    record = compared()
+    means = {run.policy: run.jct_mean_s for run in record.runs}
+    assert means == {"fifo": (100 + 110) / 2, "srtf": (10 + 110) / 2}
+    fifo, srtf = record.results
+    assert (fifo.ratio, fifo.jct_mean_ci95) == (None, None)
+    assert srtf.ratio == pytest.approx(60 / 105)
+    assert record.findings == ["srtf has the shortest mean job completion time: 60.0 s, 42.9 % less than fifo's."]
+    assert record.trace.gpu_hours == pytest.approx(110 / 3600)
+
+
+def test_every_policy_meets_every_cost_and_seed() -> None:
+    def drawn(seed: int | None) -> Trace:
+        return load_trace(f"generated:jobs=20,gpus=8,seed={seed}")
+
+    asked = Asked("generated:jobs=20,gpus=8", drawn, tuple(range(6)), ("fifo", "las"), 8, (0.0, 60.0))
+    record = compare(asked, "xbench cluster compare", "0.1.0", lambda _: None)
+    assert len(record.runs) == 2 * 2 * 6
+    assert len({(run.policy, run.restart_s, run.seed) for run in record.runs}) == 24
+    assert [(one.policy, one.restart_s) for one in record.results] == [
+        ("fifo", 0), ("fifo", 60), ("las", 0), ("las", 60)
+    ]  # fmt: skip
+    for one in record.results:
+        assert one.jct_mean_ci95 is not None
+        assert one.jct_mean_ci95[0] <= one.jct_mean_s <= one.jct_mean_ci95[1]
+    assert record.trace.seeds == list(range(6))
+    again = compare(asked, "xbench cluster compare", "0.1.0", lambda _: None)
+    timeless = {"decision_s"}
+    assert [run.model_dump(exclude=timeless) for run in again.runs] == [
+        run.model_dump(exclude=timeless) for run in record.runs
+    ]
+
+
+def test_a_restart_costs_who_is_stopped() -> None:
+    late = trace((0, 1, 100), (10, 1, 5))  # the second stops the first, which then starts again
+    record = compared(late, policies=("srtf",), restart_costs_s=(0.0, 30.0))
+    free, dear = record.runs
+    assert (free.restarts, dear.restarts) == (1, 1)
+    assert (free.makespan_s, dear.makespan_s) == (105, 135)
+    assert (free.useful_share, dear.restart_gpu_s) == (1.0, 30)
+
+
+def test_what_cannot_be_served_is_refused_before_anything_is_simulated() -> None:
+    said: list[str] = []
+    asked = Asked("by hand", lambda _: TWO, (None,), ("fifo", "doubling"), 2)
+    with pytest.raises(SpecError, match="doubling"):
+        compare(asked, "", "", said.append)
+    with pytest.raises(SpecError, match="asks for 4 GPUs, and the cluster has 1"):
+        compared(trace((0, 4, 1)))
+    assert said == []
+
+
+def test_close_policies_are_not_told_apart() -> None:
+    record = compared(trace((0, 1, 100), (200, 1, 10)))
+    assert record.findings == ["fifo has the shortest mean job completion time: 55.0 s, and srtf within 1.0 % of it."]
+
+
+def test_a_small_trace_is_drawn_job_by_job_and_a_large_one_is_not() -> None:
+    assert {span.job for span in compared().spans if span.policy == "srtf"} == {"job-0", "job-1"}
+    assert compared(trace(*((float(at), 1, 0.5) for at in range(DRAWN_JOBS + 1)))).spans == []
+
+
+def test_means_over_windows_are_exact() -> None:
+    moments = [Moment(0, 4, 1, 0), Moment(3, 2, 1, 6), Moment(4, 0, 0, 0)]
+    at_s, held, waiting = thinned(moments, 2)
+    assert at_s == [1, 3]
+    assert held == pytest.approx([4, 3])
+    assert waiting == pytest.approx([0, 3])
+    assert sum(held) * 2 == pytest.approx(4 * 3 + 2 * 1)
+    assert thinned(moments[:1], 2) == ([], [], [])
+
+
+@pytest.mark.parametrize("text", ["", "a", "-1", "nan", "inf", "10,,20", "10,10"])
+def test_costs_that_are_none(text: str) -> None:
+    with pytest.raises(SpecError, match="--restart-cost"):
+        parse_costs(text)
+
+
+def test_costs() -> None:
+    assert parse_costs("0, 10,30.5") == (0.0, 10.0, 30.5)
+    assert all(math.isfinite(cost_s) for cost_s in parse_costs("1e3"))

@@ -1,0 +1,116 @@
+"""`xbench cluster` from outside: its answer, its files, its lists, and every bad input in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xbench import cli
+from xbench.records import ClusterComparison, load
+
+Outcome = tuple[int, str, str]
+FEW = "generated:jobs=20,gpus=8,load=1.5"
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run `xbench cluster` on words; (exit code, stdout, stderr)."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def call(*words: str) -> Outcome:
+        code = cli.main(["cluster", *words])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def test_a_comparison_answers_first_and_is_kept(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    kept = tmp_path / "cluster.json"
+    words = ["--trace", FEW, "--gpus", "8", "--policies", "fifo,las:promote=8,thresholds=600,doubling", "--seeds", "6"]
+    code, out, err = run("compare", *words, "--restart-cost", "0,30", "--json", str(kept))
+    assert (code, out) == (0, "")
+    record = load(kept)
+    assert isinstance(record, ClusterComparison)
+    assert record.policies == ["fifo", "las:promote=8,thresholds=600", "doubling"]
+    assert len(record.runs) == 3 * 2 * 6
+    assert record.findings[0] in " ".join(err.split())
+    assert "8 GPUs, restarts of 30 s (simulated)" in err
+    assert max(len(line) for line in err.splitlines()) <= 100
+
+
+def test_json_and_csv_have_stdout_alone(run: Callable[..., Outcome]) -> None:
+    _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--json", "-")
+    assert json.loads(out)["kind"] == "cluster"
+    _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--csv", "-")
+    assert [row["policy"] for row in csv.DictReader(io.StringIO(out))] == [
+        "fifo", "fifo-backfill", "sjf", "srtf", "las"
+    ]  # fmt: skip
+
+
+def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("name,arrival_s,gpus,duration_s\na,0,1,100\nb,0,1,10\nc,5,0,10\n")
+    code, _, err = run("compare", "--trace", str(jobs), "--gpus", "1", "--policies", "fifo,srtf")
+    assert code == 2
+    assert "row 4" in err
+    code, _, err = run("compare", "--trace", f"plain:{jobs},rows=skip", "--gpus", "1", "--policies", "fifo,srtf")
+    assert code == 0
+    assert "srtf has the shortest mean job completion time: 60.0 s, 42.9 % less than fifo's." in " ".join(err.split())
+    assert "1 row of the trace made no job and was left out" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--policies", "fifo,srft"], "did you mean 'srtf'?"),
+        (["--policies", "fifo,,srtf"], "--policies: the list of policies 'fifo,,srtf' has an empty place"),
+        (["--policies", "fifo,fifo"], "--policies: policy 'fifo' stands twice"),
+        (["--policies", "las:threshold=3"], "did you mean 'thresholds'?"),
+        (["--trace", "generatd:jobs=3"], "--trace: unknown trace 'generatd'"),
+        (["--trace", "generated:job=3"], "did you mean 'jobs'?"),
+        (["--trace", "nowhere.csv"], "nowhere.csv"),
+        (["--gpus", "1"], "the cluster has 1"),
+        (["--gpus", "0"], "--gpus"),
+        (["--restart-cost", "ten"], "--restart-cost: 'ten' is no number of seconds"),
+        (["--seeds", "0"], "--seeds"),
+        (["--seeds", "3", "--trace", "itp:nowhere.tar.gz"], "has no seeds"),
+        (["--seeds", "3", "--trace", "generated:seed=4"], "exclude each other"),
+        (["--json", "-", "--csv", "-"], "both want stdout"),
+        (["--policy", "fifo"], "--policies"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(run: Callable[..., Outcome], words: list[str], told: str) -> None:
+    code, out, err = run("compare", *words)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "Traceback" not in err
+    assert "of 5:" not in err  # nothing was simulated
+
+
+def test_a_policy_that_needs_speeds_says_which_job_has_none(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("name,arrival_s,gpus,duration_s\na,0,1,100\n")
+    code, _, err = run("compare", "--trace", str(jobs), "--gpus", "4", "--policies", "fifo,doubling")
+    assert code == 2
+    assert "policy 'doubling' needs speeds" in err
+    assert "'a'" in err
+
+
+def test_the_lists_name_everything(run: Callable[..., Outcome]) -> None:
+    _, out, _ = run("policies")
+    assert {line.split()[0] for line in out.splitlines()} >= {"fifo", "srtf", "las", "gittins", "optimus", "doubling"}
+    _, out, _ = run("traces", "list")
+    assert {"itp", "philly", "pollux", "generated"} <= {line.split()[0] for line in out.splitlines()}
+
+
+def test_a_trace_that_nobody_publishes_is_not_fetched(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, out, err = run("traces", "fetch", "phily", "--folder", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert "did you mean 'philly'?" in err
+    assert list(tmp_path.iterdir()) == []
