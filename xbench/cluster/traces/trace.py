@@ -128,10 +128,7 @@ class Rows:
             count = len(self.bad)
             more = f" ({count} such rows)" if count > 1 else ""
             raise SpecError(f"{self.bad[0]}{more}", hint="rows=skip leaves such rows out and lists them")
-        said = list(notes)
-        if self.bad:
-            said.append(f"malformed rows left out: {len(self.bad)}, the first: {self.bad[0]}")
         ordered = sorted(jobs, key=lambda job: job.arrival_s)
         if not ordered:
             raise SpecError(f"{self.source} has no jobs", hint=f"{len(self.bad)} rows were skipped")
-        return Trace(self.source, tuple(ordered), tuple(self.bad), tuple(said))
+        return Trace(self.source, tuple(ordered), tuple(self.bad), tuple(notes))
