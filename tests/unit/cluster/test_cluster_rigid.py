@@ -188,7 +188,7 @@ def test_service_is_time_on_all_gpus() -> None:
 
 
 def test_who_waits_too_long_is_promoted() -> None:
-    """a falls at 2, and a new job of 1 s every second keeps it waiting. At 8 it rises, behind the job that comes at 8."""
+    """a falls at 2, and a new job of 1 s every second keeps it waiting. At 8 it rises, behind who comes at 8."""
     crowd = [(float(at), 1, 1.0) for at in range(2, 20)]
     jobs = rigid((0, 1, 3), *crowd)
     kept = ends(run(jobs, Las(thresholds=(2.0,), promote=0.0), 1))
