@@ -45,13 +45,17 @@ class Doubling(Policy):
         jobs = list(jobs)
         require_speeds(self.name, cluster, jobs)
         steps = max((len(doubling_sizes(job, cluster)) for job in jobs), default=1)
-        self._rows = Rows({"sizes": (steps, int), "added": (steps, float), "helps": (steps, float)})
-        """By step: the size; GPUs that it adds; how much a unit of work gets faster by it, per added GPU."""
+        self._rows = Rows({"sizes": (steps, int), "added": (steps, float), "helps": (steps, float),
+                           "first": (0, int), "number": (0, int)})  # fmt: skip
+        """By step: the size; GPUs that it adds; how much a unit of work gets faster by it, per added GPU. `first`: what
+        doubling starts from."""
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Its sizes and speeds."""
         place = self._rows.append(job)
         sizes = doubling_sizes(job.job, self.cluster)
+        self._rows["number"][place] = job.number
+        self._rows["first"][place] = sizes[0]
         self._rows["sizes"][: len(sizes), place] = sizes
         added = np.diff(sizes)
         self._rows["added"][1 : len(sizes), place] = added
@@ -70,10 +74,7 @@ class Doubling(Policy):
     def plan(self, now_s: float) -> Whole:
         """What each row should hold."""
         left = self._rows.remaining(now_s)
-        return self._doubled(left, self._rows["sizes"][0], self._rows["helps"])
-
-    def _doubled(self, left: Vector, first: Whole, helps: Vector) -> Whole:
-        """The greedy, from these numbers of GPUs."""
+        first, helps = self._rows["first"], self._rows["helps"]
         gpus = np.zeros(len(left), dtype=np.int64)
         served = int(np.searchsorted(np.cumsum(first), self.cluster.gpus, side="right"))
         gpus[:served] = first[:served]

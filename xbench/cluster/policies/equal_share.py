@@ -26,6 +26,9 @@ class EqualShare(Policy):
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
         self._rows = Rows()
+        self._known = False
+        """Whether some jobs may have certain numbers alone."""
+        self._share = 1
 
     def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
         """See `Policy`."""
@@ -33,6 +36,7 @@ class EqualShare(Policy):
         jobs = list(jobs)
         require_speeds("equal-share", cluster, jobs)
         known = [len(job.speed.sizes) for job in jobs if job.speed.sizes is not None]
+        self._known = bool(known)
         self._rows = Rows({"least": (0, int), "most": (0, int), "sizes": (max(known, default=1), int)})
 
     def arrived(self, job: Active, now_s: float) -> None:
@@ -63,20 +67,25 @@ class EqualShare(Policy):
 
     def _shares(self, served: int) -> Whole:
         """Of the first `served` rows."""
-        low, high, step = 0, self.cluster.gpus + 1, max(1, self.cluster.gpus // served)
+        low, high, step = 0, self.cluster.gpus + 1, max(1, self._share)
         while low + step < high:
             if self._up_to(low + step, served).sum() <= self.cluster.gpus:
-                low, step = low + step, 2 * step
+                low, step = low + step, 1 if not low else 2 * step
             else:
-                high, step = low + step, 1
+                high, step = low + step, max(1, step // 2) if not low else 1
+        self._share = low
         gpus = self._up_to(low, served)
         spare = self.cluster.gpus - int(gpus.sum())
         while spare:
             more = self._next(gpus, served) - gpus
-            places = np.nonzero((more > 0) & (more <= spare))[0].tolist()
-            if not places:
+            places = np.nonzero((more > 0) & (more <= spare))[0]
+            if not len(places):
                 break
-            for place in places:
+            together = np.cumsum(more[places])
+            fitting = int(np.searchsorted(together, spare, side="right"))
+            gpus[places[:fitting]] += more[places[:fitting]]
+            spare -= int(together[fitting - 1])
+            for place in places[fitting:].tolist() if spare else ():
                 if more[place] <= spare:
                     gpus[place] += more[place]
                     spare -= int(more[place])
@@ -85,6 +94,9 @@ class EqualShare(Policy):
     def _up_to(self, share: int, served: int) -> Whole:
         """The largest number up to a share that each may have, or its least."""
         least, most = self._rows["least"][:served], self._rows["most"][:served]
+        if not self._known:
+            shares: Whole = np.clip(share, least, most)
+            return shares
         sizes = self._rows["sizes"][:, :served]
         known = np.where(sizes <= share, sizes, 0).max(axis=0)
         gpus: Whole = np.maximum(least, np.where(sizes[0] > 0, known, np.minimum(share, most)))
@@ -93,6 +105,9 @@ class EqualShare(Policy):
     def _next(self, gpus: Whole, served: int) -> Whole:
         """The next number that each may have, or the same if there is none."""
         most = self._rows["most"][:served]
+        if not self._known:
+            one_more: Whole = np.minimum(gpus + 1, most)
+            return one_more
         sizes = self._rows["sizes"][:, :served]
         above = np.where(sizes > gpus, sizes, np.iinfo(np.int64).max).min(axis=0)
         above = np.where(above == np.iinfo(np.int64).max, gpus, above)

@@ -5,7 +5,9 @@ restart as any does. Only then its speeds are known, and doubling decides, among
 to do is known, as under `doubling`.
 
 Trials come in the order of arrival, after everybody's first size and before any doubling. One that does not fit waits;
-until it does, the job takes part in doubling with what is known so far. A job whose trial runs keeps its GPUs.
+until it does, the job takes part in doubling with what is known so far. A job whose trial runs keeps its GPUs. When a
+trial ends and the next one fits into GPUs that nobody holds, that job alone is moved; all is planned anew when jobs
+come or go, when a job's last trial ends, and when its next one needs GPUs of others.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from xbench.cluster.policies.doubling import Doubling
-from xbench.cluster.policies.rows import Whole
+from xbench.cluster.policies.rows import Vector, Whole
 from xbench.cluster.policies.sizes import doubling_sizes
-from xbench.cluster.policy import Active, Change
+from xbench.cluster.policy import Active, Change, Grant
 from xbench.errors import SpecError
 
 
@@ -42,12 +44,21 @@ class Exploratory(Doubling):
         """Jobs whose trials are not over, in the order of arrival, and the sizes to try."""
         self._on_trial: dict[int, int] = {}
         """Of each job whose trial runs: its size."""
+        self._truth: dict[int, Vector] = {}
+        """What will be known of it when all has been tried."""
         self._ends: list[tuple[float, int]] = []
         self._begun: list[Active] = []
+        self._changed = False
+        """Whether jobs have come or gone."""
+        self._idle = 0
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Nothing is known of it."""
         super().arrived(job, now_s)
+        self._changed = True
+        place = len(self._rows) - 1
+        self._truth[job.number] = self._rows["helps"][:, place].copy()
+        self._rows["helps"][:, place] = 0.0
         sizes = doubling_sizes(job.job, self.cluster)
         self._known[job.number] = 0
         self._to_try[job.number] = (job, tuple(size for size in sizes if size <= self.most) or sizes[:1])
@@ -55,19 +66,29 @@ class Exploratory(Doubling):
     def finished(self, job: Active, now_s: float) -> None:
         """It is forgotten."""
         super().finished(job, now_s)
+        self._changed = True
         self._to_try.pop(job.number, None)
         self._on_trial.pop(job.number, None)
+        self._truth.pop(job.number, None)
         del self._known[job.number]
 
     def decide(self, now_s: float) -> Iterator[Change]:
         """End trials, begin others, and double with what remains."""
+        ended = []
         while self._ends and self._ends[0][0] <= now_s:
             _, number = heapq.heappop(self._ends)
             if number in self._on_trial:
-                del self._on_trial[number]
-                self._known[number] += 1
-                if self._known[number] == len(self._to_try[number][1]):
-                    del self._to_try[number]
+                self._end_trial(number)
+                ended.append(number)
+        if not self._changed and all(number in self._to_try for number in ended):
+            following = [(*self._to_try[number], number) for number in ended]
+            more = sum(sizes[self._known[number]] - job.gpus for job, sizes, number in following)
+            if more <= self._idle:
+                self._idle -= more
+                for job, _, number in following:
+                    yield job, Grant(self._begin_trial(number))
+                return
+        self._changed = False
         yield from super().decide(now_s)
 
     def look_again_s(self, now_s: float) -> float | None:
@@ -79,26 +100,40 @@ class Exploratory(Doubling):
 
     def plan(self, now_s: float) -> Whole:
         """What each row should hold."""
-        rows = self._rows
-        left = rows.remaining(now_s)
-        first = rows["sizes"][0].copy()
-        served = int(np.searchsorted(np.cumsum(first), self.cluster.gpus, side="right"))
-        spare = self.cluster.gpus - int(first[:served].sum())
-        places = {job.number: place for place, job in enumerate(rows.jobs)}
-        known = np.array([self._known[job.number] for job in rows.jobs])
-        for number, size in self._on_trial.items():
-            spare -= size - int(first[places[number]])
-            first[places[number]] = size
-        for number, (job, sizes) in self._to_try.items():
-            place = places[number]
-            if number not in self._on_trial and place < served:
-                size = sizes[self._known[number]]
-                if size - first[place] <= spare:
-                    spare -= size - int(first[place])
-                    first[place] = size
-                    self._on_trial[number] = size
-                    self._begun.append(job)
-        helps = rows["helps"].copy()
-        helps[np.arange(len(helps))[:, None] >= known] = 0.0
-        helps[:, [places[number] for number in self._on_trial]] = 0.0
-        return self._doubled(left, first, helps)
+        first, least = self._rows["first"], self._rows["sizes"][0]
+        served = int(np.searchsorted(np.cumsum(least), self.cluster.gpus, side="right"))
+        spare = self.cluster.gpus - int(least[:served].sum()) - int((first - least).sum())
+        for number, (_, sizes) in self._to_try.items():
+            more = sizes[self._known[number]] - sizes[0]
+            if spare < 0 or self._place(number) >= served:
+                break
+            if number not in self._on_trial and more <= spare:
+                spare -= more
+                self._begin_trial(number)
+        gpus = super().plan(now_s)
+        self._idle = self.cluster.gpus - int(gpus.sum())
+        return gpus
+
+    def _begin_trial(self, number: int) -> int:
+        """Of its next size, which it returns: the job has that, and is not doubled."""
+        job, sizes = self._to_try[number]
+        size = self._on_trial[number] = sizes[self._known[number]]
+        place = self._place(number)
+        self._rows["first"][place] = size
+        self._rows["helps"][:, place] = 0.0
+        self._begun.append(job)
+        return size
+
+    def _end_trial(self, number: int) -> None:
+        """One size more is known."""
+        del self._on_trial[number]
+        known = self._known[number] = self._known[number] + 1
+        place = self._place(number)
+        self._rows["first"][place] = self._rows["sizes"][0, place]
+        self._rows["helps"][:known, place] = self._truth[number][:known]
+        if known == len(self._to_try[number][1]):
+            del self._to_try[number], self._truth[number]
+
+    def _place(self, number: int) -> int:
+        """The row of a job: rows are in the order of arrival, as numbers are."""
+        return int(np.searchsorted(self._rows["number"], number))

@@ -8,6 +8,8 @@ version has changed, so an engine that learns how far a real job has come needs 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -73,13 +75,11 @@ class Rows:
         """Work that is left of each."""
         versions = [job.version for job in self.jobs]
         left, from_s, rate, held = (self._arrays[name] for name in ("left", "from_s", "rate", "held"))
-        if versions != self._versions:
-            for place, (version, known) in enumerate(zip(versions, self._versions, strict=True)):
-                if version != known:
-                    job = self.jobs[place]
-                    left[place], from_s[place] = job.remaining(now_s), max(now_s, job.ready_s)
-                    rate[place], held[place] = job.speed, job.gpus
-            self._versions = versions
+        for place in compress(range(len(versions)), map(ne, versions, self._versions)):
+            job = self.jobs[place]
+            left[place], from_s[place] = job.remaining(now_s), max(now_s, job.ready_s)
+            rate[place], held[place] = job.speed, job.gpus
+        self._versions = versions
         rows = len(self.jobs)
         computed_s = np.maximum(0.0, now_s - from_s[:rows])
         remaining: Vector = np.maximum(0.0, left[:rows] - rate[:rows] * computed_s)
