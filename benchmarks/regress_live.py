@@ -3,13 +3,13 @@
     python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--most N] [--output FILE]
 
 Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: N of it as it is, where
-any regression is a false alarm, and N with every step of head slowed by each factor (`--inject step=X`: its ranks are
-kept busy for that much longer), where the regression should be found. It is promised from twice this machine's noise
+any regression is a false alarm, and N with every step of head slowed by one factor and the other (`--inject step=X`: its
+ranks are kept busy for that much longer), where the regression should be found. It is promised from twice this machine's noise
 floor on (`xbench regress calibrate` first): where that is more, that is the slow-down, and the file says so. Checks of
 all kinds alternate, so that a change of the machine meets them all. The file is written after every check, and a second
 call with it goes on where the first ended; `--most` ends a call after so many.
 
-One check takes about 3 minutes on two cores, and twice that where it suspects something: 60 checks take 5 hours.
+One check takes about 3 minutes on two cores, and twice that where it suspects something: 40 checks take 3 hours.
 Real compute, real collectives.
 """
 
@@ -93,7 +93,7 @@ def summary(checks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def main() -> int:
     """Run, count, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checks", type=int, default=20, help="of each kind")
+    parser.add_argument("--checks", type=int, default=20, help="of each kind: as it is, and slowed")
     parser.add_argument("--slow", type=float, nargs="*", default=[1.10, 1.05])
     parser.add_argument("--config", type=Path, default=Path("xbench.toml"))
     parser.add_argument("--check", nargs="*", default=["step"], help="of the suite")
@@ -104,8 +104,9 @@ def main() -> int:
     made: list[dict[str, Any]] = json.loads(options.output.read_text())["checks"] if options.output.exists() else []
     least, left = promised(options), options.most
     for number in range(options.checks):
-        for asked in (1.0, *options.slow):
-            if left == 0 or sum(check["asked"] == asked for check in made) > number:
+        slowed = options.slow[number % len(options.slow)]
+        for kind, asked in (("as it is", 1.0), ("slowed", slowed)):
+            if left == 0 or sum((check["asked"] > 1) == (kind == "slowed") for check in made) > number:
                 continue
             left = left - 1 if left is not None else None
             made.append({"asked": asked, **one_check(options, max(asked, least) if asked > 1 else 1.0)})
