@@ -1,14 +1,15 @@
 """Live checks of the gate: how often does it cry wolf, and how often does it see what is there?
 
-    python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--output FILE]
+    python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--most N] [--output FILE]
 
 Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: N of it as it is, where
-any regression is a false alarm, and N with every step of head slowed by each factor (`--inject step=X`: its ranks are
-kept busy for that much longer), where the regression should be found; it is promised from twice this machine's noise
-floor on (`xbench regress calibrate`). Checks of all kinds alternate, so that a change of the machine
-meets them all. The file is written after every check and a second call with it goes on where the first ended.
+any regression is a false alarm, and N with every step of head slowed by one factor and the other (`--inject step=X`: its
+ranks are kept busy for that much longer), where the regression should be found. It is promised from twice this machine's noise
+floor on (`xbench regress calibrate` first): where that is more, that is the slow-down, and the file says so. Checks of
+all kinds alternate, so that a change of the machine meets them all. The file is written after every check, and a second
+call with it goes on where the first ended; `--most` ends a call after so many.
 
-One check takes about 2 minutes on two cores, and twice that where it suspects something: 60 checks take 3 hours.
+One check takes about 3 minutes on two cores, and twice that where it suspects something: 40 checks take 3 hours.
 Real compute, real collectives.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 
 from xbench import environment
 from xbench.records import Regression, load
+from xbench.runtime.regress import baselines
 
 
 def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
@@ -42,6 +44,7 @@ def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
     assert isinstance(record, Regression)
     return {
         "slow_step": slow,
+        "floors": [floor.model_dump(mode="json") for floor in record.floors],
         "exit_code": done.returncode,
         "took_s": sum(pair.took_s for pair in (*record.pairs, *record.confirmation)),
         "cases": [case.model_dump(mode="json") for case in record.cases],
@@ -50,6 +53,14 @@ def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
         "warnings": record.warnings,
         "created": record.created,
     }
+
+
+def promised(options: argparse.Namespace) -> float:
+    """The least slow-down that this machine's noise floor lets the gate promise to find, as a factor."""
+    noise = baselines.noise_of(baselines.folder_of(options.config.absolute().parent), environment.capture())
+    if noise is None:
+        raise SystemExit("this machine's noise floor is not known: xbench regress calibrate learns it")
+    return 1 + 2 * max(one.floor for one in noise.floors if one.check in options.check)
 
 
 def _values(pairs: list[Any]) -> list[dict[str, Any]]:
@@ -61,16 +72,17 @@ def _values(pairs: list[Any]) -> list[dict[str, Any]]:
                 side: {f"{one.check} {one.mode} {one.metric}": one.value for one in getattr(pair, side)}
                 for side in ("base", "head")
             },
+            "ratio": {f"{one.check} {one.mode} {one.metric}": pair.ratio(one.case) for one in pair.head},
         }
         for pair in pairs
     ]
 
 
 def summary(checks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By factor: how many checks, how many of them found a regression, and how many cases got which verdict."""
+    """By what was asked for: how many checks, how many of them found a regression, and how many cases got which verdict."""
     result: dict[str, dict[str, Any]] = {}
     for check in checks:
-        row = result.setdefault(f"{check['slow_step']:g}", {"checks": 0, "regressed": 0, "verdicts": {}})
+        row = result.setdefault(f"{check['asked']:g}", {"checks": 0, "regressed": 0, "verdicts": {}})
         row["checks"] += 1
         row["regressed"] += check["exit_code"] == 3
         for case in check["cases"]:
@@ -81,20 +93,23 @@ def summary(checks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def main() -> int:
     """Run, count, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checks", type=int, default=20, help="of each kind")
+    parser.add_argument("--checks", type=int, default=20, help="of each kind: as it is, and slowed")
     parser.add_argument("--slow", type=float, nargs="*", default=[1.10, 1.05])
     parser.add_argument("--config", type=Path, default=Path("xbench.toml"))
     parser.add_argument("--check", nargs="*", default=["step"], help="of the suite")
     parser.add_argument("--pairs", type=int)
+    parser.add_argument("--most", type=int, help="checks of this call")
     parser.add_argument("--output", type=Path, default=Path("results/regress-live.json"))
     options = parser.parse_args()
     made: list[dict[str, Any]] = json.loads(options.output.read_text())["checks"] if options.output.exists() else []
-    factors = [1.0, *options.slow]
+    least, left = promised(options), options.most
     for number in range(options.checks):
-        for factor in factors:
-            if sum(check["slow_step"] == factor for check in made) > number:
+        slowed = options.slow[number % len(options.slow)]
+        for kind, asked in (("as it is", 1.0), ("slowed", slowed)):
+            if left == 0 or sum((check["asked"] > 1) == (kind == "slowed") for check in made) > number:
                 continue
-            made.append(one_check(options, factor))
+            left = left - 1 if left is not None else None
+            made.append({"asked": asked, **one_check(options, max(asked, least) if asked > 1 else 1.0)})
             result = {
                 "label": "real",
                 "made_by": "python benchmarks/regress_live.py " + " ".join(sys.argv[1:]),
@@ -104,7 +119,7 @@ def main() -> int:
             }
             options.output.write_text(json.dumps(result, indent=1) + "\n")
             verdicts = ", ".join(f"{case['check']} {case['mode']} {case['verdict']}" for case in made[-1]["cases"])
-            print(f"check {number + 1} of {options.checks}, step x{factor:g}: {verdicts}", flush=True)
+            print(f"check {number + 1} of {options.checks}, step x{made[-1]['slow_step']:g}: {verdicts}", flush=True)
     print(f"{json.dumps(summary(made))}; {options.output}")
     return 0
 

@@ -238,6 +238,40 @@ def test_keys_are_enough(browser: Any, files: dict[str, Path]) -> None:
         assert page.evaluate(f"() => {folded}.open") is False
 
 
+def test_plots_are_walked_zoomed_and_announced_by_keys(browser: Any, files: dict[str, Path]) -> None:
+    with Opened(browser, files["rivals"]) as opened:
+        page = opened.drawn()
+        plot = "document.getElementById('every-step-plot')"
+        _tab_to(page, "document.activeElement.id === 'every-step-plot'")
+        assert "marks" in page.evaluate(f"() => getComputedStyle({plot}, '::after').content")
+        page.keyboard.press("ArrowRight")
+        first = _announced(page, "")
+        page.keyboard.press("ArrowRight")
+        second = _announced(page, first)
+        page.keyboard.press("ArrowLeft")
+        assert _announced(page, second) == first
+        page.keyboard.press("ArrowDown")
+        other = _announced(page, first)
+        names = page.evaluate(f"() => {plot}._fullData.map(trace => trace.name)")
+        assert [name for name in names if name in first] != [name for name in names if name in other]
+        width = f"(() => {{ const [low, high] = {plot}._fullLayout.xaxis.range; return high - low; }})()"
+        whole = page.evaluate(width)
+        page.keyboard.press("+")
+        page.wait_for_function(f"{width} < {0.6 * whole}")
+        assert page.evaluate(width) == pytest.approx(whole / 2)
+        page.keyboard.press("0")
+        page.wait_for_function(f"{width} > {0.9 * whole}")
+        assert page.evaluate(width) == pytest.approx(whole)
+        assert opened.complaints == []
+
+
+def _announced(page: Any, before: str) -> str:
+    """What is told to a screen reader, once it is something else."""
+    page.wait_for_function("before => !['', before].includes(document.getElementById('said').textContent)", arg=before)
+    text: str = page.evaluate("() => document.getElementById('said').textContent")
+    return text
+
+
 def _tab_to(page: Any, condition: str, most: int = 80) -> None:
     for _ in range(most):
         page.keyboard.press("Tab")

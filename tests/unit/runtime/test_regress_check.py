@@ -39,7 +39,7 @@ modes = ["ddp"]
 metrics = ["step_time", "collectives"]
 """
 FAKE = f"""
-import json, os, signal, sys
+import json, os, signal, sys, time
 from pathlib import Path
 
 tree = Path(__file__).parents[1]
@@ -53,6 +53,7 @@ if order["kind"] == "look":
     made |= {{"environment": json.loads({MACHINE.model_dump_json()!r}), "resolved": {{}}, "samples_per_step": 4}}
     made |= {{"workload": json.loads({WORKLOAD.model_dump_json()!r}), "planned": {{}}}}
     made["counted"] = {{"ddp": {{"collectives": 3, "wire_bytes": 40}}}}
+    made["takes_turns"] = (tree / "takes_turns").exists()
 else:
     count = tree / "launches"
     number = int(count.read_text()) + 1 if count.exists() else 0
@@ -60,9 +61,18 @@ else:
     if (tree / "stop_at").exists() and number == int((tree / "stop_at").read_text()):
         os.kill(os.getppid(), signal.SIGTERM)
         signal.pause()
+    blocks = 1
+    if order.get("turn_folder"):
+        turns, blocks = Path(order["turn_folder"]), order["rounds"] * order["turns"]
+        (turns / "at-0").touch()
+        while not (turns / "go-0").exists():
+            time.sleep(0.001)
+        with (tree.parent / "log").open("a") as log:
+            log.write(turns.name + " ")
+        (turns / "done-0").touch()
     jitter = 1 + 0.001 * ((7 * number + int(10_000 * step_s)) % 5)
     block = {{"mode": "ddp", "round": 0, "steps_s": [step_s * order["slow_step"] * jitter] * order["steps"]}}
-    made |= {{"blocks": [block], "samples_per_step": 4}}
+    made |= {{"blocks": [block] * blocks, "samples_per_step": 4}}
 Path(sys.argv[4]).write_text(json.dumps(made))
 """
 
@@ -152,6 +162,42 @@ def test_a_check_that_is_ended_keeps_what_it_has_and_leaves_nothing(root: Path) 
     assert isinstance(record, Regression)
     assert (record.complete, record.error, len(record.pairs)) == (False, "interrupted", 3)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.fixture
+def in_turns(root: Path) -> Path:
+    """The same, where launches take turns; what had one is in `log`, wherever base is checked out."""
+    source = FAKE.replace('tree.parent / "log"', f'Path({str(root.parent)!r}) / "log"')
+    (root / "xbench" / "__main__.py").write_text(source)
+    (root / "takes_turns").touch()
+    git(root, "add", "-A")
+    git(root, "commit", "--quiet", "-m", "turns")
+    return root
+
+
+def test_launches_of_a_pair_are_alive_at_once_and_begin_by_turns(in_turns: Path) -> None:
+    (in_turns / "step_s").write_text("0.12")
+    record, _ = checked(in_turns, base="HEAD")
+    assert verdicts(record)["step_time"] == "regressed"
+    assert {pair.in_turns for pair in (*record.pairs, *record.confirmation)} == {("step",)}
+    turns = (in_turns.parent / "log").read_text().split()
+    assert turns == ["base", "head", "head", "base"] * 3 + ["base", "head"] + (
+        ["base", "head", "head", "base"] * 3 + ["base", "head"]
+    )
+    (found,) = record.pairs[0].head
+    assert found.turn_steps is not None
+    assert len(found.samples) > found.turn_steps
+
+
+def test_a_check_that_is_ended_in_turns_keeps_what_it_has_and_leaves_nothing(in_turns: Path) -> None:
+    (in_turns / "stop_at").write_text("4")
+    with pytest.raises(Interrupted):
+        checked(in_turns, base="HEAD")
+    (path,) = (in_turns / "results" / "runs").glob("*/record.json")
+    record = load(path)
+    assert isinstance(record, Regression)
+    assert (record.complete, record.error, len(record.pairs)) == (False, "interrupted", 3)
+    assert list((in_turns.parent / "temporary").iterdir()) == []
 
 
 def test_a_base_without_the_gate_is_not_comparable_in_one_sentence(root: Path) -> None:

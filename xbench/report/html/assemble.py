@@ -20,7 +20,7 @@ from xbench.report.html.parts import Page, figures
 
 def assemble(page: Page) -> str:
     """The whole document. The same page makes the same bytes."""
-    plotly, script = _plotly(), _own("page.js")
+    plotly, script = _plotly(), _own("page.js") + _own("keys.js")
     scripts = f"script-src {_hash(plotly)} {_hash(script)}"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; {scripts}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
