@@ -4,8 +4,10 @@
 | --- | --- |
 | `jobs` | a job and its speed on w GPUs |
 | `policy`, `policies/` | what decides, one file a policy |
+| `registry` | the policies by name, with their options |
 | `simulator` | a trace under a policy, event by event |
 | `metrics` | what comes of it |
+| `bounds` | how well any policy could have done |
 
 Nothing here imports torch.
 """

@@ -103,11 +103,11 @@ class Exploratory(Doubling):
         first, least = self._rows["first"], self._rows["sizes"][0]
         served = int(np.searchsorted(np.cumsum(least), self.cluster.gpus, side="right"))
         spare = self.cluster.gpus - int(least[:served].sum()) - int((first - least).sum())
+        last = int(self._rows["number"][served - 1]) if served and spare >= 0 else -1
         for number, (_, sizes) in self._to_try.items():
-            more = sizes[self._known[number]] - sizes[0]
-            if spare < 0 or self._place(number) >= served:
+            if number > last:
                 break
-            if number not in self._on_trial and more <= spare:
+            if number not in self._on_trial and (more := sizes[self._known[number]] - sizes[0]) <= spare:
                 spare -= more
                 self._begin_trial(number)
         gpus = super().plan(now_s)
