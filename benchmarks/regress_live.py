@@ -3,11 +3,11 @@
     python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--most N] [--output FILE]
 
 Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: N of it as it is, where
-any regression is a false alarm, and N with every step of head slowed by one factor and the other (`--inject step=X`: its
-ranks are kept busy for that much longer), where the regression should be found. It is promised from twice this machine's noise
-floor on (`xbench regress calibrate` first): where that is more, that is the slow-down, and the file says so. Checks of
-all kinds alternate, so that a change of the machine meets them all. The file is written after every check, and a second
-call with it goes on where the first ended; `--most` ends a call after so many.
+any regression is a false alarm, and N with every step of head slowed by one factor and the other (`--inject step=X`:
+its ranks are kept busy for that much longer), where the regression should be found. It is promised from twice this
+machine's noise floor on (`xbench regress calibrate` first): where that is more, that is the slow-down, and the file
+says so. Checks of all kinds alternate, so that a change of the machine meets them all. The file is written after every
+check, and a second call with it goes on where the first ended; `--most` ends a call after so many.
 
 One check takes about 3 minutes on two cores, and twice that where it suspects something: 40 checks take 3 hours.
 Real compute, real collectives.
@@ -79,7 +79,7 @@ def _values(pairs: list[Any]) -> list[dict[str, Any]]:
 
 
 def summary(checks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By what was asked for: how many checks, how many of them found a regression, and how many cases got which verdict."""
+    """By what was asked for: how many checks, how many found a regression, and how many cases got which verdict."""
     result: dict[str, dict[str, Any]] = {}
     for check in checks:
         row = result.setdefault(f"{check['asked']:g}", {"checks": 0, "regressed": 0, "verdicts": {}})

@@ -4,11 +4,13 @@
 | --- | --- |
 | `jobs` | a job and its speed on w GPUs |
 | `policy`, `policies/` | what decides, one file a policy |
+| `registry` | the policies by name, with their options |
 | `simulator` | a trace under a policy, event by event |
 | `metrics` | what comes of it |
 | `speeds` | speeds from a table, a model of a ring, or a scaling record |
 | `loss_curve` | how many steps are left until a loss |
 | `traces/` | where jobs come from: public traces, a CSV, a generator; what to fetch |
+| `bounds` | how well any policy could have done |
 
 Nothing here imports torch.
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from xbench.commands.completing import complete_policies
 from xbench.commands.options import check_json, json_option, parsed, write_json
 from xbench.errors import SpecError
 
@@ -28,7 +29,7 @@ def cluster() -> None:
 @click.option("--trace", "trace_text", default=EXAMPLE, show_default=True, metavar="TRACE",
               help="itp:PATH, philly:PATH, pollux:FOLDER, alibaba:PATH, FILE.csv, or generated:...")  # fmt: skip
 @click.option("--policies", "policy_text", default="fifo,fifo-backfill,sjf,srtf,las", show_default=True,
-              metavar="A,B,...", help="The first is the reference.")  # fmt: skip
+              metavar="A,B,...", shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
 @click.option("--gpus", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="The cluster's.")
 @click.option("--restart-cost", "cost_text", default="0", show_default=True, metavar="S,S,...",
               help="Seconds that a job which ran before loses when it is stopped or resized.")  # fmt: skip

@@ -47,6 +47,16 @@ def complete_modes(context: click.Context, parameter: click.Parameter, typed: st
     ]
 
 
+def complete_policies(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
+    """The policy of a cluster after the last comma; those before it stay, and so do their options."""
+    from xbench.cluster.registry import POLICIES
+
+    before, comma, word = typed.rpartition(",")
+    taken = {piece.partition(":")[0] for piece in before.split(",")}
+    left = {entry.name: entry.summary for entry in POLICIES if entry.name not in taken}
+    return _items(before + comma, left, word)
+
+
 def complete_mode(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """One mode, and after `crossover:` the schedule that carries its gradients."""
     from xbench.schedules import MODES, puts_off

@@ -6,8 +6,8 @@ to do is known, as under `doubling`.
 
 Trials come in the order of arrival, after everybody's first size and before any doubling. One that does not fit waits;
 until it does, the job takes part in doubling with what is known so far. A job whose trial runs keeps its GPUs. When a
-trial ends and the next one fits into GPUs that nobody holds, that job alone is moved; all is planned anew when jobs
-come or go, when a job's last trial ends, and when its next one needs GPUs of others.
+trial ends and the next one fits into GPUs that nobody holds, that job alone is moved; if it does not fit, the job stays
+as it is until the next plan. All is planned anew when jobs come or go, and when a job's last trial ends.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Exploratory(Doubling):
                 self._end_trial(number)
                 ended.append(number)
         if not self._changed and all(number in self._to_try for number in ended):
-            following = [(*self._to_try[number], number) for number in ended]
-            more = sum(sizes[self._known[number]] - job.gpus for job, sizes, number in following)
-            if more <= self._idle:
-                self._idle -= more
-                for job, _, number in following:
+            for number in ended:
+                job, sizes = self._to_try[number]
+                more = sizes[self._known[number]] - job.gpus
+                if more <= self._idle:
+                    self._idle -= more
                     yield job, Grant(self._begin_trial(number))
-                return
+            return
         self._changed = False
         yield from super().decide(now_s)
 
@@ -103,11 +103,11 @@ class Exploratory(Doubling):
         first, least = self._rows["first"], self._rows["sizes"][0]
         served = int(np.searchsorted(np.cumsum(least), self.cluster.gpus, side="right"))
         spare = self.cluster.gpus - int(least[:served].sum()) - int((first - least).sum())
+        last = int(self._rows["number"][served - 1]) if served and spare >= 0 else -1
         for number, (_, sizes) in self._to_try.items():
-            more = sizes[self._known[number]] - sizes[0]
-            if spare < 0 or self._place(number) >= served:
+            if number > last:
                 break
-            if number not in self._on_trial and more <= spare:
+            if number not in self._on_trial and (more := sizes[self._known[number]] - sizes[0]) <= spare:
                 spare -= more
                 self._begin_trial(number)
         gpus = super().plan(now_s)
