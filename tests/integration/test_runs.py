@@ -98,7 +98,8 @@ def test_a_step_of_every_mode_is_recorded_on_two_lanes(single_jobs: tuple[Compar
             assert backward[0].start_s <= part.start_s < part.end_s < compute[-1].end_s, name
         (other,) = mode.other_ranks
         assert other.compute[0].name == "forward"
-        assert abs(other.starts_s) < compute[-1].end_s  # the same step: it ends when both have sent
+        if name != "compute":  # whose ranks never wait for each other
+            assert abs(other.starts_s) < compute[-1].end_s  # the same step: it ends when both have sent
 
 
 def test_no_bucket_is_recorded_before_its_gradients_are_ready(single_jobs: tuple[Comparison, str, Path]) -> None:
