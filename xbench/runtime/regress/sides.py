@@ -158,7 +158,8 @@ class Running:
             raise Interrupted("interrupted") from None
         finally:
             self.end()
-        out, log = (_said(stream) for stream in (self._out, self._log))
+        with self._out, self._log:
+            out, log = (_said(stream) for stream in (self._out, self._log))
         return code, out, log[-LOG_CHARACTERS:]
 
     def end(self) -> None:
