@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import csv
-import io
 import os
 import pstats
 import resource
 import subprocess
 import sys
-import tarfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xbench.cluster.jobs import Job, RigidSpeed, Speed
+from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
 from xbench.cluster.simulator import simulate
+from xbench.cluster.traces.itp import load_itp
 
 SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "shared"))
 LOAD = 0.8
@@ -49,22 +47,15 @@ class Amdahl:
 
 def read(limit: int | None, speeds: bool) -> list[Job]:
     """The jobs of all ten clusters, in the order of arrival."""
-    rows: list[tuple[float, str, int, float]] = []
-    with tarfile.open(SHARED / "data" / "itp" / "raw-traces.tar.gz") as archive:
-        for name in sorted(archive.getnames()):
-            held = archive.extractfile(name) if name.endswith(".csv") else None
-            if held is not None:
-                for row in csv.DictReader(io.TextIOWrapper(held, encoding="utf-8")):
-                    job = f"{name.removesuffix('.csv')}/{row['job_id']}/{len(rows)}"
-                    rows.append((float(row["submission_time"]), job, int(row["num_gpu"]), float(row["duration"])))
-    rows.sort()
-    began_s = rows[0][0]
+    jobs = load_itp(SHARED / "data" / "itp" / "raw-traces.tar.gz").jobs[:limit]
+    if not speeds:
+        return list(jobs)
     curves = [Amdahl(share) for share in SHARES]
-    jobs = []
-    for number, (at_s, name, gpus, duration_s) in enumerate(rows[:limit]):
-        speed: Speed = curves[number % len(curves)] if speeds else RigidSpeed(gpus)
-        jobs.append(Job(name, at_s - began_s, gpus, duration_s * speed(gpus), speed, 1, MOST if speeds else None))
-    return jobs
+    found = []
+    for number, job in enumerate(jobs):
+        speed = curves[number % len(curves)]
+        found.append(replace(job, work=job.duration_s * speed(job.gpus), speed=speed, most=MOST))
+    return found
 
 
 def measure(chosen: argparse.Namespace) -> None:

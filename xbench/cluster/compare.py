@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Asked:
     restart_costs_s: tuple[float, ...] = (0.0,)
 
 
-def compare(asked: Asked, command: str, version: str, say: Callable[[str], None]) -> ClusterComparison:
+def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterComparison:
     """Simulate every combination. Raises SpecError, before the first, for what the cluster or a policy cannot serve."""
     traces = {seed: asked.trace(seed) for seed in asked.seeds}
     first = traces[asked.seeds[0]]
@@ -83,7 +84,7 @@ def compare(asked: Asked, command: str, version: str, say: Callable[[str], None]
     return ClusterComparison(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        xbench=version,
+        xbench=metadata.version("xbench"),
         trace=TraceRecord(
             asked=asked.text,
             name=first.name,
@@ -215,8 +216,8 @@ def parse_costs(text: str) -> tuple[float, ...]:
         except ValueError:
             cost_s = math.nan
         if not (math.isfinite(cost_s) and cost_s >= 0):
-            raise SpecError(f"--restart-cost: {part.strip()!r} is no number of seconds", hint="write 0,10,30")
+            raise SpecError(f"{part.strip()!r} is no number of seconds", hint="write 0,10,30")
         if cost_s in found:
-            raise SpecError(f"--restart-cost: {part.strip()} stands twice", hint="write each cost once")
+            raise SpecError(f"{part.strip()} stands twice", hint="write each cost once")
         found.append(cost_s)
     return tuple(found)

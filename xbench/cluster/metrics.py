@@ -1,4 +1,4 @@
-"""What a simulated (or real) life of a cluster is judged by: each figure from the finished jobs alone.
+"""What a simulated (or real) life of a cluster is judged by: from its finished jobs, and what it held.
 
 **JCT**: from arrival to end. **Queueing delay**: from arrival to the first GPU. **Bounded slowdown** (Feitelson):
 max(1, JCT / max(duration, 10 s)), with the duration on the GPUs that were asked for. **Finish-time fairness** (Themis):

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from xbench.commands.completing import complete_policies
-from xbench.commands.options import check_json, json_option, parsed, write_json
+from xbench.commands.options import check_json_and_csv, json_option, parsed, write_csv, write_json
 from xbench.errors import SpecError
 
 MOST_SEEDS = 1000
@@ -54,16 +54,11 @@ def compare_command(
     from xbench.cluster.compare import Asked, compare, parse_costs
     from xbench.cluster.registry import parse_policies
     from xbench.cluster.traces import Trace, load_trace
-    from xbench.report.csv import render
     from xbench.report.terminal import make_console, show
-    from xbench.runtime.regress.protocol import version
 
-    check_json(json_to)
-    check_json(csv_to, option="--csv")
-    if json_to == "-" and csv_to == "-":
-        raise SpecError("--json - and --csv - both want stdout", hint="write --csv FILE")
+    check_json_and_csv(json_to, csv_to)
     policies = parsed("--policies", parse_policies, policy_text)
-    costs = parse_costs(cost_text)
+    costs = parsed("--restart-cost", parse_costs, cost_text)
     drawn = trace_text.partition(":")[0].strip() == "generated"
     if seeds is not None and not drawn:
         raise SpecError(
@@ -80,14 +75,11 @@ def compare_command(
     console = make_console()
     asked = Asked(trace_text, trace, numbers, policies, gpus, costs)
     command = shlex.join(["xbench", *sys.argv[1:]])
-    record = compare(asked, command, version(), lambda said: console.print(said, highlight=False, markup=False))
+    record = compare(asked, command, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
     show(record, console)
     write_json(record, json_to)
-    if csv_to == "-":
-        click.echo(render(record), nl=False)
-    elif csv_to is not None:
-        Path(csv_to).write_text(render(record), encoding="utf-8")
+    write_csv(record, csv_to)
 
 
 @cluster.command("policies", short_help="List the policies that compare takes.")

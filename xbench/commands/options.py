@@ -226,6 +226,24 @@ def write_json(record: AnyRecord, json_to: str | None) -> None:
         save(record, Path(json_to))
 
 
+def check_json_and_csv(json_to: str | None, csv_to: str | None) -> None:
+    """Raise SpecError for a target of `--json` or `--csv` that cannot be written, and where both want stdout."""
+    check_json(json_to)
+    check_json(csv_to, option="--csv")
+    if json_to == "-" and csv_to == "-":
+        raise SpecError("--json - and --csv - both want stdout", hint="write --csv FILE")
+
+
+def write_csv(record: AnyRecord, csv_to: str | None) -> None:
+    """Write the record's main table where `--csv` says: nowhere, a file, or stdout. Raises OSError."""
+    from xbench.report.csv import render
+
+    if csv_to == "-":
+        click.echo(render(record), nl=False)
+    elif csv_to is not None:
+        Path(csv_to).write_text(render(record), encoding="utf-8")
+
+
 def parsed(option: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
     """The value, or the parser's SpecError with the option's name in it."""
     try:

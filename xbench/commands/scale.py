@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from xbench.commands.completing import complete_modes, complete_result
-from xbench.commands.options import check_json, json_option, parsed, write_json
+from xbench.commands.options import check_json_and_csv, json_option, parsed, write_csv, write_json
 from xbench.errors import SpecError
 
 
@@ -56,14 +56,10 @@ def scale(
     from xbench.planning.scale import Request, parse_scaled_modes, parse_workers, to_record
     from xbench.planning.topology import parse_topology
     from xbench.planning.what_if import Change, read, what_if
-    from xbench.report.csv import render
     from xbench.report.terminal import make_console, show
     from xbench.units import parse_rate, parse_seconds
 
-    check_json(json_to)
-    check_json(csv_to, option="--csv")
-    if json_to == "-" and csv_to == "-":
-        raise SpecError("--json - and --csv - both want stdout", hint="write --csv FILE")
+    check_json_and_csv(json_to, csv_to)
     if error_band is not None and not (math.isfinite(error_band) and 0 <= error_band <= 0.95):
         raise SpecError(f"--error-band: {error_band:g} is not a share from 0 to 0.95", hint="write --error-band 0.1")
     request = Request(parse_topology(topology), parse_workers(workers), parse_scaled_modes(modes), error_band)
@@ -76,7 +72,4 @@ def scale(
     record = to_record(scenario, request, shlex.join(["xbench", *sys.argv[1:]]))
     show(record, make_console())
     write_json(record, json_to)
-    if csv_to == "-":
-        click.echo(render(record), nl=False)
-    elif csv_to is not None:
-        Path(csv_to).write_text(render(record), encoding="utf-8")
+    write_csv(record, csv_to)

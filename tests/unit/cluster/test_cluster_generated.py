@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xbench.cluster.policy import Cluster
+from xbench.cluster.simulator import check_jobs
 from xbench.cluster.traces.generated import GPUS_MIX, MODELS, generate, ring_of
 from xbench.errors import SpecError
 
@@ -28,7 +30,7 @@ def test_every_job_can_run_on_the_cluster(jobs: int, gpus: int, arrivals: str, s
     assert len(trace.jobs) == jobs
     assert trace.jobs[0].arrival_s == 0
     assert trace.elastic
-    trace.require_fits(gpus)
+    check_jobs(trace.jobs, Cluster(gpus))
     for job in trace.jobs:
         assert job.gpus in GPUS_MIX
         assert job.gpus <= gpus

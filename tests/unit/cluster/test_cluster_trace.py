@@ -46,23 +46,6 @@ def test_what_is_no_trace_is_refused(jobs: tuple[Job, ...], said: str) -> None:
         Trace("t", jobs)
 
 
-def test_jobs_larger_than_the_cluster_are_named() -> None:
-    elastic = Job("e", 2.0, 32, 1.0, TableSpeed.of({2: 1.0, 32: 4.0}), least=2)
-    trace = Trace("t", (_job("a", 0.0, 16), _job("b", 1.0, 8), elastic))
-    trace.require_fits(16)
-    with pytest.raises(SpecError, match=r"job 'a' of t needs 16 GPUs of a cluster that has 4 \(2 such jobs\)") as got:
-        trace.require_fits(4)
-    assert got.value.hint == "the largest needs 16"
-
-
-def test_a_policy_that_needs_speeds_is_told_which_are_missing() -> None:
-    elastic = Job("e", 2.0, 2, 1.0, TableSpeed.of({1: 1.0, 2: 1.5}))
-    Trace("t", (elastic,)).require_speeds("optimus")
-    assert Trace("t", (elastic,)).elastic
-    with pytest.raises(SpecError, match=r"'optimus' needs speeds .* 1 of 2 jobs of t have none \(the first is 'a'\)"):
-        Trace("t", (_job("a", 0.0), elastic)).require_speeds("optimus")
-
-
 def test_a_plain_trace_of_durations(tmp_path: Path) -> None:
     path = write(tmp_path / "my.csv", HEADER + ",least,most,exposed", "a,0,2,60,2,8,0.25", "b,7.5,1,30,,,")
     trace = load_plain(path)

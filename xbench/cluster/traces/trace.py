@@ -83,29 +83,6 @@ class Trace:
         note = f"the first {count} of {len(self.jobs)} jobs"
         return replace(self, jobs=self.jobs[:count], notes=(*self.notes, note))
 
-    def require_fits(self, gpus: int) -> None:
-        """Raise SpecError, naming the first and their number, where jobs cannot run on a cluster of so many GPUs."""
-        larger = [job for job in self.jobs if (job.gpus if job.rigid else job.least) > gpus]
-        if larger:
-            job = larger[0]
-            more = f" ({len(larger)} such jobs)" if len(larger) > 1 else ""
-            largest = max(job.gpus if job.rigid else job.least for job in larger)
-            raise SpecError(
-                f"job {job.name!r} of {self.name} needs {job.gpus if job.rigid else job.least} GPUs of a cluster that "
-                f"has {gpus}{more}",
-                hint=f"the largest needs {largest}",
-            )
-
-    def require_speeds(self, policy: str) -> None:
-        """Raise SpecError where that policy, which gives jobs other GPUs than they ask for, cannot tell their speed."""
-        rigid = [job for job in self.jobs if job.rigid]
-        if rigid:
-            raise SpecError(
-                f"policy {policy!r} needs speeds on other numbers of GPUs, and {len(rigid)} of {len(self.jobs)} jobs "
-                f"of {self.name} have none (the first is {rigid[0].name!r})",
-                hint="pollux and generated traces have speeds, and so has a CSV with columns speed_1, speed_2, ...",
-            )
-
 
 class Rows:
     """Collects the bad rows of one source and decides, at its end, what becomes of them."""

@@ -7,12 +7,10 @@ from statistics import fmean
 
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
 from xbench.report import cluster as told
-from xbench.report.html.axes import BELOW, Unit, long_unit, marks, plain, rounded
+from xbench.report.html.axes import BELOW, COLOURS, Unit, long_unit, marks, plain, rounded
 from xbench.report.html.facts import command_section, moment, warnings_section
 from xbench.report.html.parts import Cell, Column, Facts, Figure, Page, Section, Table, Trace
 from xbench.units import format_duration
-
-COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7")
 
 
 def cluster_page(record: ClusterComparison) -> Page:
