@@ -106,7 +106,7 @@ def test_means_over_windows_are_exact() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "nan", "inf", "10,,20", "10,10"])
 def test_costs_that_are_none(text: str) -> None:
-    with pytest.raises(SpecError, match="is no number of seconds|stands twice"):
+    with pytest.raises(SpecError, match=r"is no number of seconds|stands twice"):
         parse_costs(text)
 
 
