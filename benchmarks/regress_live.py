@@ -1,15 +1,16 @@
 """Live checks of the gate: how often does it cry wolf, and how often does it see what is there?
 
-    python benchmarks/regress_live.py [--checks 20] [--slow 1.10 1.05] [--check step] [--most N] [--output FILE]
+    python benchmarks/regress_live.py [--unchanged 20] [--slowed 10] [--slow 1.10 1.05]
+                                        [--check step] [--most N] [--output FILE]
 
-Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: N of it as it is, where
-any regression is a false alarm, and N with every step of head slowed by one factor and the other (`--inject step=X`:
-its ranks are kept busy for that much longer), where the regression should be found. It is promised from twice this
-machine's noise floor on (`xbench regress calibrate` first): where that is more, that is the slow-down, and the file
-says so. Checks of all kinds alternate, so that a change of the machine meets them all. The file is written after every
-check, and a second call with it goes on where the first ended; `--most` ends a call after so many.
+Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: some of it as it is,
+where any regression is a false alarm, and some with every step of head slowed by one factor and the other
+(`--inject step=X`: its ranks are kept busy for that much longer), where the regression should be found. It is promised
+from twice this machine's noise floor on (`xbench regress calibrate` first): where that is more, that is the slow-down,
+and the file says so. Checks of all kinds alternate, so that a change of the machine meets them all. The file is
+written after every check, and a second call with it goes on where the first ended; `--most` ends a call after so many.
 
-One check takes about 3 minutes on two cores, and twice that where it suspects something: 40 checks take 3 hours.
+One check takes about 3 minutes on two cores, and twice that where it suspects something: 20 and 10 checks take 2 hours.
 Real compute, real collectives.
 """
 
@@ -93,7 +94,8 @@ def summary(checks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def main() -> int:
     """Run, count, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checks", type=int, default=20, help="of each kind: as it is, and slowed")
+    parser.add_argument("--unchanged", type=int, default=20, help="checks of the tree as it is")
+    parser.add_argument("--slowed", type=int, default=10, help="checks with head slowed")
     parser.add_argument("--slow", type=float, nargs="*", default=[1.10, 1.05])
     parser.add_argument("--config", type=Path, default=Path("xbench.toml"))
     parser.add_argument("--check", nargs="*", default=["step"], help="of the suite")
@@ -103,23 +105,24 @@ def main() -> int:
     options = parser.parse_args()
     made: list[dict[str, Any]] = json.loads(options.output.read_text())["checks"] if options.output.exists() else []
     least, left = promised(options), options.most
-    for number in range(options.checks):
+    for number in range(max(options.unchanged, options.slowed)):
         slowed = options.slow[number % len(options.slow)]
-        for kind, asked in (("as it is", 1.0), ("slowed", slowed)):
-            if left == 0 or sum((check["asked"] > 1) == (kind == "slowed") for check in made) > number:
+        for asked, wanted in ((1.0, options.unchanged), (slowed, options.slowed)):
+            had = sum((check["asked"] > 1) == (asked > 1) for check in made)
+            if left == 0 or had > number or number >= wanted:
                 continue
             left = left - 1 if left is not None else None
             made.append({"asked": asked, **one_check(options, max(asked, least) if asked > 1 else 1.0)})
             result = {
                 "label": "real",
-                "made_by": "python benchmarks/regress_live.py " + " ".join(sys.argv[1:]),
+                "made_by": " ".join(["python benchmarks/regress_live.py", *sys.argv[1:]]),
                 "environment": environment.capture().model_dump(),
                 "found": summary(made),
                 "checks": made,
             }
             options.output.write_text(json.dumps(result, indent=1) + "\n")
             verdicts = ", ".join(f"{case['check']} {case['mode']} {case['verdict']}" for case in made[-1]["cases"])
-            print(f"check {number + 1} of {options.checks}, step x{made[-1]['slow_step']:g}: {verdicts}", flush=True)
+            print(f"check {number + 1} of {wanted}, step x{made[-1]['slow_step']:g}: {verdicts}", flush=True)
     print(f"{json.dumps(summary(made))}; {options.output}")
     return 0
 
