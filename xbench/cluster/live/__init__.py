@@ -1,0 +1,1 @@
+"""Real jobs on real slots, under the policies that the simulator runs: `xbench cluster run` and `restart`."""
