@@ -1,16 +1,18 @@
 """How long a trace takes under each policy: all 69,351 ITP jobs, on a cluster of which they would use 80 %.
 
-    python benchmarks/cluster_speed.py [--policy srtf] [--jobs N] [--gpus N] [--restart 30] [--profile]
+    python benchmarks/cluster_speed.py [--policy srtf] [--jobs N] [--gpus N] [--restart 30] [--profile] [--output FILE]
 
 Reads ../shared/data/itp/raw-traces.tar.gz (XBENCH_SHARED says where else). Jobs have no speeds there: for elastic
 policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. Prints one line
-a policy, each in a process of its own: seconds, peak memory [MiB], decisions, mean JCT [h], restarts, occupancy.
+a policy, each in a process of its own: seconds, peak memory [MiB], decisions, mean JCT [h], restarts, occupancy; all
+policies together write `results/cluster-speed.json`. Simulated, but for seconds and memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import json
 import os
 import pstats
 import resource
@@ -19,7 +21,9 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from xbench import environment
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policy import Cluster
@@ -59,7 +63,7 @@ def read(limit: int | None, speeds: bool) -> list[Job]:
 
 
 def measure(chosen: argparse.Namespace) -> None:
-    """One policy, here."""
+    """One policy, here: what was found, as a line of JSON."""
     jobs = read(chosen.jobs, needs_speeds(chosen.policy))
     service_s = sum(job.service_s for job in jobs)
     gpus = chosen.gpus or max(MOST, round(service_s / (jobs[-1].arrival_s - jobs[0].arrival_s) / LOAD))
@@ -73,11 +77,18 @@ def measure(chosen: argparse.Namespace) -> None:
     took_s = time.perf_counter() - began
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = metrics(simulated)
-    print(
-        f"{chosen.policy:14} {took_s:7.2f} s  {peak_mib:6.0f} MiB  {simulated.decisions:8} decisions  "
-        f"JCT {found.jct_mean_s / 3600:8.2f} h  {found.restarts:8} restarts  {100 * found.occupancy:5.1f} % of {gpus}",
-        flush=True,
-    )
+    row = {
+        "policy": chosen.policy,
+        "took_s": round(took_s, 3),
+        "peak_mib": round(peak_mib),
+        "decisions": simulated.decisions,
+        "jct_mean_s": round(found.jct_mean_s, 1),
+        "restarts": found.restarts,
+        "occupancy": round(found.occupancy, 4),
+        "gpus": gpus,
+        "jobs": len(jobs),
+    }
+    print(json.dumps(row), flush=True)
     if chosen.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(14)
 
@@ -90,13 +101,27 @@ def main() -> None:
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--restart", type=float, default=30.0)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--output", type=Path, default=Path("results/cluster-speed.json"))
     chosen = parser.parse_args()
     if chosen.policy:
         measure(chosen)
         return
+    rows: list[dict[str, Any]] = []
     for name in POLICIES.names():
-        if name != "fixed":
-            subprocess.run([sys.executable, __file__, *sys.argv[1:], "--policy", name], check=True)
+        if POLICIES.entry(name).facts.get("sharing") or name == "fixed":
+            continue
+        command = [sys.executable, __file__, *sys.argv[1:], "--policy", name]
+        rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
+        row = rows[-1]
+        print(
+            f"{row['policy']:14} {row['took_s']:7.2f} s  {row['peak_mib']:6} MiB  {row['decisions']:8} decisions  "
+            f"JCT {row['jct_mean_s'] / 3600:8.2f} h  {row['restarts']:8} restarts  "
+            f"{100 * row['occupancy']:5.1f} % of {row['gpus']}",
+            flush=True,
+        )
+    made_by = " ".join(["python benchmarks/cluster_speed.py", *sys.argv[1:]])
+    result = {"label": "simulated", "made_by": made_by, "environment": environment.capture().model_dump(), "rows": rows}
+    chosen.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -132,7 +132,10 @@ def test_a_trace_of_bad_rows_alone_is_none(tmp_path: Path) -> None:
         ("name,arrival_s,duration_s", "no column 'gpus'"),
         ("name,arrival_s,gpus,duration", "unknown column 'duration'"),
         ("name,arrival_s,gpus,duration_s,gpus", "two columns 'gpus'"),
-        ("name,arrival_s,gpus", "neither duration_s nor work"),
+        ("name,arrival_s,gpus", "none of duration_s, work and loss_target"),
+        ("name,arrival_s,gpus,work,loss_target,speed_1", "both work and loss_target"),
+        ("name,arrival_s,gpus,loss_target,loss_beta0,speed_1", "loss_target and no loss_beta1"),
+        ("name,arrival_s,gpus,work,loss_beta0,speed_1", "a loss curve and no loss_target"),
         ("name,arrival_s,gpus,duration_s,work,speed_1", "both duration_s and work"),
         ("name,arrival_s,gpus,work", "work and no speed_1"),
         ("name,arrival_s,gpus,duration_s,speed_1", "duration_s and speeds"),
@@ -151,6 +154,33 @@ def test_a_speed_on_the_gpus_asked_for_is_needed(tmp_path: Path) -> None:
     path = write(tmp_path / "my.csv", "name,arrival_s,gpus,work,speed_1,speed_2", "a,0,4,9,1,2", "b,0,1,9,,")
     with pytest.raises(SpecError, match=r"row 2: there is no speed on the 4 GPUs that it asks for \(2 such rows\)"):
         load_plain(path)
+
+
+LOSSES = "name,arrival_s,gpus,loss_target,loss_beta0,loss_beta1,loss_beta2,speed_1,speed_2"
+
+
+def test_a_job_may_be_done_when_its_loss_is_low_enough(tmp_path: Path) -> None:
+    """1/(0.01·k + 0.5) + 0.2 = 0.7 after 150 steps."""
+    path = write(tmp_path / "my.csv", LOSSES, "a,0,1,0.7,0.01,0.5,0.2,3,5")
+    (job,) = load_plain(path).jobs
+    assert job.work == pytest.approx(150)
+    assert job.duration_s == pytest.approx(50)
+
+
+def test_a_loss_that_is_never_reached_or_was_there_makes_no_job(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "my.csv", LOSSES, "a,0,1,0.1,0.01,0.5,0.2,3,5", "b,0,1,3,0.01,0.5,0.2,3,5", "c,0,1,1,x,0.5,0.2,3,5"
+    )
+    with pytest.raises(SpecError, match=r"row 2: a loss of 0.1 is never reached.* \(3 such rows\)"):
+        load_plain(path)
+    path.write_text(path.read_text() + "d,0,1,0.7,0.01,0.5,0.2,3,5\n")
+    trace = load_plain(path, "skip")
+    assert [row.reason for row in trace.skipped] == [
+        "a loss of 0.1 is never reached: the curve tends to 0.2",
+        "its loss is 3 before the first step",
+        "loss_beta0 'x' is not a number",
+    ]
+    assert [job.name for job in trace.jobs] == ["d"]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@
 | gpus | that the job asks for |
 | duration_s | on those GPUs, undisturbed; the job is then rigid |
 | work | instead of duration_s: samples, steps, whatever the speeds are in |
-| speed_1, speed_2, speed_4, ... | with work: how much of it a second on so many GPUs; empty where that is not known |
+| loss_target | instead of work: the job is done when its loss is this, and speeds are in steps |
+| loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `loss_curve`) |
+| speed_1, speed_2, speed_4, ... | with either: how much of it a second on so many GPUs; empty where that is not known |
 | least, most | GPUs that it can run on, optional; empty: 1, and as many as there are |
 | application, exposed, memory_bytes | facts that some policies need, optional; empty: not known |
 
@@ -22,16 +24,23 @@ The speed has to be known on the GPUs that the job asks for; between two known n
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from xbench.cluster.jobs import Job, RigidSpeed, Speed
+from xbench.cluster.loss_curve import LossCurve
 from xbench.cluster.speeds import TableSpeed
 from xbench.cluster.traces.reading import Table, above_zero, number, read_table, whole
 from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
 from xbench.errors import SpecError
 
 NEEDED = ("name", "arrival_s", "gpus")
-OPTIONAL = ("duration_s", "work", "speed_", "least", "most", "application", "exposed", "memory_bytes")
+BETA = ("loss_beta0", "loss_beta1", "loss_beta2")
+TARGET = "loss_target"
+SIZES = ("duration_s", "work", TARGET)
+"""How much there is to do: one of these."""
+
+OPTIONAL = (*SIZES, *BETA, "speed_", "least", "most", "application", "exposed", "memory_bytes")
 MEASURED_FACTS = ("exposed", "memory_bytes")
 
 
@@ -68,12 +77,20 @@ def _speed_columns(table: Table) -> dict[int, int]:
             if not re.fullmatch(r"speed_[1-9]\d*", name):
                 raise SpecError(f"{table.file} has a column {name!r}", hint="speed_4 is the speed on 4 GPUs")
             found[int(name.removeprefix("speed_"))] = place
-    timed, worked = "duration_s" in table.column, "work" in table.column
-    if timed == worked:
-        said = "both duration_s and work" if timed else "neither duration_s nor work"
-        raise SpecError(f"{table.file} has {said}", hint="duration_s for rigid jobs; work with speed_1, speed_2, ...")
-    if worked and not found:
-        raise SpecError(f"{table.file} has work and no speed_1, speed_2, ...", hint="or give duration_s instead")
+    given = [name for name in SIZES if name in table.column]
+    if len(given) != 1:
+        said = f"both {given[0]} and {given[1]}" if given else "none of duration_s, work and loss_target"
+        raise SpecError(
+            f"{table.file} has {said}", hint="duration_s for rigid jobs; work or a loss with speed_1, speed_2, ..."
+        )
+    lacking = [name for name in BETA if name not in table.column]
+    if TARGET in given and lacking:
+        raise SpecError(f"{table.file} has {TARGET} and no {lacking[0]}", hint="a curve is 1/(β0·k + β1) + β2")
+    if TARGET not in given and len(lacking) < len(BETA):
+        raise SpecError(f"{table.file} has a loss curve and no {TARGET}", hint="say where a job is done")
+    timed = "duration_s" in given
+    if not timed and not found:
+        raise SpecError(f"{table.file} has {given[0]} and no speed_1, speed_2, ...", hint="or give duration_s instead")
     if timed and found:
         raise SpecError(f"{table.file} has duration_s and speeds", hint="give work instead of duration_s")
     return dict(sorted(found.items()))
@@ -95,10 +112,24 @@ def _job(table: Table, cells: list[str], speeds: dict[int, int]) -> Job:
         if not known or not min(known) <= gpus <= max(known):
             raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for")
         speed = TableSpeed.of(known)
-    work = above_zero(cell("work"), "work") if speeds else above_zero(cell("duration_s"), "duration_s")
+    work = _steps(cell) if TARGET in table.column else above_zero(cell(size := _size(table)), size)
     facts: dict[str, float | str] = {key: number(cell(key), key) for key in MEASURED_FACTS if cell(key)}
     if cell("application"):
         facts["application"] = cell("application")
     least = whole(cell("least"), "least") if cell("least") else 1
     most = whole(cell("most"), "most") if cell("most") else None
     return Job(cell("name"), number(cell("arrival_s"), "arrival_s"), gpus, work, speed, least, most, facts)
+
+
+def _size(table: Table) -> str:
+    return next(name for name in SIZES if name in table.column)
+
+
+def _steps(cell: Callable[[str], str]) -> float:
+    """To the target of its loss. Raises SpecError where the curve is none, or never gets there."""
+    beta = [number(cell(name), name) for name in BETA]
+    target = number(cell(TARGET), TARGET)
+    steps = LossCurve((beta[0], beta[1], beta[2])).steps_to(target)
+    if steps <= 0:
+        raise ValueError(f"its loss is {target:g} before the first step")
+    return steps
