@@ -1,7 +1,8 @@
 """Discretised two-dimensional least attained service (Gu et al., Tiresias, NSDI 2019): who has had least runs first.
 
 Service is GPUs × time (hence two-dimensional). `attained` says what levels and promotion are; here the lower level goes
-first. By default a job falls after one and after ten GPU hours, and rises after waiting eight times what it ran.
+first. By default a job falls after one and after ten GPU hours, and rises after waiting eight times what it ran. (The
+authors' published simulator has 3250 and 7200 GPU seconds: `las:thresholds=3250+7200`.)
 """
 
 from __future__ import annotations
