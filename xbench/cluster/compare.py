@@ -60,10 +60,11 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
     traces = {seed: asked.trace(seed) for seed in asked.seeds}
     first = traces[asked.seeds[0]]
     for trace in traces.values():
-        for cost_s in asked.restart_costs_s:
-            check_jobs(trace.jobs, Cluster(asked.gpus, cost_s))
         for name in asked.policies:
-            parse_policy(name).begin(Cluster(asked.gpus), trace.jobs)
+            policy = parse_policy(name)
+            for cost_s in asked.restart_costs_s:
+                check_jobs(trace.jobs, Cluster(asked.gpus, cost_s), elastic=policy.elastic)
+            policy.begin(Cluster(asked.gpus), trace.jobs)
     runs: list[ClusterRun] = []
     curves: list[ClusterCurve] = []
     spans: list[ClusterSpan] = []

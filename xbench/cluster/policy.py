@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from xbench.cluster.jobs import Job
 
@@ -92,6 +92,9 @@ Change = tuple[Active, Grant]
 
 class Policy(ABC):
     """One way to share a cluster. An object serves one simulation: `begin` comes first, and once."""
+
+    elastic: ClassVar[bool] = False
+    """Whether it decides how many GPUs a job gets, from its `least` on; if not, a job gets what it asked for."""
 
     cluster: Cluster
 

@@ -87,8 +87,11 @@ class Simulated:
     """Real seconds that the policy took, all together."""
 
 
-def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
-    """Raise SpecError for jobs that this cluster cannot run: too large, not in the order of arrival, named twice."""
+def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) -> None:
+    """Raise SpecError for jobs that this cluster cannot run: too large, not in the order of arrival, named twice.
+
+    A job is too large for more GPUs than there are: those that it asks for, or, under an `elastic` policy, its least.
+    """
     if cluster.gpus < 1:
         raise SpecError(f"a cluster of {cluster.gpus} GPUs runs nothing", hint="give it at least 1")
     if not (math.isfinite(cluster.restart_s) and cluster.restart_s >= 0):
@@ -96,11 +99,11 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
     names: set[str] = set()
     before_s = 0.0
     for job in jobs:
-        if job.gpus > cluster.gpus or job.least > cluster.gpus:
-            asked = max(job.gpus, job.least)
+        if _needs(job, elastic) > cluster.gpus:
+            what = "needs at least" if elastic else "asks for"
             raise SpecError(
-                f"job {job.name!r} asks for {asked} GPUs, and the cluster has {cluster.gpus}",
-                hint=f"give it at least {max(max(one.gpus, one.least) for one in jobs)}",
+                f"job {job.name!r} {what} {_needs(job, elastic)} GPUs, and the cluster has {cluster.gpus}",
+                hint=f"give it at least {max(_needs(one, elastic) for one in jobs)}",
             )
         if job.arrival_s < before_s:
             raise SpecError(
@@ -113,6 +116,11 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
         before_s = job.arrival_s
 
 
+def _needs(job: Job, elastic: bool) -> int:
+    """The fewest GPUs that it can be served with."""
+    return job.least if elastic else max(job.gpus, job.least)
+
+
 def simulate(
     jobs: Sequence[Job], policy: Policy, cluster: Cluster, *, moments: bool = False, spans: bool = False
 ) -> Simulated:
@@ -121,7 +129,7 @@ def simulate(
     Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
     for ever.
     """
-    check_jobs(jobs, cluster)
+    check_jobs(jobs, cluster, elastic=policy.elastic)
     policy.begin(cluster, jobs)
     return _Simulation(jobs, policy, cluster, moments, spans).run()
 

@@ -11,6 +11,7 @@ from xbench.cluster.compare import DRAWN_JOBS, Asked, compare, parse_costs, thin
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.simulator import Moment
 from xbench.cluster.traces import Trace, load_trace
+from xbench.cluster.traces.generated import ring_of
 from xbench.errors import SpecError
 from xbench.records import ClusterComparison
 
@@ -102,6 +103,18 @@ def test_means_over_windows_are_exact() -> None:
     assert waiting == pytest.approx([0, 3])
     assert sum(held) * 2 == pytest.approx(4 * 3 + 2 * 1)
     assert thinned(moments[:1], 2) == ([], [], [])
+
+
+def test_a_job_larger_than_the_cluster_is_served_by_who_may_give_it_less() -> None:
+    ring = ring_of("resnet50", 8)
+    large = Trace("by hand", (Job("job-0", 0.0, 8, 600.0, ring),))
+    record = compared(large, policies=("doubling", "fixed-2"), gpus=4)
+    assert record.runs[0].jct_mean_s == pytest.approx(600 / ring(4))
+    with pytest.raises(SpecError, match="asks for 8 GPUs, and the cluster has 4"):
+        compared(large, policies=("doubling", "fifo"), gpus=4)
+    four = Trace("by hand", (Job("job-0", 0.0, 8, 600.0, ring, least=5),))
+    with pytest.raises(SpecError, match="needs at least 5 GPUs, and the cluster has 4"):
+        compared(four, policies=("doubling",), gpus=4)
 
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "nan", "inf", "10,,20", "10,10"])
