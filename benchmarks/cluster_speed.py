@@ -1,11 +1,13 @@
 """How long a trace takes under each policy: all 69,351 ITP jobs, on a cluster of which they would use 80 %.
 
     python benchmarks/cluster_speed.py [--policy srtf] [--jobs N] [--gpus N] [--restart 30] [--profile] [--output FILE]
+                                       [--gpus-per-host 8 --placement spread]
 
 Reads ../shared/data/itp/raw-traces.tar.gz (XBENCH_SHARED says where else). Jobs have no speeds there: for elastic
-policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. Prints one line
-a policy, each in a process of its own: seconds, peak memory [MiB], decisions, mean JCT [h], restarts, occupancy; all
-policies together write `results/cluster-speed.json`. Simulated, but for seconds and memory.
+policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. On hosts, a job
+on more than it needs has 80 % of its speed. Prints one line a policy, each in a process of its own: seconds, peak
+memory [MiB], decisions, mean JCT [h], restarts, occupancy; all policies together write `results/cluster-speed.json`.
+Simulated, but for seconds and memory.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from xbench import environment
+from xbench.cluster.hosts import on_hosts
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import metrics
+from xbench.cluster.placement import PLACEMENTS
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
 from xbench.cluster.simulator import simulate
@@ -35,6 +39,7 @@ SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "share
 LOAD = 0.8
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.98)
 MOST = 64
+ACROSS = 0.8
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,15 @@ def measure(chosen: argparse.Namespace) -> None:
     jobs = read(chosen.jobs, needs_speeds(chosen.policy))
     service_s = sum(job.service_s for job in jobs)
     gpus = chosen.gpus or max(MOST, round(service_s / (jobs[-1].arrival_s - jobs[0].arrival_s) / LOAD))
+    if chosen.gpus_per_host:
+        gpus -= gpus % chosen.gpus_per_host
+        jobs = list(on_hosts(jobs, chosen.gpus_per_host, ACROSS))
     policy = parse_policy(chosen.policy)
     profile = cProfile.Profile()
     began = time.perf_counter()
     if chosen.profile:
         profile.enable()
-    simulated = simulate(jobs, policy, Cluster(gpus, chosen.restart))
+    simulated = simulate(jobs, policy, Cluster(gpus, chosen.restart, chosen.gpus_per_host, chosen.placement))
     profile.disable()
     took_s = time.perf_counter() - began
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -100,6 +108,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--restart", type=float, default=30.0)
+    parser.add_argument("--gpus-per-host", type=int)
+    parser.add_argument("--placement", choices=PLACEMENTS, default="packed")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--output", type=Path, default=Path("results/cluster-speed.json"))
     chosen = parser.parse_args()

@@ -26,11 +26,16 @@ class TraceRecord(Part):
     notes: list[str] = []
 
 
+Placement = Literal["packed", "spread"]
+_PLACEMENT = "on which hosts jobs are; None: there is one host"
+
+
 class ClusterRun(Part):
     """One simulation. Times [s]; shares between 0 and 1."""
 
     policy: str
     restart_s: float = Field(ge=0)
+    placement: Placement | None = Field(default=None, description=_PLACEMENT)
     seed: int | None = None
     jobs: int
     jct_mean_s: float = Field(description="job completion time, from arrival to end")
@@ -47,7 +52,15 @@ class ClusterRun(Part):
     occupancy: float = Field(description="GPU seconds held, over all there were")
     restarts: int
     restart_gpu_s: float = Field(description="GPU seconds held without computing")
+    across_share: float = Field(default=0.0, description="GPU seconds held over several hosts, over those held")
+    lost_share: float = Field(
+        default=0.0, description="GPU seconds that the fewest hosts would have saved, over those held"
+    )
     decision_s: float = Field(description="one decision of the policy on average, real")
+    bound_s: float | None = Field(
+        default=None, description="no schedule that shares no GPU has a lower mean JCT; None: not known, or GPUs shared"
+    )
+    bound_exact: bool = Field(default=False, description="whether some schedule has that mean, were restarts free")
 
 
 class ClusterResult(Part):
@@ -55,10 +68,18 @@ class ClusterResult(Part):
 
     policy: str
     restart_s: float
+    placement: Placement | None = Field(default=None, description=_PLACEMENT)
     jct_mean_s: float = Field(description="Hodges-Lehmann estimate over seeds, of logarithms")
     jct_mean_ci95: Interval | None = None
     ratio: float | None = Field(default=None, description="mean JCT over the reference's, seed by seed; None: it is it")
     ratio_ci95: Interval | None = None
+    gap: float | None = Field(default=None, description="mean JCT over the bound, minus one; None: no bound")
+    gap_ci95: Interval | None = None
+    gap_exact: bool = Field(default=False, description="whether the bound is the optimum of every seed")
+    placed_ratio: float | None = Field(
+        default=None, description="mean JCT over the same policy's under the first placement; None: it is it"
+    )
+    placed_ratio_ci95: Interval | None = None
 
 
 class ClusterCurve(Part):
@@ -66,6 +87,7 @@ class ClusterCurve(Part):
 
     policy: str
     restart_s: float
+    placement: Placement | None = Field(default=None, description=_PLACEMENT)
     jct_s: list[float] = Field(description="the 0th to the 100th percentile")
     at_s: list[float] = Field(description="equal windows of the makespan, each by its middle")
     held: list[float] = Field(description="GPUs held, mean over the window")
@@ -73,7 +95,7 @@ class ClusterCurve(Part):
 
 
 class ClusterSpan(Part):
-    """A job held so many GPUs from here to there."""
+    """A job held so many GPUs from here to there. Under the first restart cost and placement."""
 
     policy: str
     job: str
@@ -83,7 +105,7 @@ class ClusterSpan(Part):
 
 
 class ClusterComparison(Part):
-    """`xbench cluster compare`. The first of `policies` is the reference."""
+    """`xbench cluster compare`. The first of `policies` is the reference, at each restart cost and placement."""
 
     kind: Literal["cluster"] = "cluster"
     schema_version: Literal[1] = 1
@@ -96,6 +118,11 @@ class ClusterComparison(Part):
     gpus: int = Field(ge=1)
     policies: list[str] = Field(min_length=1)
     restart_costs_s: list[float] = Field(min_length=1)
+    gpus_per_host: int | None = Field(default=None, ge=1, description="None: one host")
+    placements: list[Placement] = Field(default=[], description="none where there is one host")
+    across_hosts: float | None = Field(
+        default=None, description="what is left of a speed that knows nothing of hosts, on more than the fewest"
+    )
     findings: list[str] = Field(default=[], description="sentences, the answer first")
     warnings: list[str] = []
     runs: list[ClusterRun]

@@ -1,7 +1,9 @@
 """How well any policy could have done: the exact optimum of small instances, and a lower bound of large ones.
 
 All bound the mean JCT of a trace on a cluster of G GPUs on which restarts are free (with restarts it can only be worse)
-and no GPU is shared. Job j arrives at r(j), has work W(j), and its speed on w GPUs is s(w).
+and no GPU is shared. Job j arrives at r(j), has work W(j), and its speed on w GPUs is s(w): on hosts, that of the
+placement on which it is fastest. The sizes that it may have are `least` to `most` and what it asks for, so what is said
+of any policy holds for rigid ones too.
 
 **The optimum** (`optimum_s`): over all schedules, with any preemption and any change of size at any time, among the
 sizes that jobs may have. In the interval between two events (arrivals, completions) a schedule is a mixture of
@@ -33,10 +35,12 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
+from typing import NamedTuple, cast
 
 import numpy as np
 from scipy.optimize import linprog
 
+from xbench.cluster.hosts import PlacedSpeed
 from xbench.cluster.jobs import Job
 from xbench.cluster.policies.sizes import all_sizes
 from xbench.cluster.policy import Cluster
@@ -46,17 +50,38 @@ Events = tuple[tuple[str, int], ...]
 SMALL = 4
 """Jobs up to which `optimum_s` is quick: 105 linear programs."""
 
+QUICK_CONFIGURATIONS = 625
+"""Ways to give all jobs sizes at once up to which these programs take less than a second."""
+
+QUICK_SPEEDS = 2_000_000
+"""Speeds to look at (jobs of different speeds × sizes) up to which `lower_bound_s` takes a few seconds."""
+
+
+class Bound(NamedTuple):
+    """No schedule has a lower mean JCT [s]; `exact`: and one has this."""
+
+    jct_mean_s: float
+    exact: bool
+
+
+def bound(jobs: Sequence[Job], cluster: Cluster) -> Bound | None:
+    """The optimum where that is quick to find, else the lower bound; None where even that would take many seconds."""
+    if len(jobs) <= SMALL and math.prod(len(_sizes(job, cluster)) + 1 for job in jobs) <= QUICK_CONFIGURATIONS:
+        return Bound(optimum_s(jobs, cluster), exact=True)
+    looks = sum(len(_sizes(job, cluster)) for job in {_curve(job): job for job in jobs}.values())
+    return Bound(lower_bound_s(jobs, cluster), exact=False) if looks <= QUICK_SPEEDS else None
+
 
 def lower_bound_s(jobs: Sequence[Job], cluster: Cluster) -> float:
     """No schedule has a lower mean JCT [s]. O(n log n + n·sizes). Raises ValueError for no jobs."""
     if not jobs:
         raise ValueError("no jobs have no mean JCT")
-    paces: dict[tuple[int, int, int | None], tuple[float, float]] = {}
+    paces: dict[Curve, tuple[float, float]] = {}
     for job in jobs:  # many share one speed
-        key = (id(job.speed), job.least, job.most)
+        key = _curve(job)
         if key not in paces:
             paces[key] = _best_paces(job, cluster)
-    of = [paces[id(job.speed), job.least, job.most] for job in jobs]
+    of = [paces[_curve(job)] for job in jobs]
     best_s = [job.work * pace for job, (pace, _) in zip(jobs, of, strict=True)]
     least_gpu_s = [job.work * pace for job, (_, pace) in zip(jobs, of, strict=True)]
     machine_s = [gpu_s / cluster.gpus for gpu_s in least_gpu_s]
@@ -90,16 +115,38 @@ def moldable_s(jobs: Sequence[Job], cluster: Cluster) -> float:
     if not 0 < len(jobs) <= SMALL:
         raise ValueError(f"{len(jobs)} jobs: the optimum is for 1 to {SMALL}")
     best_s = math.inf
-    for gpus in product(*(all_sizes(job, cluster) for job in jobs)):
-        times_s = [job.work / job.speed(size) for job, size in zip(jobs, gpus, strict=True)]
+    for gpus in product(*(_sizes(job, cluster) for job in jobs)):
+        times_s = [job.work / _speed(job, size) for job, size in zip(jobs, gpus, strict=True)]
         for order in permutations(range(len(jobs))):
             best_s = min(best_s, _started_in_order_s(jobs, cluster, order, gpus, times_s))
     return best_s / len(jobs)
 
 
+Curve = tuple[int, int, int | None, int]
+
+
+def _curve(job: Job) -> Curve:
+    """Jobs of which this is the same have the same speed on the same sizes."""
+    return id(job.speed), job.least, job.most, job.gpus
+
+
+def _sizes(job: Job, cluster: Cluster) -> Sequence[int]:
+    """What it may have, and what it asks for, which rigid policies give it."""
+    sizes = all_sizes(job, cluster)
+    known = job.speed.sizes
+    if job.gpus in sizes or job.gpus > cluster.gpus or (known is not None and job.gpus not in known):
+        return sizes
+    return sorted((*sizes, job.gpus))
+
+
+def _speed(job: Job, gpus: int) -> float:
+    """Where it is fastest."""
+    return cast(PlacedSpeed, job.speed).fastest(gpus) if hasattr(job.speed, "fastest") else job.speed(gpus)
+
+
 def _best_paces(job: Job, cluster: Cluster) -> tuple[float, float]:
     """The least time, and the least GPU seconds, of a unit of its work."""
-    paces = [(1 / job.speed(size), size) for size in all_sizes(job, cluster)]
+    paces = [(1 / _speed(job, size), size) for size in _sizes(job, cluster)]
     return min(pace for pace, _ in paces), min(pace * size for pace, size in paces)
 
 
@@ -168,7 +215,7 @@ def _ordered_sum_s(jobs: Sequence[Job], cluster: Cluster, events: Events) -> flo
     )
     work = np.array(
         [
-            [jobs[job].speed(config[job]) if config.get(job) else 0.0 for _, config in columns]
+            [_speed(jobs[job], config[job]) if config.get(job) else 0.0 for _, config in columns]
             for job in range(len(jobs))
         ]
     )
@@ -185,7 +232,7 @@ def _ordered_sum_s(jobs: Sequence[Job], cluster: Cluster, events: Events) -> flo
 
 def _configurations(jobs: Sequence[Job], cluster: Cluster, active: Sequence[int]) -> Iterator[dict[int, int]]:
     """All sizes of the active jobs, 0 among them, that fit together."""
-    for sizes in product(*((0, *all_sizes(jobs[job], cluster)) for job in active)):
+    for sizes in product(*((0, *_sizes(jobs[job], cluster)) for job in active)):
         if sum(sizes) <= cluster.gpus:
             yield dict(zip(active, sizes, strict=True))
 

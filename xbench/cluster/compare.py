@@ -1,24 +1,32 @@
-"""Several policies on one trace, at several restart costs and seeds: every combination simulated, and what it says.
+"""Several policies on one trace, at several restart costs, placements and seeds: every combination simulated.
 
 Seeds are pairs: every policy meets the same jobs, so policies are compared by the ratio of their mean job completion
 times seed by seed, with the exact signed-rank estimate and interval that the CI gate uses (`stats.regression`). A trace
 from a file is what it is: one run, no interval, and its ratios hold for it alone.
+
+Each mean is also told as a gap over what no schedule beats (`bounds`): the exact optimum where the trace is small
+enough to find it, else a lower bound, and then the gap is at most that. Both are of schedules that share no GPU, so a
+policy that shares some has none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from xbench.cluster.bounds import Bound, bound
+from xbench.cluster.findings import findings
+from xbench.cluster.hosts import on_hosts
 from xbench.cluster.metrics import metrics
-from xbench.cluster.policy import Cluster, Policy
+from xbench.cluster.policy import Cluster, Placement, Policy
 from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulator import Moment, Simulated, check_jobs, simulate
+from xbench.cluster.simulator import Moment, Simulated, check_cluster, check_jobs, simulate
 from xbench.cluster.traces import Trace
 from xbench.errors import SpecError
 from xbench.records import (
@@ -30,7 +38,6 @@ from xbench.records import (
     TraceRecord,
 )
 from xbench.stats.regression import signed_rank
-from xbench.units import format_duration, format_percent
 
 WINDOWS = 300
 """Of a curve over time."""
@@ -39,13 +46,16 @@ DRAWN_JOBS = 200
 """A Gantt chart of more can be read by nobody."""
 
 DRAWN_SPANS = 5000
-CLEAR = 0.01
-"""Two policies that are closer than this share of the mean are not told apart in words."""
+ROUNDING = 1e-6
+"""A share of a bound below which a gap is nothing but rounding."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be compared. `trace(seed)` makes the jobs; `seeds` is (None,) for a trace that has none."""
+    """What is to be compared. `trace(seed)` makes the jobs; `seeds` is (None,) for a trace that has none.
+
+    `placements` are for a cluster of several hosts; `across_hosts`: see `hosts.on_hosts`.
+    """
 
     text: str
     trace: Callable[[int | None], Trace]
@@ -53,33 +63,59 @@ class Asked:
     policies: tuple[str, ...]
     gpus: int
     restart_costs_s: tuple[float, ...] = (0.0,)
+    gpus_per_host: int | None = None
+    placements: tuple[Placement, ...] = ("packed",)
+    across_hosts: float | None = None
+
+    @property
+    def ways(self) -> list[Way]:
+        """Every combination, policies first."""
+        placements = self.placements if self.gpus_per_host is not None else (None,)
+        return [
+            Way(policy, cost_s, placement)
+            for policy in self.policies
+            for cost_s in self.restart_costs_s
+            for placement in placements
+        ]
+
+    def cluster(self, restart_s: float = 0.0, placement: Placement | None = None) -> Cluster:
+        """One of those that are simulated."""
+        return Cluster(self.gpus, restart_s, self.gpus_per_host, placement or self.placements[0])
+
+
+class Way(NamedTuple):
+    """One combination, but for the seed."""
+
+    policy: str
+    restart_s: float
+    placement: Placement | None
+
+    def __str__(self) -> str:
+        placed = f", {self.placement}" if self.placement else ""
+        return f"{self.policy}, restarts of {self.restart_s:g} s{placed}"
 
 
 def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterComparison:
     """Simulate every combination. Raises SpecError, before the first, for what the cluster or a policy cannot serve."""
-    traces = {seed: asked.trace(seed) for seed in asked.seeds}
+    traces = _traces(asked)
     first = traces[asked.seeds[0]]
-    for trace in traces.values():
-        for cost_s in asked.restart_costs_s:
-            check_jobs(trace.jobs, Cluster(asked.gpus, cost_s))
-        for name in asked.policies:
-            parse_policy(name).begin(Cluster(asked.gpus), trace.jobs)
+    bounds = {seed: bound(trace.jobs, asked.cluster()) for seed, trace in traces.items()}
     runs: list[ClusterRun] = []
     curves: list[ClusterCurve] = []
     spans: list[ClusterSpan] = []
-    total = len(asked.policies) * len(asked.restart_costs_s)
+    ways = asked.ways
     seeds = f", {len(asked.seeds)} seeds" if len(asked.seeds) > 1 else ""
-    for name in asked.policies:
-        for cost_s in asked.restart_costs_s:
-            say(f"{len(runs) // len(asked.seeds) + 1} of {total}: {name}, restarts of {cost_s:g} s{seeds}")
-            for seed, trace in traces.items():
-                drawn = trace is first
-                simulated = _run(parse_policy(name), trace, Cluster(asked.gpus, cost_s), drawn)
-                found = metrics(simulated)._asdict()
-                runs.append(ClusterRun(policy=name, restart_s=cost_s, seed=seed, **found))
-                if drawn:
-                    curves.append(_curve(name, cost_s, simulated))
-                    spans += _spans(name, simulated) if cost_s == asked.restart_costs_s[0] else []
+    for number, way in enumerate(ways):
+        say(f"{number + 1} of {len(ways)}: {way}{seeds}")
+        for seed, trace in traces.items():
+            drawn = trace is first
+            cluster = asked.cluster(way.restart_s, way.placement)
+            simulated = _run(parse_policy(way.policy), trace, cluster, drawn)
+            found = metrics(simulated)._asdict() | _bounded(bounds[seed], simulated)
+            runs.append(ClusterRun(**way._asdict(), seed=seed, **found))
+            if drawn:
+                curves.append(_curve(way, simulated))
+                spans += _spans(way, simulated) if way[1:] == ways[0][1:] else []
     results = _results(asked, runs)
     return ClusterComparison(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -98,8 +134,11 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
         gpus=asked.gpus,
         policies=list(asked.policies),
         restart_costs_s=list(asked.restart_costs_s),
-        findings=_findings(asked, results),
-        warnings=_warnings(first),
+        gpus_per_host=asked.gpus_per_host,
+        placements=list(asked.placements) if asked.gpus_per_host is not None else [],
+        across_hosts=asked.across_hosts,
+        findings=findings(results),
+        warnings=_warnings(first, bounds.values()),
         runs=runs,
         results=results,
         curves=curves,
@@ -107,16 +146,43 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
     )
 
 
+def _traces(asked: Asked) -> dict[int | None, Trace]:
+    """By seed, with speeds that know of hosts where there are several; checked against the cluster and all policies."""
+    check_cluster(asked.cluster())
+    if asked.gpus_per_host is not None and asked.gpus_per_host == asked.gpus:
+        raise SpecError(
+            f"{asked.gpus} GPUs on hosts of {asked.gpus_per_host} are one host, on which there is nothing to place",
+            hint="leave --gpus-per-host out, or take smaller hosts",
+        )
+    traces = {}
+    for seed in asked.seeds:
+        trace = asked.trace(seed)
+        if asked.gpus_per_host is not None:
+            trace = replace(trace, jobs=on_hosts(trace.jobs, asked.gpus_per_host, asked.across_hosts))
+        for name in asked.policies:
+            policy = parse_policy(name)
+            for cost_s in asked.restart_costs_s:
+                check_jobs(trace.jobs, asked.cluster(cost_s), elastic=policy.elastic)
+            policy.begin(asked.cluster(), trace.jobs)
+        traces[seed] = trace
+    return traces
+
+
+def _bounded(found: Bound | None, simulated: Simulated) -> dict[str, Any]:
+    if found is None or simulated.shared:
+        return {}
+    return {"bound_s": found.jct_mean_s, "bound_exact": found.exact}
+
+
 def _run(policy: Policy, trace: Trace, cluster: Cluster, drawn: bool) -> Simulated:
     return simulate(trace.jobs, policy, cluster, moments=drawn, spans=drawn and len(trace.jobs) <= DRAWN_JOBS)
 
 
-def _curve(policy: str, restart_s: float, simulated: Simulated) -> ClusterCurve:
+def _curve(way: Way, simulated: Simulated) -> ClusterCurve:
     jct_s = np.percentile([job.jct_s for job in simulated.finished], range(101))
     at_s, held, waiting = thinned(simulated.moments, WINDOWS)
     return ClusterCurve(
-        policy=policy, restart_s=restart_s, jct_s=[float(value) for value in jct_s], at_s=at_s, held=held,
-        waiting=waiting,
+        **way._asdict(), jct_s=[float(value) for value in jct_s], at_s=at_s, held=held, waiting=waiting,
     )  # fmt: skip
 
 
@@ -135,35 +201,41 @@ def thinned(moments: Sequence[Moment], windows: int) -> tuple[list[float], list[
     return [float(value) for value in middles], held, waiting
 
 
-def _spans(policy: str, simulated: Simulated) -> list[ClusterSpan]:
+def _spans(way: Way, simulated: Simulated) -> list[ClusterSpan]:
     return [
-        ClusterSpan(policy=policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s)
+        ClusterSpan(policy=way.policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s)
         for span in simulated.spans
     ]
 
 
 def _results(asked: Asked, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
-    """Per policy and restart cost, against the reference at the same cost."""
-    means = {(run.policy, run.restart_s, run.seed): run.jct_mean_s for run in runs}
-    reference = asked.policies[0]
+    """Per combination, against the reference at the same cost and placement, the bound, and the first placement."""
+    of = {(Way(run.policy, run.restart_s, run.placement), run.seed): run for run in runs}
     results = []
-    for name in asked.policies:
-        for cost_s in asked.restart_costs_s:
-            own = [means[name, cost_s, seed] for seed in asked.seeds]
-            over = [math.log(means[name, cost_s, seed] / means[reference, cost_s, seed]) for seed in asked.seeds]
-            value, interval = _estimate([math.log(mean) for mean in own])
-            ratio, ratio_interval = _estimate(over)
-            results.append(
-                ClusterResult(
-                    policy=name,
-                    restart_s=cost_s,
-                    jct_mean_s=value,
-                    jct_mean_ci95=interval,
-                    ratio=ratio if name != reference else None,
-                    ratio_ci95=ratio_interval if name != reference else None,
-                )
-            )
+    for way in asked.ways:
+        own = [of[way, seed] for seed in asked.seeds]
+        logs = [math.log(run.jct_mean_s) for run in own]
+        value, interval = _estimate(logs)
+        found: dict[str, Any] = {"jct_mean_s": value, "jct_mean_ci95": interval}
+        for name, base in (
+            ("ratio", way._replace(policy=asked.policies[0])),
+            ("placed_ratio", way._replace(placement=asked.placements[0] if way.placement else None)),
+        ):
+            if base != way:
+                over = [one - math.log(of[base, seed].jct_mean_s) for one, seed in zip(logs, asked.seeds, strict=True)]
+                found[name], found[f"{name}_ci95"] = _estimate(over)
+        bounds_s = [run.bound_s for run in own if run.bound_s]
+        if len(bounds_s) == len(own):
+            times, ends = _estimate([one - math.log(least_s) for one, least_s in zip(logs, bounds_s, strict=True)])
+            found |= {"gap": _gap(times), "gap_exact": all(run.bound_exact for run in own)}
+            found["gap_ci95"] = ends and (_gap(ends[0]), _gap(ends[1]))
+        results.append(ClusterResult(**way._asdict(), **found))
     return results
+
+
+def _gap(times: float) -> float:
+    """Over a bound, without the rounding of a linear program."""
+    return times - 1 if abs(times - 1) > ROUNDING else 0.0
 
 
 def _estimate(logs: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
@@ -172,39 +244,13 @@ def _estimate(logs: Sequence[float]) -> tuple[float, tuple[float, float] | None]
     return math.exp(test.center), interval
 
 
-def _findings(asked: Asked, results: Sequence[ClusterResult]) -> list[str]:
-    """The best policy at each restart cost, in words."""
-    said = []
-    for cost_s in asked.restart_costs_s:
-        here = sorted((one for one in results if one.restart_s == cost_s), key=lambda one: one.jct_mean_s)
-        best = here[0]
-        at = f" with restarts of {cost_s:g} s" if len(asked.restart_costs_s) > 1 else ""
-        shortest = f"{best.policy} has the shortest mean job completion time{at}: {format_duration(best.jct_mean_s)}"
-        if len(here) == 1:
-            said.append(f"The mean job completion time under {best.policy}{at}: {format_duration(best.jct_mean_s)}.")
-            continue
-        close = [one.policy for one in here[1:] if one.jct_mean_s < (1 + CLEAR) * best.jct_mean_s]
-        if close:
-            said.append(f"{shortest}, and {', '.join(close)} within {format_percent(CLEAR)} of it.")
-        elif best.ratio is not None:
-            said.append(f"{shortest}, {format_percent(1 - best.ratio)} less than {asked.policies[0]}'s{_sure(best)}.")
-        else:
-            second = here[1]
-            said.append(f"{shortest}; {second.policy} is next with {format_duration(second.jct_mean_s)}.")
-    return said
-
-
-def _sure(result: ClusterResult) -> str:
-    if result.ratio_ci95 is None:
-        return ""
-    low, high = result.ratio_ci95
-    return f" (ratio {result.ratio:.3f}, 95 % CI {low:.3f} to {high:.3f} over seeds)"
-
-
-def _warnings(trace: Trace) -> list[str]:
+def _warnings(trace: Trace, bounds: Iterable[Bound | None]) -> list[str]:
     count = len(trace.skipped)
     left = "row of the trace made no job and was" if count == 1 else "rows of the trace made no jobs and were"
-    return [f"{count} {left} left out; the first: {trace.skipped[0]}"] if count else []
+    said = [f"{count} {left} left out; the first: {trace.skipped[0]}"] if count else []
+    if None in bounds:
+        said.append("no gap is told: a bound of so many different speeds and sizes would take too long")
+    return said
 
 
 def parse_costs(text: str) -> tuple[float, ...]:

@@ -5,7 +5,8 @@ max(1, JCT / max(duration, 10 s)), with the duration on the GPUs that were asked
 ρ = JCT / (duration · contention), where a job that shared the cluster evenly with everybody has 1 and one that was
 treated worse has more. **Makespan**: from the first arrival to the last end. **Useful** share: of the GPU seconds that
 the jobs held, those in which they computed, times their rate where they shared. **Occupancy**: GPU seconds of the
-cluster that were held, over all there were until the makespan.
+cluster that were held, over all there were until the makespan. **Across**: of the GPU seconds that the jobs held, those
+over several hosts; **lost** to placement: those that they would not have needed on the fewest hosts.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Metrics(NamedTuple):
     occupancy: float
     restarts: int
     restart_gpu_s: float
+    across_share: float
+    lost_share: float
     decision_s: float
     """One decision of the policy, real time, on average."""
 
@@ -73,6 +76,8 @@ def metrics(simulated: Simulated) -> Metrics:
         occupancy=held_s / (simulated.cluster.gpus * makespan_s) if makespan_s > 0 else 1.0,
         restarts=restarts,
         restart_gpu_s=float(sum(job.restarting_gpu_s for job in jobs)),
+        across_share=simulated.across_gpu_s / of_jobs_s if of_jobs_s > 0 else 0.0,
+        lost_share=simulated.lost_gpu_s / of_jobs_s if of_jobs_s > 0 else 0.0,
         decision_s=simulated.deciding_s / max(1, simulated.decisions),
     )
 

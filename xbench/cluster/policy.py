@@ -8,7 +8,8 @@ what it needs in whatever order it needs it, and an event costs no look at jobs 
 
 A grant says how many GPUs a job holds from now on; 0 stops it. Two jobs may share GPUs: grants with the same `gang` do,
 and then `rate` says how much of its speed each has left. What a change costs (a checkpoint, a stop, a start) is the
-engine's matter: it charges `Cluster.restart_s` for every change of a job that ran before.
+engine's matter: it charges `Cluster.restart_s` for every change of a job that ran before. Which hosts the GPUs are on
+is the engine's matter too (`placement`): a policy plans with a job's speed on the fewest hosts.
 """
 
 from __future__ import annotations
@@ -16,17 +17,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from xbench.cluster.jobs import Job
+
+Placement = Literal["packed", "spread"]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`gpus` of one kind; `restart_s`: what it costs a job that ran to run again, or with another number of GPUs."""
+    """`gpus` of one kind; `restart_s`: what it costs a job that ran to run again, or with another number of GPUs.
+
+    `gpus_per_host`: of hosts that are alike; None: all GPUs are on one. `placement`: on which hosts jobs are.
+    """
 
     gpus: int
     restart_s: float = 0.0
+    gpus_per_host: int | None = None
+    placement: Placement = "packed"
+
+    @property
+    def hosts(self) -> int:
+        """How many; with one alone there is nothing to place."""
+        return 1 if self.gpus_per_host is None else self.gpus // self.gpus_per_host
 
 
 class Active:
@@ -78,6 +91,11 @@ class Active:
         self.speed = rate * self.job.speed(gpus) if gpus else 0.0
         self.version += 1
 
+    def pace(self, now_s: float, speed: float) -> None:
+        """From now on its GPUs do so much work a second, sharing not counted. For engines that place jobs on hosts."""
+        self.hold(now_s, self.gpus, self.rate, self.gang, self.ready_s)
+        self.speed = self.rate * speed
+
 
 class Grant(NamedTuple):
     """What a job holds from now on. `rate`: its share of its own speed; `gang`: whom it shares GPUs with."""
@@ -92,6 +110,9 @@ Change = tuple[Active, Grant]
 
 class Policy(ABC):
     """One way to share a cluster. An object serves one simulation: `begin` comes first, and once."""
+
+    elastic: ClassVar[bool] = False
+    """Whether it decides how many GPUs a job gets, from its `least` on; if not, a job gets what it asked for."""
 
     cluster: Cluster
 

@@ -10,6 +10,8 @@ same schedule.
 **GPU time.** A job holds all GPUs of its grant, those that it shares with its gang too, so the jobs' GPU seconds may
 add up to more than the cluster's (`Simulated.held_gpu_s` counts each GPU once). **Useful** of them are those in which
 it computed, times its rate.
+**Hosts.** On a cluster of several, each grant is placed (`placement`), and a job is as fast as it is there (`hosts`).
+With one host nothing of this is looked at.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from xbench.cluster.jobs import Job
+from xbench.cluster.placement import Layout, Placed
 from xbench.cluster.policy import Active, Change, Cluster, Policy
 from xbench.errors import SpecError
 
@@ -59,6 +62,8 @@ class Span(NamedTuple):
     from_s: float
     to_s: float
     gang: int | None
+    hosts: Placed = ()
+    """(host, GPUs on it) each; empty where there is one host."""
 
 
 class Moment(NamedTuple):
@@ -82,25 +87,54 @@ class Simulated:
     """Only where they were asked for: there are as many as changes."""
     held_gpu_s: float = 0.0
     """GPU seconds of the cluster that somebody held, each GPU once."""
+    shared: bool = False
+    """Whether jobs ever shared GPUs."""
+    across_gpu_s: float = 0.0
+    """GPU seconds that jobs held over several hosts."""
+    lost_gpu_s: float = 0.0
+    """Of the useful ones: what jobs would not have needed on the fewest hosts, alone on their links."""
     decisions: int = 0
     deciding_s: float = 0.0
     """Real seconds that the policy took, all together."""
 
 
-def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
-    """Raise SpecError for jobs that this cluster cannot run: too large, not in the order of arrival, named twice."""
+def check_cluster(cluster: Cluster) -> None:
+    """Raise SpecError for a cluster that cannot be: no GPUs, a restart that is no cost, hosts that do not add up."""
     if cluster.gpus < 1:
         raise SpecError(f"a cluster of {cluster.gpus} GPUs runs nothing", hint="give it at least 1")
     if not (math.isfinite(cluster.restart_s) and cluster.restart_s >= 0):
         raise SpecError(f"a restart of {cluster.restart_s} s is no cost")
+    if cluster.gpus_per_host is not None:
+        each = cluster.gpus_per_host
+        if each < 1:
+            raise SpecError(f"hosts of {each} GPUs are no cluster", hint="give each at least 1")
+        if cluster.gpus % each:
+            below, above = cluster.gpus // each * each, -(-cluster.gpus // each) * each
+            near = f"{below} or {above}" if below else f"{above}"
+            raise SpecError(
+                f"{cluster.gpus} GPUs are no whole number of hosts of {each}", hint=f"take {near} GPUs, or other hosts"
+            )
+
+
+def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) -> None:
+    """Raise SpecError for jobs that this cluster cannot run: too large, not in the order of arrival, named twice.
+
+    A job is too large for more GPUs than there are: those that it asks for, or, under an `elastic` policy, its least.
+    """
+    check_cluster(cluster)
     names: set[str] = set()
+    several = cluster.hosts > 1
     before_s = 0.0
     for job in jobs:
-        if job.gpus > cluster.gpus or job.least > cluster.gpus:
-            asked = max(job.gpus, job.least)
+        if _needs(job, elastic) > cluster.gpus:
+            what = "needs at least" if elastic else "asks for"
             raise SpecError(
-                f"job {job.name!r} asks for {asked} GPUs, and the cluster has {cluster.gpus}",
-                hint=f"give it at least {max(max(one.gpus, one.least) for one in jobs)}",
+                f"job {job.name!r} {what} {_needs(job, elastic)} GPUs, and the cluster has {cluster.gpus}",
+                hint=f"give it at least {max(_needs(one, elastic) for one in jobs)}",
+            )
+        if several and not hasattr(job.speed, "placed"):
+            raise SpecError(
+                f"job {job.name!r} has a speed that knows nothing of hosts", hint="hosts.on_hosts gives it one"
             )
         if job.arrival_s < before_s:
             raise SpecError(
@@ -113,6 +147,11 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
         before_s = job.arrival_s
 
 
+def _needs(job: Job, elastic: bool) -> int:
+    """The fewest GPUs that it can be served with."""
+    return job.least if elastic else max(job.gpus, job.least)
+
+
 def simulate(
     jobs: Sequence[Job], policy: Policy, cluster: Cluster, *, moments: bool = False, spans: bool = False
 ) -> Simulated:
@@ -121,7 +160,7 @@ def simulate(
     Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
     for ever.
     """
-    check_jobs(jobs, cluster)
+    check_jobs(jobs, cluster, elastic=policy.elastic)
     policy.begin(cluster, jobs)
     return _Simulation(jobs, policy, cluster, moments, spans).run()
 
@@ -149,6 +188,11 @@ class _Simulation:
         self.crowding = 0.0
         """∫ max(1, demand over GPUs) dt."""
         self.crowding_at: dict[int, float] = {}
+        self.layout = Layout(cluster) if cluster.hosts > 1 else None
+        self.changed: list[Active] = []
+        """Jobs that are to be placed anew at this instant."""
+        self.paces: dict[int, tuple[float, float]] = {}
+        """Of each job that is placed: from when it goes at its pace, and that over its pace on the fewest hosts."""
 
     def run(self) -> Simulated:
         """To the last completion."""
@@ -174,6 +218,8 @@ class _Simulation:
             self.result.deciding_s += time.perf_counter() - began
             self.result.decisions += 1
             self._apply(changes)
+            if self.layout is not None:
+                self._place(self.layout)
             again_s = self.policy.look_again_s(self.now_s)
             if again_s is not None and again_s <= self.now_s:
                 raise RuntimeError(f"{type(self.policy).__name__} would be asked again at once, for ever")
@@ -213,6 +259,8 @@ class _Simulation:
         crowded = self.crowding - self.crowding_at.pop(job.number)
         held = job.attained_s(self.now_s)
         job.hold(self.now_s, 0, 1.0, None, self.now_s)
+        if self.layout is not None:
+            self.changed.append(job)
         self.result.finished.append(
             Finished(
                 job.job, began_s, self.now_s, job.restarts, held, self.useful_s.pop(job.number),
@@ -227,8 +275,32 @@ class _Simulation:
         computed_s = max(0.0, self.now_s - max(since_s, job.ready_s))
         self.useful_s[job.number] += job.gpus * job.rate * computed_s
         self.restarting_s[job.number] += job.gpus * (self.now_s - since_s - computed_s)
+        hosts = self._settle_pace(job, since_s, self.layout) if self.layout is not None else ()
         if self.keep_spans and self.now_s > since_s:
-            self.result.spans.append(Span(job.job.name, job.gpus, since_s, self.now_s, job.gang))
+            self.result.spans.append(Span(job.job.name, job.gpus, since_s, self.now_s, job.gang, hosts))
+
+    def _settle_pace(self, job: Active, since_s: float, layout: Layout) -> Placed:
+        """Book what its hosts made of a job since its grant last changed; returns them."""
+        hosts = layout.at(job)
+        self._book_pace(job)
+        if len({host for host, _ in hosts}) > 1:
+            self.result.across_gpu_s += job.gpus * (self.now_s - since_s)
+        return hosts
+
+    def _book_pace(self, job: Active) -> None:
+        since_s, share = self.paces.pop(job.number)
+        computed_s = max(0.0, self.now_s - max(since_s, job.ready_s))
+        self.result.lost_gpu_s += (1 - share) * job.gpus * job.rate * computed_s
+
+    def _place(self, layout: Layout) -> None:
+        """Put the jobs of this instant on hosts, and let all whose pace is another by that go on at it."""
+        for job, speed in layout.update(self.changed):
+            if job.number in self.paces:
+                self._book_pace(job)
+            self.paces[job.number] = (self.now_s, speed / job.job.speed(job.gpus))
+            job.pace(self.now_s, speed)
+            heapq.heappush(self.ends, (job.finish_s(self.now_s), job.number, job.version, job))
+        self.changed.clear()
 
     def _apply(self, changes: Iterable[Change]) -> None:
         """Stop and shrink first, so that what they free can be granted."""
@@ -252,12 +324,15 @@ class _Simulation:
                 self.running.discard(job)
                 self.waiting += 1
             job.hold(self.now_s, grant.gpus, grant.rate, grant.gang, ready_s)
+            if self.layout is not None:
+                self.changed.append(job)
             if grant.gpus:
                 if job.began_s is None:
                     job.began_s = self.now_s
                 self._take(job)
                 self.since[job.number] = self.now_s
-                heapq.heappush(self.ends, (job.finish_s(self.now_s), job.number, job.version, job))
+                if self.layout is None:
+                    heapq.heappush(self.ends, (job.finish_s(self.now_s), job.number, job.version, job))
         if self.held > self.cluster.gpus:
             raise RuntimeError(
                 f"{type(self.policy).__name__} granted {self.held} GPUs at {self.now_s:g} s, and there are "
@@ -271,6 +346,7 @@ class _Simulation:
         members = self.gangs.setdefault(job.gang, {})
         before = max(members.values(), default=0)
         members[job.number] = job.gpus
+        self.result.shared |= len(members) > 1
         self.held += max(members.values()) - before
 
     def _free(self, job: Active) -> None:

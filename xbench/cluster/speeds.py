@@ -4,12 +4,15 @@
 | --- | --- | --- |
 | `TableSpeed` | measured points, straight lines between them in log(w), log(f) | the points' own |
 | `RingSpeed` | a step's time on a ring: T(w) = θ0·m/w + θ1·(w−1) + θ2·(w−1)·n/w + θ3 | steps of the whole batch m |
+| `HostTable` | a table that was also measured on GPUs of several hosts | the points' own |
 | `scaled_speed` | one mode of an `xbench scale` record, as a table | samples |
 
 **The ring.** Capes et al., Dynamic Scheduling of MPI-based Distributed Deep Learning Training Jobs (arXiv 1908.08082,
 2019): f(w) = 1/T(w), with m samples in a batch that w workers share, n bytes of gradients, and θ ≥ 0: seconds a sample
 (θ0), latency of a further worker (θ1), seconds a byte that goes round (θ2), and what a step costs whoever takes it
-(θ3). Nothing is overlapped: what overlap hides shows as a smaller θ2.
+(θ3). Nothing is overlapped: what overlap hides shows as a smaller θ2. Over several hosts all workers wait for the
+slowest link in every round: θ1 and θ2 are then those between hosts (`across`), where these are larger, and θ2 is taken
+as often as rings share that link.
 
 **The fit** is non-negative least squares on shares: each run's row is divided by its measured time, so that a run of
 1 s on 1 GPU and one of 0.1 s on 16 count alike. For runs of one batch alone, θ0, θ2 and θ3 cannot be told apart: 1/w,
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from xbench.cluster.hosts import PlacedSpeed, RingOnHosts, fewest_hosts
 from xbench.errors import SpecError, nearest
 from xbench.scaling_record import Scaling
 
@@ -53,6 +57,8 @@ class RingSpeed:
     theta: Theta
     batch: float
     model_bytes: float
+    across: tuple[float, float] | None = None
+    """θ1 and θ2 of a ring that leaves its host; None: not known."""
 
     def __post_init__(self) -> None:
         if len(self.theta) != 4 or not all(math.isfinite(value) and value >= 0 for value in self.theta):
@@ -61,6 +67,8 @@ class RingSpeed:
             raise SpecError(f"a ring's batch of {self.batch} samples is not above zero")
         if not (math.isfinite(self.model_bytes) and self.model_bytes >= 0):
             raise SpecError(f"a ring's {self.model_bytes} bytes of gradients are below zero")
+        if self.across is not None and not all(math.isfinite(value) and value >= 0 for value in self.across):
+            raise SpecError(f"θ1 and θ2 between hosts are two numbers, none below zero, and {self.across} is not")
         if self.theta[0] * self.batch + self.theta[3] <= 0:
             raise SpecError(f"a ring of θ = {self.theta} takes no time for a step on one GPU")
 
@@ -69,19 +77,27 @@ class RingSpeed:
         """Any number of GPUs."""
         return
 
-    def step_s(self, gpus: int) -> float:
-        """T(w) [s]. Raises ValueError for less than one GPU."""
+    def step_s(self, gpus: int, rings: int = 0) -> float:
+        """T(w) [s]; over several hosts if `rings` share its slowest link, at least 1. Raises ValueError for no GPU."""
         if gpus < 1:
             raise ValueError(f"a ring of {gpus} GPUs has no speed")
-        sample_s, worker_s, byte_s, step_s = self.theta
-        others = gpus - 1
-        return sample_s * self.batch / gpus + worker_s * others + byte_s * others * self.model_bytes / gpus + step_s
+        sample_s, _, _, step_s = self.theta
+        return sample_s * self.batch / gpus + self._exposed_s(gpus, rings) + step_s
 
     def exposed_share(self, gpus: int) -> float:
         """The share of a step in which gradients travel and nothing is computed: that of θ1 and θ2."""
+        return self._exposed_s(gpus, 0) / self.step_s(gpus)
+
+    def _exposed_s(self, gpus: int, rings: int) -> float:
         _, worker_s, byte_s, _ = self.theta
+        if rings and self.across is not None:
+            worker_s, byte_s = max(worker_s, self.across[0]), max(byte_s, rings * self.across[1])
         others = gpus - 1
-        return (worker_s * others + byte_s * others * self.model_bytes / gpus) / self.step_s(gpus)
+        return worker_s * others + byte_s * others * self.model_bytes / gpus
+
+    def on_hosts(self, gpus_per_host: int) -> PlacedSpeed | None:
+        """See `KnowsHosts`."""
+        return None if self.across is None else RingOnHosts(self, gpus_per_host)
 
     def __call__(self, gpus: int) -> float:
         """Steps a second, 1 / T(w)."""
@@ -253,6 +269,65 @@ class TableSpeed:
             (low, slow), (high, fast) = self.points[:2] if gpus < first else self.points[-2:]
             return _on_line(gpus, low, slow, high, fast)
         raise ValueError(f"speeds are known from {first} to {last} GPUs, and not for {gpus}")
+
+
+class OnHosts(NamedTuple):
+    """A measured speed [work/s], and the share of the time in which gradients are exchanged."""
+
+    speed: float
+    exchange: float
+
+
+@dataclass(frozen=True)
+class HostTable(TableSpeed):
+    """A table of GPUs on the fewest hosts of `gpus_per_host`, that was also measured on more of them.
+
+    `by_shape`: by GPUs on each host, ascending. `by_hosts`: by the number of hosts, speeds and exchanges by GPUs. A
+    shape that was not measured has the speed of the least number of hosts, not below its own, on which so many GPUs
+    were measured, or else of the largest below; on the fewest hosts it is the table's own. With k rings on a link the
+    exchange takes k times as long.
+    """
+
+    gpus_per_host: int = 1
+    by_shape: Mapping[tuple[int, ...], OnHosts] = field(default_factory=dict, hash=False)
+    by_hosts: Mapping[int, tuple[TableSpeed, TableSpeed]] = field(default_factory=dict, hash=False)
+
+    def on_hosts(self, gpus_per_host: int) -> PlacedSpeed:
+        """See `KnowsHosts`."""
+        if gpus_per_host != self.gpus_per_host:
+            raise SpecError(
+                f"speeds that were measured on hosts of {self.gpus_per_host} GPUs say nothing of hosts of "
+                f"{gpus_per_host}",
+                hint=f"write --gpus-per-host {self.gpus_per_host}",
+            )
+        return self
+
+    def placed(self, hosts: tuple[int, ...], rings: int) -> float:
+        """See `PlacedSpeed`."""
+        found = self._measured(hosts)
+        return found.speed / (1 + (rings - 1) * found.exchange)
+
+    def fastest(self, gpus: int) -> float:
+        """See `PlacedSpeed`. What was measured is not always fastest on the fewest hosts."""
+        shapes = [found.speed for shape, found in self.by_shape.items() if sum(shape) == gpus]
+        spread = [speeds(gpus) for speeds, _ in self.by_hosts.values() if _covers(speeds, gpus)]
+        return max([self(gpus), *shapes, *spread])
+
+    def _measured(self, hosts: tuple[int, ...]) -> OnHosts:
+        if hosts in self.by_shape:
+            return self.by_shape[hosts]
+        gpus, own = sum(hosts), len(hosts)
+        known = [count for count, (speeds, _) in self.by_hosts.items() if _covers(speeds, gpus)]
+        near = min((count for count in known if count >= own), default=max(known, default=0))
+        speed, exchange = self(gpus), 0.0
+        if near:
+            speeds, exchanges = self.by_hosts[near]
+            speed, exchange = speeds(gpus), exchanges(gpus)
+        return OnHosts(self(gpus) if own == len(fewest_hosts(gpus, self.gpus_per_host)) else speed, exchange)
+
+
+def _covers(speeds: TableSpeed, gpus: int) -> bool:
+    return speeds.sizes is None or gpus in speeds.sizes
 
 
 def _on_line(gpus: int, low: int, slow: float, high: int, fast: float) -> float:

@@ -33,6 +33,12 @@ def cluster() -> None:
 @click.option("--gpus", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="The cluster's.")
 @click.option("--restart-cost", "cost_text", default="0", show_default=True, metavar="S,S,...",
               help="Seconds that a job which ran before loses when it is stopped or resized.")  # fmt: skip
+@click.option("--gpus-per-host", type=click.IntRange(1), metavar="N",
+              help="Of hosts with one slower link each between them.  [default: all GPUs are on one host]")  # fmt: skip
+@click.option("--placement", "placement_text", metavar="A,B",
+              help="packed (on few hosts), spread (over many), or both.  [default: packed]")  # fmt: skip
+@click.option("--across-hosts", type=float, metavar="X",
+              help="Speed left on more hosts than needed, 0.8 is 80 %; for a trace that does not know.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), metavar="N",
               help="Traces to generate; 6 and more give intervals.  [default: 1]")  # fmt: skip
 @click.option("--csv", "csv_to", metavar="FILE|-", help="Write one row a simulation; - is stdout.")
@@ -42,6 +48,9 @@ def compare_command(
     policy_text: str,
     gpus: int,
     cost_text: str,
+    gpus_per_host: int | None,
+    placement_text: str | None,
+    across_hosts: float | None,
     seeds: int | None,
     csv_to: str | None,
     json_to: str | None,
@@ -52,6 +61,7 @@ def compare_command(
     the same jobs in each.
     """
     from xbench.cluster.compare import Asked, compare, parse_costs
+    from xbench.cluster.placement import parse_placements
     from xbench.cluster.registry import parse_policies
     from xbench.cluster.traces import Trace, load_trace
     from xbench.report.terminal import make_console, show
@@ -59,6 +69,10 @@ def compare_command(
     check_json_and_csv(json_to, csv_to)
     policies = parsed("--policies", parse_policies, policy_text)
     costs = parsed("--restart-cost", parse_costs, cost_text)
+    for option, value in (("--placement", placement_text), ("--across-hosts", across_hosts)):
+        if value is not None and gpus_per_host is None:
+            raise SpecError(f"{option} is for a cluster of several hosts", hint="say how large: --gpus-per-host 8")
+    placements = parsed("--placement", parse_placements, placement_text or "packed")
     drawn = trace_text.partition(":")[0].strip() == "generated"
     if seeds is not None and not drawn:
         raise SpecError(
@@ -73,7 +87,7 @@ def compare_command(
         return parsed("--trace", load_trace, trace_text + part)
 
     console = make_console()
-    asked = Asked(trace_text, trace, numbers, policies, gpus, costs)
+    asked = Asked(trace_text, trace, numbers, policies, gpus, costs, gpus_per_host, placements, across_hosts)
     command = shlex.join(["xbench", *sys.argv[1:]])
     record = compare(asked, command, lambda said: console.print(said, highlight=False, markup=False))
     console.print()

@@ -144,7 +144,8 @@ def _scaling(record: Scaling) -> Iterator[Case]:
 def _cluster(record: ClusterComparison) -> Iterator[Case]:
     group = f"{record.trace.name} on {record.gpus} GPUs (simulated)"
     for result in record.results:
-        name = f"{result.policy}, {costing(result.restart_s)}"
+        placed = f", {result.placement}" if result.placement else ""
+        name = f"{result.policy}, {costing(result.restart_s)}{placed}"
         told = f"mean job completion time {format_duration(result.jct_mean_s)} (simulated)"
         yield Case(group, name, result.jct_mean_s, message=told)
 

@@ -44,6 +44,10 @@ COLUMNS = (
     Column("useful", lambda runs: format_percent(_mean(runs, "useful_share"), 1)),
     Column("restarts", lambda runs: f"{_mean(runs, 'restarts'):.0f}"),
 )
+HOST_COLUMNS = (
+    Column("across", lambda runs: format_percent(_mean(runs, "across_share"), 0)),
+    Column("lost", lambda runs: format_percent(_mean(runs, "lost_share"), 1)),
+)
 ANY_COLUMNS = 1000
 """More than any table has."""
 
@@ -52,6 +56,11 @@ NOTE = (
     "mean of JCT over the duration (at least 10 s). Unfair: 95th percentile of finish-time fairness, 1 is an even "
     "share. Held: GPU time held of all there was; useful: of that, what computed. All of it is simulated."
 )
+GAP_NOTE = (
+    "Gap: mean JCT above that of the best schedule that shares no GPU and restarts for nothing; ≤: above a lower bound "
+    "of it, so at most that far."
+)
+HOST_NOTE = "Across: GPU time held over several hosts; lost: of all held, what the fewest hosts would have saved."
 
 
 def render_cluster(record: ClusterComparison, console: Console) -> None:
@@ -68,7 +77,7 @@ def render_cluster(record: ClusterComparison, console: Console) -> None:
         else:
             _stacked(record, cost_s, console)
     console.print()
-    say(console, NOTE, "dim")
+    say(console, note(record), "dim")
     console.print()
     for name, sentence in basis(record):
         fact(console, name, sentence)
@@ -77,17 +86,41 @@ def render_cluster(record: ClusterComparison, console: Console) -> None:
 
 
 def _table(record: ClusterComparison, cost_s: float) -> Table:
-    ratio = [("ratio", "right")] if _compared(record) else []
-    figures = ((column.heading, "right") for column in COLUMNS)
-    shown = titled_table("", ("policy", "left"), ("mean JCT", "right"), *ratio, *figures)
+    names = headings(record)
+    left = 2 if record.placements else 1
+    aligned = [(name, "left" if place < left else "right") for place, name in enumerate(names)]
+    shown = titled_table("", *aligned)
     for row in rows(record, cost_s):
         shown.add_row(*row)
     return shown
 
 
+def headings(record: ClusterComparison) -> list[str]:
+    """Of the columns of `rows`."""
+    placement = ["placement"] if record.placements else []
+    judged = [*(["ratio"] if _compared(record) else []), *(["gap"] if _bounded(record) else [])]
+    return ["policy", *placement, "mean JCT", *judged, *(column.heading for column in columns(record))]
+
+
+def columns(record: ClusterComparison) -> tuple[Column, ...]:
+    """The figures of a policy."""
+    return (*COLUMNS, *(HOST_COLUMNS if record.placements else ()))
+
+
+def note(record: ClusterComparison) -> str:
+    """What the columns are."""
+    return " ".join([NOTE, *([GAP_NOTE] if _bounded(record) else []), *([HOST_NOTE] if record.placements else [])])
+
+
 def heading(record: ClusterComparison, cost_s: float) -> str:
     """What a table is of."""
-    return f"{record.gpus} GPUs, {costing(cost_s)} (simulated)"
+    return f"{cluster_of(record)}, {costing(cost_s)} (simulated)"
+
+
+def cluster_of(record: ClusterComparison) -> str:
+    """Its GPUs, and its hosts where there are several."""
+    hosts = f" on hosts of {record.gpus_per_host}" if record.gpus_per_host is not None else ""
+    return f"{record.gpus} GPUs{hosts}"
 
 
 def costing(restart_s: float) -> str:
@@ -96,23 +129,30 @@ def costing(restart_s: float) -> str:
 
 
 def rows(record: ClusterComparison, cost_s: float) -> list[list[str]]:
-    """A row a policy: its name, mean JCT, ratio where there is a reference, and `COLUMNS`."""
+    """A row a policy and placement, as `headings` says."""
     found = []
     for result in results_at(record, cost_s):
         runs = runs_of(record, result)
-        ratio = [ratio_of(result)] if _compared(record) else []
-        found.append([result.policy, jct_of(result), *ratio, *(column.cell(runs) for column in COLUMNS)])
+        placement = [result.placement or "–"] if record.placements else []
+        figures = (column.cell(runs) for column in columns(record))
+        found.append([result.policy, *placement, jct_of(result), *_judged(record, result), *figures])
     return found
 
 
+def _judged(record: ClusterComparison, result: ClusterResult) -> list[str]:
+    ratio = [ratio_of(result)] if _compared(record) else []
+    return [*ratio, *([gap_of(result)] if _bounded(record) else [])]
+
+
 def results_at(record: ClusterComparison, cost_s: float) -> list[ClusterResult]:
-    """Of one restart cost, policies in their order."""
+    """Of one restart cost, policies in their order, each under its placements."""
     return [result for result in record.results if result.restart_s == cost_s]
 
 
 def runs_of(record: ClusterComparison, result: ClusterResult) -> list[ClusterRun]:
     """The simulations that a result is of."""
-    return [run for run in record.runs if (run.policy, run.restart_s) == (result.policy, result.restart_s)]
+    way = (result.policy, result.restart_s, result.placement)
+    return [run for run in record.runs if (run.policy, run.restart_s, run.placement) == way]
 
 
 def jct_of(result: ClusterResult) -> str:
@@ -134,18 +174,36 @@ def ratio_of(result: ClusterResult) -> str:
     return f"{result.ratio:.3f} [{low:.3f}, {high:.3f}]"
 
 
+def gap_of(result: ClusterResult) -> str:
+    """Above the optimum ('12.3 %'), or at most so far above it ('≤ 12.3 %'), with its interval where there is one."""
+    if result.gap is None:
+        return "–"
+    digits = 0 if result.gap >= 1 else 1
+    shown = f"{'' if result.gap_exact else '≤ '}{format_percent(result.gap, digits)}"
+    if result.gap_ci95 is None:
+        return shown
+    low, high = result.gap_ci95
+    return f"{shown} [{format_percent(low, digits)}, {format_percent(high, digits)}]"
+
+
+def _bounded(record: ClusterComparison) -> bool:
+    return any(result.gap is not None for result in record.results)
+
+
 def _compared(record: ClusterComparison) -> bool:
     return len(record.policies) > 1
 
 
 def _stacked(record: ClusterComparison, cost_s: float, console: Console) -> None:
     for result, row in zip(results_at(record, cost_s), rows(record, cost_s), strict=True):
-        ratio = f", {ratio_of(result)}" if _compared(record) else ""
-        console.print(Text(f"  {result.policy}", style="bold"))
-        indented(console, f"  mean JCT {jct_of(result)}{ratio}")
-        figures = row[-len(COLUMNS) :]
-        told = [f"{column.heading} {figure}" for column, figure in zip(COLUMNS, figures, strict=True)]
-        indented(console, f"  {', '.join(told)}")
+        told = columns(record)
+        judged = [ratio_of(result)] if _compared(record) else []
+        judged += [f"gap {gap_of(result)}"] if result.gap is not None else []
+        placed = f", {result.placement}" if result.placement else ""
+        console.print(Text(f"  {result.policy}{placed}", style="bold"))
+        indented(console, f"  {', '.join([f'mean JCT {jct_of(result)}', *judged])}")
+        figures = zip(told, row[-len(told) :], strict=True)
+        indented(console, f"  {', '.join(f'{column.heading} {figure}' for column, figure in figures)}")
 
 
 def basis(record: ClusterComparison) -> list[tuple[str, str]]:
@@ -158,7 +216,14 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
         count = len(trace.seeds)
         few = "" if count >= 6 else "; fewer than 6 give no interval"
         found.append(("seeds", f"{count}, from {min(trace.seeds)} on{few}"))
-    found += [("" if number else "notes", note) for number, note in enumerate(trace.notes)]
+    found += [("" if number else "notes", said) for number, said in enumerate(trace.notes)]
+    bounded = next((run for run in record.runs if run.bound_s is not None), None)
+    if bounded is not None and bounded.bound_s is not None:
+        kind = "the exact optimum" if bounded.bound_exact else "a lower bound"
+        of = "" if bounded.seed is None else f" of seed {bounded.seed}"
+        found.append(("optimum", f"no schedule{of} has a mean JCT below {format_duration(bounded.bound_s)}: {kind}"))
+    if record.across_hosts is not None:
+        found.append(("hosts", f"{format_percent(record.across_hosts, 0)} of the speed on more hosts than needed"))
     slowest = max(record.runs, key=lambda run: run.decision_s)
     found.append(
         ("decisions", f"{format_seconds(slowest.decision_s)} each at most on average, {slowest.policy} (real)")
@@ -170,13 +235,11 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
 def markdown(record: ClusterComparison) -> list[str]:
     """The parts of a Markdown summary, but for warnings and the command."""
     first, *others = record.findings or ["Nothing was found."]
-    ratio = ["ratio"] if _compared(record) else []
-    headings = ["policy", "mean JCT", *ratio, *(column.heading for column in COLUMNS)]
     parts = [
-        f"### {plain(record.trace.name)} on {record.gpus} GPUs (simulated)",
+        f"### {plain(record.trace.name)} on {cluster_of(record)} (simulated)",
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
     ]
     for cost_s in record.restart_costs_s:
         shown = [[code(row[0]), *row[1:]] for row in rows(record, cost_s)]
-        parts += [f"{costing(cost_s).capitalize()}:", table(headings, shown)]
-    return [*parts, NOTE, details("What it rests on", facts(basis(record)))]
+        parts += [f"{costing(cost_s).capitalize()}:", table(headings(record), shown)]
+    return [*parts, note(record), details("What it rests on", facts(basis(record)))]

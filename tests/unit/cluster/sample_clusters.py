@@ -6,6 +6,7 @@ from xbench.records import ClusterComparison, ClusterCurve, ClusterResult, Clust
 
 POLICIES = {"fifo": 4000.0, "srtf": 2000.0, "las:queues=3": 2500.0}
 COSTS_S = (0.0, 30.0)
+BOUND_S = 1750.0
 
 
 def run(policy: str, restart_s: float, seed: int) -> ClusterRun:
@@ -15,6 +16,7 @@ def run(policy: str, restart_s: float, seed: int) -> ClusterRun:
         jct_p95_s=3 * mean_s, jct_p99_s=5 * mean_s, queued_mean_s=0.4 * mean_s, queued_p95_s=mean_s,
         slowdown_mean=2.5, unfairness_p95=1.75, makespan_s=36_000, held_gpu_s=900_000, useful_share=0.98,
         occupancy=0.78, restarts=0 if policy == "fifo" else 25, restart_gpu_s=750 * restart_s / 30, decision_s=4e-6,
+        bound_s=None if policy == "las:queues=3" else BOUND_S,
     )  # fmt: skip
 
 
@@ -27,6 +29,7 @@ def result(policy: str, restart_s: float) -> ClusterResult:
     return ClusterResult(
         policy=policy, restart_s=restart_s, jct_mean_s=mean_s, ratio=ratio,
         jct_mean_ci95=(0.9 * mean_s, 1.1 * mean_s) if known else None, ratio_ci95=(0.45, 0.55) if known else None,
+        gap=mean_s / BOUND_S - 1 if policy != "las:queues=3" else None, gap_ci95=(0.15, 0.25) if known else None,
     )  # fmt: skip
 
 
@@ -57,4 +60,37 @@ def comparison() -> ClusterComparison:
         runs=[run(policy, cost_s, seed) for policy in POLICIES for cost_s in COSTS_S for seed in (0, 1)],
         results=[result(policy, cost_s) for policy in POLICIES for cost_s in COSTS_S],
         curves=curves, spans=spans,
+    )  # fmt: skip
+
+
+def hosted() -> ClusterComparison:
+    """The same under one restart cost, packed and spread over hosts of 4: spread takes half as long again."""
+    made = comparison()
+    return made.model_copy(
+        update={
+            "gpus_per_host": 4, "placements": ["packed", "spread"], "across_hosts": 0.6, "restart_costs_s": [0.0],
+            "runs": [
+                one.model_copy(update={
+                    "placement": placement, "jct_mean_s": times * one.jct_mean_s,
+                    "across_share": 0.2 * times, "lost_share": 0.1 * times, "bound_exact": one.bound_s is not None,
+                })
+                for one in made.runs if one.restart_s == 0
+                for placement, times in (("packed", 1.0), ("spread", 1.5))
+            ],
+            "results": [
+                one.model_copy(update={
+                    "placement": placement, "jct_mean_s": times * one.jct_mean_s, "jct_mean_ci95": None,
+                    "gap_ci95": None, "gap": None if one.gap is None else times * (1 + one.gap) - 1,
+                    "gap_exact": one.gap is not None, "ratio_ci95": None,
+                    "placed_ratio": 1.5 if placement == "spread" else None,
+                })
+                for one in made.results if one.restart_s == 0
+                for placement, times in (("packed", 1.0), ("spread", 1.5))
+            ],
+            "curves": [
+                one.model_copy(update={"placement": placement})
+                for one in made.curves if one.restart_s == 0
+                for placement in ("packed", "spread")
+            ],
+        }
     )  # fmt: skip

@@ -9,14 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from xbench.cluster.bounds import gap, lower_bound_s, moldable_s, optimum_s
+from xbench.cluster.bounds import bound, gap, lower_bound_s, moldable_s, optimum_s
+from xbench.cluster.hosts import on_hosts
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policies.doubling import Doubling
 from xbench.cluster.policies.equal_share import EqualShare
+from xbench.cluster.policies.fifo import Fifo
 from xbench.cluster.policies.optimus import Optimus
 from xbench.cluster.policies.srtf import Srtf
 from xbench.cluster.policy import Cluster
+from xbench.cluster.speeds import HostTable, OnHosts
 
 SIZES = (1, 2, 4)
 
@@ -160,6 +163,39 @@ def test_the_plan_is_within_5_percent_of_the_best_sizes_on_average() -> None:
         gaps.append(gap(sum(job.work / job.speed(first[job.name]) for job in jobs), static_s(jobs, 16)))
     assert min(gaps) >= -1e-9
     assert np.mean(gaps) <= 0.05
+
+
+def test_the_bound_is_exact_where_that_is_quick() -> None:
+    jobs = rigid((0, 1, 10), (1, 1, 1))
+    assert bound(jobs, Cluster(1)) == (pytest.approx(6.0), True)
+    many = rigid(*((at, 1, 5) for at in range(5)))
+    assert bound(many, Cluster(2)) == (lower_bound_s(many, Cluster(2)), False)
+    wide = [Job(f"j{number}", 0.0, 1, 5.0, Amdahl(0.9)) for number in range(4)]  # 65 sizes to the power of 4
+    assert bound(wide, Cluster(64)) == (lower_bound_s(wide, Cluster(64)), False)
+
+
+def test_what_a_job_asks_for_is_among_its_sizes() -> None:
+    """It may have 1 and 2, and a rigid policy gives it the 4 that it asks for: 5 s instead of 10."""
+    jobs = [Job("a", 0.0, 4, 20.0, Amdahl(1.0, SIZES), most=2)]
+    assert metrics(run(jobs, Srtf(), 4)).jct_mean_s == 5.0
+    assert optimum_s(jobs, Cluster(4)) == moldable_s(jobs, Cluster(4)) == lower_bound_s(jobs, Cluster(4)) == 5.0
+    assert lower_bound_s(jobs, Cluster(2)) == 10.0
+
+
+def test_on_hosts_the_bound_is_that_of_the_fastest_placement() -> None:
+    table = HostTable(((2, 1.0),), gpus_per_host=2, by_shape={(1, 1): OnHosts(2.0, 0.0)})
+    jobs = on_hosts([Job("a", 0.0, 2, 20.0, table)], 2)
+    assert lower_bound_s(jobs, Cluster(4)) == optimum_s(jobs, Cluster(4)) == 10.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4), st.integers(1, 20)), min_size=1, max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_no_rigid_policy_is_below_the_bound(told: list[tuple[int, int, int]]) -> None:
+    jobs = rigid(*sorted(told))
+    found = bound(jobs, Cluster(4))
+    assert found is not None
+    for policy in (Fifo(), Srtf()):
+        assert metrics(run(jobs, policy, 4)).jct_mean_s >= found.jct_mean_s * (1 - 1e-7)
 
 
 def test_refusals() -> None:

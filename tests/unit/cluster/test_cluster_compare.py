@@ -6,11 +6,14 @@ import math
 from typing import Any
 
 import pytest
+from cluster_cases import Scripted
 
 from xbench.cluster.compare import DRAWN_JOBS, Asked, compare, parse_costs, thinned
 from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.policy import Grant
 from xbench.cluster.simulator import Moment
 from xbench.cluster.traces import Trace, load_trace
+from xbench.cluster.traces.generated import ring_of
 from xbench.errors import SpecError
 from xbench.records import ClusterComparison
 
@@ -39,7 +42,13 @@ def test_two_jobs_by_hand() -> None:
     fifo, srtf = record.results
     assert (fifo.ratio, fifo.jct_mean_ci95) == (None, None)
     assert srtf.ratio == pytest.approx(60 / 105)
-    assert record.findings == ["srtf has the shortest mean job completion time: 60.0 s, 42.9 % less than fifo's."]
+    assert record.findings == [
+        "srtf has the shortest mean job completion time: 60.0 s, 42.9 % less than fifo's.",
+        "srtf is at the exact optimum.",
+    ]
+    assert [(run.bound_s, run.bound_exact) for run in record.runs] == [(pytest.approx(60), True)] * 2
+    assert [one.gap for one in record.results] == [pytest.approx(105 / 60 - 1), 0.0]
+    assert all(one.gap_exact for one in record.results)
     assert record.trace.gpu_hours == pytest.approx(110 / 3600)
 
 
@@ -57,6 +66,10 @@ def test_every_policy_meets_every_cost_and_seed() -> None:
     for one in record.results:
         assert one.jct_mean_ci95 is not None
         assert one.jct_mean_ci95[0] <= one.jct_mean_s <= one.jct_mean_ci95[1]
+        assert one.gap is not None
+        assert one.gap_ci95 is not None
+        assert 0 <= one.gap_ci95[0] <= one.gap <= one.gap_ci95[1]
+        assert not one.gap_exact
     assert record.trace.seeds == list(range(6))
     again = compare(asked, "xbench cluster compare", lambda _: None)
     timeless = {"decision_s"}
@@ -86,7 +99,10 @@ def test_what_cannot_be_served_is_refused_before_anything_is_simulated() -> None
 
 def test_close_policies_are_not_told_apart() -> None:
     record = compared(trace((0, 1, 100), (200, 1, 10)))
-    assert record.findings == ["fifo has the shortest mean job completion time: 55.0 s, and srtf within 1.0 % of it."]
+    assert record.findings == [
+        "fifo has the shortest mean job completion time: 55.0 s, and srtf within 1.0 % of it.",
+        "fifo is at the exact optimum.",
+    ]
 
 
 def test_a_small_trace_is_drawn_job_by_job_and_a_large_one_is_not() -> None:
@@ -102,6 +118,84 @@ def test_means_over_windows_are_exact() -> None:
     assert waiting == pytest.approx([0, 3])
     assert sum(held) * 2 == pytest.approx(4 * 3 + 2 * 1)
     assert thinned(moments[:1], 2) == ([], [], [])
+
+
+def test_every_placement_is_simulated_and_compared_with_the_first() -> None:
+    """Two hosts of 4: two jobs of 3 and one of 2, which is on both hosts, at half its speed; spread, all are."""
+    three = trace((0, 3, 10), (0, 3, 10), (0, 2, 10))
+    record = compared(
+        three, policies=("fifo", "srtf"), gpus=8, gpus_per_host=4, placements=("packed", "spread"), across_hosts=0.5
+    )
+    assert [(run.policy, run.placement, run.jct_mean_s) for run in record.runs] == [
+        ("fifo", "packed", pytest.approx(40 / 3)), ("fifo", "spread", 20.0),
+        ("srtf", "packed", pytest.approx(40 / 3)), ("srtf", "spread", 20.0),
+    ]  # fmt: skip
+    assert [(run.across_share, run.lost_share) for run in record.runs[:2]] == [(0.4, 0.2), (1.0, 0.5)]
+    assert [one.placed_ratio for one in record.results] == [None, pytest.approx(1.5)] * 2
+    assert [one.ratio for one in record.results] == [None, None, 1.0, 1.0]
+    assert [one.gap for one in record.results] == [pytest.approx(1 / 3), pytest.approx(1.0)] * 2
+    assert (record.gpus_per_host, record.placements, record.across_hosts) == (4, ["packed", "spread"], 0.5)
+    assert record.findings == [
+        "fifo has the shortest mean job completion time when packed: 13.3 s, and srtf within 1.0 % of it.",
+        "fifo is 33.3 % above the exact optimum.",
+        "fifo has the shortest mean job completion time when spread: 20.0 s, and srtf within 1.0 % of it.",
+        "Spread over hosts, jobs take 50.0 % longer than packed on average.",
+    ]
+    assert {curve.placement for curve in record.curves} == {"packed", "spread"}
+    assert {(span.policy, span.to_s) for span in record.spans if span.job == "job-2"} == {("fifo", 20), ("srtf", 20)}
+
+
+def test_placements_and_restart_costs_go_together() -> None:
+    asked = Asked(
+        "generated", lambda seed: load_trace(f"generated:jobs=12,gpus=16,load=1.5,seed={seed or 0}"), (0, 1),
+        ("fifo", "doubling"), 16, (0.0, 30.0), 4, ("spread", "packed"),
+    )  # fmt: skip
+    record = compare(asked, "xbench cluster compare", lambda _: None)
+    assert len(record.runs) == 2 * 2 * 2 * 2
+    assert [(one.restart_s, one.placement) for one in record.results if one.policy == "fifo"] == [
+        (0, "spread"), (0, "packed"), (30, "spread"), (30, "packed")
+    ]  # fmt: skip
+    assert all((one.placed_ratio is None) == (one.placement == "spread") for one in record.results)
+    assert "with restarts of 30 s when packed: " in " ".join(record.findings)
+
+
+def test_one_host_has_nothing_to_place() -> None:
+    with pytest.raises(SpecError, match="are one host"):
+        compared(gpus=4, gpus_per_host=4, across_hosts=0.5)
+    record = compared()
+    assert (record.gpus_per_host, record.placements) == (None, [])
+    assert {run.placement for run in record.runs} == {None}
+
+
+def test_a_job_larger_than_the_cluster_is_served_by_who_may_give_it_less() -> None:
+    ring = ring_of("resnet50", 8)
+    large = Trace("by hand", (Job("job-0", 0.0, 8, 600.0, ring),))
+    record = compared(large, policies=("doubling", "fixed-2"), gpus=4)
+    assert record.runs[0].jct_mean_s == pytest.approx(600 / ring(4))
+    with pytest.raises(SpecError, match="asks for 8 GPUs, and the cluster has 4"):
+        compared(large, policies=("doubling", "fifo"), gpus=4)
+    four = Trace("by hand", (Job("job-0", 0.0, 8, 600.0, ring, least=5),))
+    with pytest.raises(SpecError, match="needs at least 5 GPUs, and the cluster has 4"):
+        compared(four, policies=("doubling",), gpus=4)
+
+
+def test_a_policy_that_shares_gpus_has_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs on one GPU, each at 0.9 of its speed: faster than any schedule without sharing."""
+    script = {0.0: {"job-0": Grant(1, 0.9, 1), "job-1": Grant(1, 0.9, 1)}}
+    monkeypatch.setattr("xbench.cluster.compare.parse_policy", lambda _: Scripted(script))
+    record = compared(trace((0, 1, 90), (0, 1, 90)), policies=("shared",))
+    assert record.runs[0].jct_mean_s == pytest.approx(100)
+    assert (record.runs[0].bound_s, record.results[0].gap) == (None, None)
+    assert record.findings == ["The mean job completion time under shared: 100 s."]
+
+
+def test_a_bound_that_would_take_too_long_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xbench.cluster.bounds.QUICK_SPEEDS", 5)
+    record = compared(trace(*((0.0, gpus, 1.0) for gpus in range(1, 7))), gpus=8)
+    assert {run.bound_s for run in record.runs} == {None}
+    assert record.warnings == ["no gap is told: a bound of so many different speeds and sizes would take too long"]
+    monkeypatch.setattr("xbench.cluster.bounds.QUICK_SPEEDS", 6)
+    assert compared(trace(*((0.0, gpus, 1.0) for gpus in range(1, 7))), gpus=8).warnings == []
 
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "nan", "inf", "10,,20", "10,10"])

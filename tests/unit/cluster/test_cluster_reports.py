@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_clusters as made
@@ -29,12 +31,70 @@ def test_the_file_format() -> None:
     assert load(GOLDEN / "cluster-v1.json") == loads(dump(made.comparison())) == made.comparison()
 
 
+NEW = {
+    "placement", "placements", "gpus_per_host", "across_hosts", "across_share", "lost_share", "bound_s", "bound_exact",
+    "gap", "gap_ci95", "gap_exact", "placed_ratio", "placed_ratio_ci95",
+}  # fmt: skip
+
+
+def without(value: Any, names: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: without(one, names) for key, one in value.items() if key not in names}
+    return [without(one, names) for one in value] if isinstance(value, list) else value
+
+
+def test_a_file_of_before_placements_and_gaps_is_read_and_shown() -> None:
+    old = loads(json.dumps(without(json.loads(dump(made.comparison())), NEW)))
+    text = terminal.render(old, width=140)
+    assert "srtf" in text
+    assert "gap" not in text.lower()
+    assert "placement" not in text
+    assert "gap" not in markdown.render(old).lower()
+
+
 @pytest.mark.parametrize("width", [140, 100, 60, 40])
 def test_golden_text(width: int) -> None:
     text = terminal.render(made.comparison(), width=width)
     golden(f"cluster-{width}.txt", text)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [180, 60])
+def test_golden_text_on_hosts(width: int) -> None:
+    text = terminal.render(made.hosted(), width=width)
+    golden(f"cluster-hosts-{width}.txt", text)
+    assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_golden_markdown_on_hosts() -> None:
+    golden("cluster-hosts.md", markdown.render(made.hosted()))
+
+
+def test_placements_are_told_apart_everywhere() -> None:
+    record = made.hosted()
+    assert [case.name for case in cases.cases(record)][:2] == [
+        "fifo, restarts for nothing, packed", "fifo, restarts for nothing, spread"
+    ]  # fmt: skip
+    found = tables(record)
+    placed = [(row["placement"], row["placed_ratio"]) for row in found["results"]]
+    assert placed == [("packed", None), ("spread", 1.5)] * 3
+    assert {row["placement"] for row in found["runs"]} == {row["placement"] for row in found["curves"]} == {
+        "packed", "spread"
+    }  # fmt: skip
+    drawn = {figure.key: figure for figure in figures(cluster_page(record))}
+    bars = drawn["mean-jct"].traces
+    assert [trace["name"] for trace in bars] == ["restarts for nothing, packed", "restarts for nothing, spread"]
+    for packed, spread in zip(bars[0]["y"], bars[1]["y"], strict=True):
+        assert float(spread) == pytest.approx(1.5 * float(packed), rel=1e-3)
+    assert len(drawn["jct-distribution"].traces) == len(record.policies)  # of the first placement
+    assert "packed" in drawn["jct-distribution"].told
+
+
+def test_the_gap_of_every_simulation_is_in_its_table() -> None:
+    rows = tables(made.comparison())["runs"]
+    assert next(row["gap"] for row in rows if row["policy"] == "srtf") == pytest.approx(2000 / 1750 - 1)
+    assert [row["gap"] for row in rows if row["policy"] == "las:queues=3"] == [None] * 4
 
 
 def test_golden_markdown() -> None:

@@ -44,6 +44,36 @@ def test_a_comparison_answers_first_and_is_kept(run: Callable[..., Outcome], tmp
     assert max(len(line) for line in err.splitlines()) <= 100
 
 
+def test_placements_are_a_column(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    kept = tmp_path / "cluster.json"
+    words = ["--trace", FEW, "--gpus", "8", "--policies", "fifo,doubling", "--gpus-per-host", "2"]
+    code, out, err = run("compare", *words, "--placement", "packed,spread", "--json", str(kept), "--csv", "-")
+    assert code == 0
+    found = [(row["policy"], row["placement"], row["gpus_per_host"]) for row in csv.DictReader(io.StringIO(out))]
+    assert found == [(name, rule, "2") for name in ("fifo", "doubling") for rule in ("packed", "spread")]
+    assert "8 GPUs on hosts of 2, restarts for nothing (simulated)" in err
+    assert "1 of 4: fifo, restarts of 0 s, packed" in err
+    assert "Spread over hosts, jobs take" in " ".join(err.split())
+    record = load(kept)
+    assert isinstance(record, ClusterComparison)
+    assert record.placements == ["packed", "spread"]
+
+
+def test_how_fast_a_rigid_job_is_over_hosts_has_to_be_said(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("name,arrival_s,gpus,duration_s\na,0,3,100\nb,0,3,100\nc,0,2,100\n")
+    words = ["compare", "--trace", str(jobs), "--gpus", "8", "--gpus-per-host", "4", "--policies", "fifo"]
+    code, _, err = run(*words)
+    assert code == 2
+    assert "how fast job 'a' and 2 others would be over several hosts is not known" in err
+    assert "--across-hosts 0.8" in err
+    code, _, err = run(*words, "--across-hosts", "0.5")
+    assert code == 0
+    assert "The mean job completion time under fifo: 2.22 min. fifo is 33.3 % above the exact optimum." in " ".join(
+        err.split()
+    )
+
+
 def test_json_and_csv_have_stdout_alone(run: Callable[..., Outcome]) -> None:
     _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--json", "-")
     assert json.loads(out)["kind"] == "cluster"
@@ -83,6 +113,15 @@ def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None
         (["--seeds", "3", "--trace", "generated:seed=4"], "exclude each other"),
         (["--json", "-", "--csv", "-"], "both want stdout"),
         (["--policy", "fifo"], "--policies"),
+        (["--placement", "spread"], "--placement is for a cluster of several hosts"),
+        (["--across-hosts", "0.8"], "--across-hosts is for a cluster of several hosts"),
+        (["--gpus-per-host", "8", "--placement", "sprad"], "did you mean 'spread'?"),
+        (["--gpus-per-host", "8", "--placement", "packed,"], "has an empty place"),
+        (["--gpus-per-host", "0"], "--gpus-per-host"),
+        (["--gpus-per-host", "12"], "32 GPUs are no whole number of hosts of 12"),
+        (["--gpus-per-host", "32"], "are one host"),
+        (["--gpus-per-host", "8", "--across-hosts", "0.8"], "leave --across-hosts out"),
+        (["--gpus-per-host", "8", "--across-hosts", "8"], "8 is no share of a speed"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(run: Callable[..., Outcome], words: list[str], told: str) -> None:

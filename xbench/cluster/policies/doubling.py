@@ -33,6 +33,7 @@ class Doubling(Policy):
     """See the module. `begin` raises SpecError for jobs without speeds."""
 
     name = "doubling"
+    elastic = True
 
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain

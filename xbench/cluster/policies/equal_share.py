@@ -23,6 +23,8 @@ from xbench.cluster.policy import Active, Change, Cluster, Policy
 class EqualShare(Policy):
     """See the module. `begin` raises SpecError for jobs without speeds."""
 
+    elastic = True
+
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
         self._rows = Rows()

@@ -18,6 +18,8 @@ from xbench.errors import SpecError
 class Fixed(Policy):
     """See the module. Raises SpecError for less than one GPU, and in `begin` for jobs without speeds."""
 
+    elastic = True
+
     def __init__(self, gpus: int = 1) -> None:
         if gpus < 1:
             raise SpecError(f"fixed: {gpus} GPUs a job run nothing", hint="write fixed-1")

@@ -31,6 +31,8 @@ TIE = 1.0 + 1e-9
 class Optimus(Policy):
     """See the module. `begin` raises SpecError for jobs without speeds."""
 
+    elastic = True
+
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
         self._rows = Rows({"planned": (0, int), "up": (0, float), "down": (0, float), "up_by": (0, int),

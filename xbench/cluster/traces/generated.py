@@ -14,8 +14,10 @@ longest tenth has 70 % of all time), or `pareto` with shape 1.5 (infinite varian
 
 **Models** (`MODELS`), drawn alike often. Sizes are published; times are assumptions and say so: a sample's computation
 is 3 passes' worth of the published multiply-adds, 2 operations each, at `OPERATIONS_PER_S`; a ring moves 2(w−1)/w·n
-bytes in 2(w−1) messages (θ2 = 2/rate, θ1 = 2·latency) of `LINK_BYTES_PER_S` and `LATENCY_S`; nothing overlaps. The
-batch of a job is its model's batch a GPU times the GPUs it asks for and stays so on any number of them.
+bytes in 2(w−1) messages (θ2 = 2/rate, θ1 = 2·latency) of `LINK_BYTES_PER_S` and `LATENCY_S`; nothing overlaps. Where
+hosts are simulated, a ring over several goes by `HOST_LINK_BYTES_PER_S` and `HOST_LATENCY_S` instead, and a job that
+does not fit one host takes longer than the duration that was drawn for it. The batch of a job is its model's batch a
+GPU times the GPUs it asks for and stays so on any number of them.
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ OPERATIONS_PER_S = 40e12
 
 LINK_BYTES_PER_S = 25e9 / 8
 LATENCY_S = 20e-6
+HOST_LINK_BYTES_PER_S = 10e9 / 8
+HOST_LATENCY_S = 50e-6
+"""Of the one link that the GPUs of a host share to other hosts."""
+
 STEP_S = 5e-3
 """What a step is assumed to cost whoever takes it: the optimizer, launches, the loader."""
 
@@ -82,7 +88,8 @@ def ring_of(model: str, gpus: int) -> RingSpeed:
     made = MODELS[model]
     sample_s = 3 * 2 * made.multiply_adds / OPERATIONS_PER_S
     theta = (sample_s, 2 * LATENCY_S, 2 / LINK_BYTES_PER_S, STEP_S)
-    return RingSpeed(theta, float(made.batch * gpus), 4.0 * made.parameters)
+    across = (2 * HOST_LATENCY_S, 2 / HOST_LINK_BYTES_PER_S)
+    return RingSpeed(theta, float(made.batch * gpus), 4.0 * made.parameters, across)
 
 
 def generate(

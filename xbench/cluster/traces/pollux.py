@@ -15,6 +15,9 @@ and only Pollux itself would change it. w GPUs are packed onto as few hosts as w
 32, 48 and 64 of what was measured; between them see `TableSpeed`. Each GPU has batch/w samples, its step time is
 interpolated between the batch sizes that were measured, and what does not fit is accumulated: a accumulations more
 take a·(step_time − sync_time) more. Where a GPU would have fewer samples than were ever measured there is no speed.
+Where hosts are simulated, every other placement on up to 4 hosts has the speed that was measured on it, too (see
+`HostTable`; of hosts in several orders, which are rings in several orders, that with the GPUs ascending), and more
+hosts that of scalability.csv. It is not always lower: 8 GPUs of any of the six take longer on two hosts than on three.
 
 **Work** is in samples: the batch size times the steps that the application takes at it. A workload has no durations,
 and the artifact's simulator goes on until an application has run all its epochs (`max_epochs` in applications.py). How
@@ -31,16 +34,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.speeds import TableSpeed
+from xbench.cluster.speeds import HostTable, OnHosts, TableSpeed
 from xbench.cluster.traces.reading import above_zero, number, read_table, whole
 from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
 from xbench.errors import SpecError, nearest
+
+Times = dict[float, tuple[float, float]]
+"""By local batch size: the time of a step, and the part of it in which gradients are exchanged [s]."""
 
 GPUS_A_HOST = 4
 LARGEST_LOCAL = {"yolov3": 8.0}
@@ -86,19 +92,43 @@ class Application:
 
     name: str
     by_gpus: Mapping[int, Measured]
+    by_shape: Mapping[tuple[int, ...], Measured] = field(default_factory=dict)
+    """By GPUs on each of up to 4 hosts, ascending."""
+    by_hosts: Mapping[tuple[int, int], Measured] = field(default_factory=dict)
+    """By hosts and GPUs."""
 
     def step(self, batch: int, gpus: int) -> tuple[float, float] | None:
         """A step of the whole batch [s], and its exchange of gradients [s]; None where that was not measured."""
         measured = self.by_gpus.get(gpus)
-        return None if measured is None else measured.at(batch / gpus, LARGEST_LOCAL.get(self.name, math.inf))
+        return None if measured is None else self._at(measured, batch, gpus)
 
-    def speed(self, batch: int) -> TableSpeed:
+    def _at(self, measured: Measured, batch: int, gpus: int) -> tuple[float, float] | None:
+        return measured.at(batch / gpus, LARGEST_LOCAL.get(self.name, math.inf))
+
+    def speed(self, batch: int) -> HostTable:
         """Samples a second at that batch size. Raises SpecError where it fits no number of GPUs."""
         steps = {gpus: self.step(batch, gpus) for gpus in self.by_gpus}
         found = {gpus: batch / step[0] for gpus, step in steps.items() if step is not None}
         if not found:
             raise SpecError(f"{self.name} was never measured with a batch as small as {batch}")
-        return TableSpeed.of(found)
+        shapes = {}
+        for shape, measured in self.by_shape.items():
+            took = self._at(measured, batch, sum(shape))
+            if took is not None:
+                shapes[shape] = OnHosts(batch / took[0], took[1] / took[0])
+        spread: dict[int, dict[int, OnHosts]] = {}
+        for (hosts, gpus), measured in self.by_hosts.items():
+            took = self._at(measured, batch, gpus)
+            if took is not None:
+                spread.setdefault(hosts, {})[gpus] = OnHosts(batch / took[0], took[1] / took[0])
+        by_hosts = {
+            hosts: (
+                TableSpeed.of({gpus: one.speed for gpus, one in by_gpus.items()}),
+                TableSpeed.of({gpus: one.exchange for gpus, one in by_gpus.items()}),
+            )
+            for hosts, by_gpus in sorted(spread.items())
+        }
+        return HostTable(tuple(sorted(found.items())), gpus_per_host=GPUS_A_HOST, by_shape=shapes, by_hosts=by_hosts)
 
 
 def steps_of(application: str, batch: int) -> tuple[float, bool]:
@@ -118,7 +148,9 @@ def steps_of(application: str, batch: int) -> tuple[float, bool]:
 
 def load_application(folder: Path, name: str) -> Application:
     """The measurements in `folder`/`name`. Raises SpecError for files that are not as described."""
-    found: dict[int, dict[float, tuple[float, float]]] = {}
+    found: dict[int, Times] = {}
+    shapes: dict[tuple[int, ...], Times] = {}
+    spread: dict[tuple[int, int], Times] = {}
     placements = read_table(folder / name / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
     scalability = read_table(
         folder / name / "scalability.csv", ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
@@ -130,19 +162,31 @@ def load_application(folder: Path, name: str) -> Application:
                 cell = {column: cells[place] for column, place in table.column.items()}
                 gpus = _packed(cell)
                 times = (above_zero(cell["step_time"], "step_time"), above_zero(cell["sync_time"], "sync_time"))
+                local = above_zero(cell["local_bsz"], "local_bsz")
                 if gpus is not None:
-                    found.setdefault(gpus, {})[above_zero(cell["local_bsz"], "local_bsz")] = times
+                    found.setdefault(gpus, {})[local] = times
+                if "placement" not in cell:
+                    hosts = (whole(cell["num_nodes"], "num_nodes"), whole(cell["num_replicas"], "num_replicas"))
+                    spread.setdefault(hosts, {})[local] = times
+                elif list(cell["placement"]) == sorted(cell["placement"]):
+                    shapes.setdefault(tuple(map(int, cell["placement"])), {})[local] = times
             except ValueError as problem:
                 raise SpecError(f"{table.file}: row {row}: {problem}") from None
-    measured = {}
-    for gpus, times_of in sorted(found.items()):
-        ordered = sorted(times_of.items())
-        measured[gpus] = Measured(
-            tuple(local for local, _ in ordered),
-            tuple(step_s for _, (step_s, _) in ordered),
-            tuple(sync_s for _, (_, sync_s) in ordered),
-        )
-    return Application(name, measured)
+    return Application(
+        name,
+        {gpus: _measured(times) for gpus, times in sorted(found.items())},
+        {shape: _measured(times) for shape, times in sorted(shapes.items())},
+        {hosts: _measured(times) for hosts, times in sorted(spread.items())},
+    )
+
+
+def _measured(times: Times) -> Measured:
+    ordered = sorted(times.items())
+    return Measured(
+        tuple(local for local, _ in ordered),
+        tuple(step_s for _, (step_s, _) in ordered),
+        tuple(sync_s for _, (_, sync_s) in ordered),
+    )
 
 
 def _packed(cell: Mapping[str, str]) -> int | None:
@@ -177,7 +221,7 @@ def load_pollux(
     applications = {
         path.parent.name: load_application(folder, path.parent.name) for path in sorted(folder.glob("*/placements.csv"))
     }
-    speeds: dict[tuple[str, int], TableSpeed] = {}
+    speeds: dict[tuple[str, int], HostTable] = {}
     estimated: set[tuple[str, int]] = set()
     names: set[str] = set()
     jobs = []

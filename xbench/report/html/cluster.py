@@ -18,7 +18,7 @@ def cluster_page(record: ClusterComparison) -> Page:
     return Page(
         kind="Cluster",
         warnings=len(record.warnings),
-        title=f"{record.trace.name} on {record.gpus} GPUs",
+        title=f"{record.trace.name} on {told.cluster_of(record)}",
         subtitle=moment(record.created),
         labels=["simulated"],
         answer=[*(record.findings or ["Nothing was found."]), "Everything here is simulated."],
@@ -34,20 +34,22 @@ def cluster_page(record: ClusterComparison) -> Page:
 
 
 def _means(record: ClusterComparison) -> Figure:
-    """A bar a policy and restart cost."""
+    """A bar a policy, restart cost and placement."""
     unit = long_unit(max(result.jct_mean_s for result in record.results))
     traces: list[Trace] = []
-    for place, cost_s in enumerate(record.restart_costs_s):
-        here = told.results_at(record, cost_s)
+    grounds = list(dict.fromkeys((one.restart_s, one.placement) for one in record.results))
+    for place, (cost_s, placement) in enumerate(grounds):
+        here = [result for result in told.results_at(record, cost_s) if result.placement == placement]
+        placed = f", {placement}" if placement else ""
         traces.append({
-            "type": "bar", "name": told.costing(cost_s), "x": [plain(one.policy) for one in here],
+            "type": "bar", "name": f"{told.costing(cost_s)}{placed}", "x": [plain(one.policy) for one in here],
             "y": [unit.of(one.jct_mean_s) for one in here], "marker": {"color": COLOURS[place % len(COLOURS)]},
             "customdata": [_hover(one) for one in here], "hovertemplate": "%{customdata}<extra></extra>",
             "error_y": _interval(here, unit),
         })  # fmt: skip
-    ratio = len(record.policies) > 1
-    columns = [Column("policy", figures=False), Column("restart"), Column("mean JCT"),
-               *([Column("ratio")] if ratio else []), *(Column(one.heading) for one in told.COLUMNS)]  # fmt: skip
+    policy, *others = told.headings(record)
+    columns = [Column(policy, figures=False), Column("restart"),
+               *(Column(name, figures=name != "placement") for name in others)]  # fmt: skip
     rows: list[list[Cell]] = [
         [row[0], f"{cost_s:g} s", *row[1:]] for cost_s in record.restart_costs_s for row in told.rows(record, cost_s)
     ]
@@ -66,7 +68,7 @@ def _means(record: ClusterComparison) -> Figure:
             "showlegend": len(traces) > 1,
         },
         height=400,
-        table=Table("Every policy in figures", columns, rows, told.NOTE, opened=True),
+        table=Table("Every policy in figures", columns, rows, told.note(record), opened=True),
     )
 
 
@@ -82,23 +84,28 @@ def _interval(results: Sequence[ClusterResult], unit: Unit) -> Trace:
 
 
 def _hover(result: ClusterResult) -> str:
-    return f"<b>{plain(result.policy)}</b><br>{told.jct_of(result)}<br>ratio {told.ratio_of(result)}"
+    return f"<b>{plain(result.policy)}</b><br>{told.jct_of(result)}<br>ratio {told.ratio_of(result)}" + (
+        f"<br>gap {told.gap_of(result)}" if result.gap is not None else ""
+    )
 
 
-def _first_cost(record: ClusterComparison) -> list[ClusterCurve]:
-    """Curves of the first restart cost: of more a plot could not be read."""
-    return [curve for curve in record.curves if curve.restart_s == record.restart_costs_s[0]]
+def _first(record: ClusterComparison) -> list[ClusterCurve]:
+    """Curves of the first restart cost and placement: of more a plot could not be read."""
+    placement = record.placements[0] if record.placements else None
+    at = (record.restart_costs_s[0], placement)
+    return [curve for curve in record.curves if (curve.restart_s, curve.placement) == at]
 
 
 def _of_seed(record: ClusterComparison) -> str:
     seed = f" of seed {record.trace.seeds[0]}" if record.trace.seeds else ""
     cost = f", {told.costing(record.restart_costs_s[0])}" if len(record.restart_costs_s) > 1 else ""
-    return f"The simulation{seed}{cost}."
+    placed = f", {record.placements[0]}" if len(record.placements) > 1 else ""
+    return f"The simulation{seed}{cost}{placed}."
 
 
 def _distributions(record: ClusterComparison) -> list[Figure]:
     """The share of jobs that were done within a time."""
-    curves = _first_cost(record)
+    curves = _first(record)
     if not curves:
         return []
     look = marks(record.policies)
@@ -138,7 +145,7 @@ def _distributions(record: ClusterComparison) -> list[Figure]:
 
 def _over_time(record: ClusterComparison) -> list[Figure]:
     """GPUs held, and jobs that wait."""
-    curves = [curve for curve in _first_cost(record) if curve.at_s]
+    curves = [curve for curve in _first(record) if curve.at_s]
     if not curves:
         return []
     look = marks(record.policies)
