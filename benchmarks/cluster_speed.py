@@ -3,8 +3,9 @@
     python benchmarks/cluster_speed.py [--policy srtf] [--jobs N] [--gpus N] [--restart 30] [--profile]
 
 Reads ../shared/data/itp/raw-traces.tar.gz (XBENCH_SHARED says where else). Jobs have no speeds there: for elastic
-policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. Prints one line
-a policy, each in a process of its own: seconds, peak memory [MiB], decisions, mean JCT [h], restarts, occupancy.
+policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. Nor are their
+steps known: for sharing policies its place picks how much of one is exposed communication. Prints one line a policy,
+each in a process of its own: seconds, peak memory [MiB], decisions, mean JCT [h], restarts, occupancy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
+from xbench.cluster.registry import POLICIES, needs_speeds, needs_steps, parse_policy
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces.itp import load_itp
 
@@ -31,6 +32,7 @@ SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "share
 LOAD = 0.8
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.98)
 MOST = 64
+EXPOSED = (0.0, 0.1, 0.3, 0.5, 0.7)
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,14 @@ class Amdahl:
         return 1 / (1 - self.parallel + self.parallel / gpus)
 
 
-def read(limit: int | None, speeds: bool) -> list[Job]:
+def read(limit: int | None, speeds: bool, steps: bool) -> list[Job]:
     """The jobs of all ten clusters, in the order of arrival."""
     jobs = load_itp(SHARED / "data" / "itp" / "raw-traces.tar.gz").jobs[:limit]
+    if steps:
+        return [
+            replace(job, facts={"step_s": 0.2, "exposed": EXPOSED[number % len(EXPOSED)]})
+            for number, job in enumerate(jobs)
+        ]
     if not speeds:
         return list(jobs)
     curves = [Amdahl(share) for share in SHARES]
@@ -60,7 +67,7 @@ def read(limit: int | None, speeds: bool) -> list[Job]:
 
 def measure(chosen: argparse.Namespace) -> None:
     """One policy, here."""
-    jobs = read(chosen.jobs, needs_speeds(chosen.policy))
+    jobs = read(chosen.jobs, needs_speeds(chosen.policy), needs_steps(chosen.policy))
     service_s = sum(job.service_s for job in jobs)
     gpus = chosen.gpus or max(MOST, round(service_s / (jobs[-1].arrival_s - jobs[0].arrival_s) / LOAD))
     policy = parse_policy(chosen.policy)
@@ -74,7 +81,7 @@ def measure(chosen: argparse.Namespace) -> None:
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = metrics(simulated)
     print(
-        f"{chosen.policy:14} {took_s:7.2f} s  {peak_mib:6.0f} MiB  {simulated.decisions:8} decisions  "
+        f"{chosen.policy:15} {took_s:7.2f} s  {peak_mib:6.0f} MiB  {simulated.decisions:8} decisions  "
         f"JCT {found.jct_mean_s / 3600:8.2f} h  {found.restarts:8} restarts  {100 * found.occupancy:5.1f} % of {gpus}",
         flush=True,
     )
