@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from cluster_cases import ends, name, rigid, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_traces import write
 
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.policies.crossover_pairs import CrossoverPairs
@@ -16,7 +18,8 @@ from xbench.cluster.policy import Active, Change, Cluster
 from xbench.cluster.registry import needs_steps, parse_policy
 from xbench.cluster.simulator import Finished, simulate
 from xbench.cluster.speeds import RingSpeed, TableSpeed
-from xbench.cluster.step_times import forward_share, step_times
+from xbench.cluster.step_times import forward_share, memory_bytes, step_times
+from xbench.cluster.traces.plain import load_plain
 from xbench.errors import SpecError
 
 GIB = 1024**3
@@ -225,6 +228,20 @@ def test_what_a_step_consists_of() -> None:
     assert step_times(Job("a", 0, 2, 9, RigidSpeed(2), facts={"step_s": 0.25})) is None
     assert step_times(Job("a", 0, 1, 9, RigidSpeed(1), facts={"step_s": 0.25})) == (0.25, 0.0)
     assert forward_share(samples) == pytest.approx(1 / 3)
+
+
+def test_a_csv_of_one_s_own_tells_what_sharing_needs(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "jobs.csv",
+        "name,arrival_s,gpus,duration_s,step_s,exposed,forward_share,memory_bytes",
+        "a,0,2,60,2,0.25,0.5,1000", "b,0,2,60,,,,",
+    )  # fmt: skip
+    told, silent = load_plain(path).jobs
+    assert step_times(told) == (1.5, 0.5)
+    assert forward_share(told) == 0.5
+    assert memory_bytes(told) == 1000
+    assert step_times(silent) is None
+    assert memory_bytes(silent) is None
 
 
 class Watched:
