@@ -5,9 +5,10 @@
 
 Reads ../shared/data/itp/raw-traces.tar.gz (XBENCH_SHARED says where else). Jobs have no speeds there: for elastic
 policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. On hosts, a job
-on more than it needs has 80 % of its speed. Prints one line a policy, each in a process of its own: seconds, peak
-memory [MiB], decisions, mean JCT [h], restarts, occupancy; all policies together write `results/cluster-speed.json`.
-Simulated, but for seconds and memory.
+on more than it needs has 80 % of its speed. Nor are their steps known: for sharing policies its place picks how much of
+one is exposed communication. Prints one line a policy, each in a process of its own: seconds, peak memory [MiB],
+decisions, mean JCT [h], restarts, occupancy; all policies together write `results/cluster-speed.json`. Simulated, but
+for seconds and memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import metrics
 from xbench.cluster.placement import PLACEMENTS
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
+from xbench.cluster.registry import POLICIES, needs_speeds, needs_steps, parse_policy
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces.itp import load_itp
 
@@ -40,6 +41,7 @@ LOAD = 0.8
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.98)
 MOST = 64
 ACROSS = 0.8
+EXPOSED = (0.0, 0.1, 0.3, 0.5, 0.7)
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,14 @@ class Amdahl:
         return 1 / (1 - self.parallel + self.parallel / gpus)
 
 
-def read(limit: int | None, speeds: bool) -> list[Job]:
+def read(limit: int | None, speeds: bool, steps: bool) -> list[Job]:
     """The jobs of all ten clusters, in the order of arrival."""
     jobs = load_itp(SHARED / "data" / "itp" / "raw-traces.tar.gz").jobs[:limit]
+    if steps:
+        return [
+            replace(job, facts={"step_s": 0.2, "exposed": EXPOSED[number % len(EXPOSED)]})
+            for number, job in enumerate(jobs)
+        ]
     if not speeds:
         return list(jobs)
     curves = [Amdahl(share) for share in SHARES]
@@ -69,7 +76,7 @@ def read(limit: int | None, speeds: bool) -> list[Job]:
 
 def measure(chosen: argparse.Namespace) -> None:
     """One policy, here: what was found, as a line of JSON."""
-    jobs = read(chosen.jobs, needs_speeds(chosen.policy))
+    jobs = read(chosen.jobs, needs_speeds(chosen.policy), needs_steps(chosen.policy))
     service_s = sum(job.service_s for job in jobs)
     gpus = chosen.gpus or max(MOST, round(service_s / (jobs[-1].arrival_s - jobs[0].arrival_s) / LOAD))
     if chosen.gpus_per_host:
@@ -118,13 +125,13 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     for name in POLICIES.names():
-        if POLICIES.entry(name).facts.get("sharing") or name == "fixed":
+        if name == "fixed":
             continue
         command = [sys.executable, __file__, *sys.argv[1:], "--policy", name]
         rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
         row = rows[-1]
         print(
-            f"{row['policy']:14} {row['took_s']:7.2f} s  {row['peak_mib']:6} MiB  {row['decisions']:8} decisions  "
+            f"{row['policy']:15} {row['took_s']:7.2f} s  {row['peak_mib']:6} MiB  {row['decisions']:8} decisions  "
             f"JCT {row['jct_mean_s'] / 3600:8.2f} h  {row['restarts']:8} restarts  "
             f"{100 * row['occupancy']:5.1f} % of {row['gpus']}",
             flush=True,

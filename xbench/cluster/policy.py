@@ -133,7 +133,10 @@ class Policy(ABC):
 
     @abstractmethod
     def decide(self, now_s: float) -> Iterable[Change]:
-        """The grants that change now. What they add up to must fit the cluster."""
+        """The grants that change now. What they add up to must fit the cluster.
+
+        A job that has to leave its GPUs for as many others has two changes, in this order: it is stopped, and granted.
+        """
 
     def look_again_s(self, now_s: float) -> float | None:
         """When to be asked again even if nothing happens before; None: never. Later than now."""

@@ -1,6 +1,7 @@
 """The policies by name, and what each takes: `srtf`, `fixed-4`, `las:thresholds=3600+36000,promote=8`.
 
-Facts of an entry: `speeds` (it needs jobs whose speed is known on several numbers of GPUs), `options` (name of an
+Facts of an entry: `speeds` (it needs jobs whose speed is known on several numbers of GPUs), `steps`
+(whose steps are known: what they compute and what they communicate), `options` (name of an
 option → (keyword of the constructor, kind)), `fixed` (keywords that the name itself sets). A kind reads the option's
 text; the constructor refuses values that make no sense.
 """
@@ -15,13 +16,14 @@ from xbench.cluster.policy import Policy
 from xbench.errors import SpecError
 from xbench.registry import Registry
 from xbench.spec import known_options, parse_int, parse_options
-from xbench.units import parse_seconds
+from xbench.units import parse_bytes, parse_seconds
 
 POLICIES: Registry[Callable[..., Policy]] = Registry("policy", listing="xbench cluster policies")
 
 _AT = "xbench.cluster.policies."
 _ATTAINED = {"thresholds": ("thresholds", "thresholds"), "promote": ("promote", "number")}
 _PLAIN = {"plain": ("plain", "switch")}
+_SHARED = {"order": ("order", "word"), "gain": ("gain", "number"), "memory": ("memory", "bytes")}
 MOST_GPUS = 1_000_000
 
 POLICIES.add("fifo", _AT + "fifo:Fifo", "in the order of arrival; who does not fit blocks all behind", speeds=False)
@@ -93,6 +95,22 @@ POLICIES.add(
     speeds=True,
     options={"trial": ("trial_s", "seconds"), "most": ("most", "count"), **_PLAIN},
 )
+POLICIES.add(
+    "crossover-pairs",
+    _AT + "crossover_pairs:CrossoverPairs",
+    "two jobs take turns on the same GPUs where that pays; knows steps; :order=,ratio=,gain=,memory=",
+    speeds=False,
+    steps=True,
+    options={"ratio": ("ratio", "number"), **_SHARED},
+)
+POLICIES.add(
+    "jigsaw",
+    _AT + "jigsaw:Jigsaw",
+    "partial backpropagation, and other jobs in its gaps (JigSaw); knows steps; :k=,jobs=,order=,gain=,memory=",
+    speeds=False,
+    steps=True,
+    options={"k": ("k", "count"), "jobs": ("jobs", "count"), **_SHARED},
+)
 
 
 def parse_policy(text: str) -> Policy:
@@ -138,6 +156,11 @@ def needs_speeds(text: str) -> bool:
     return bool(POLICIES.entry(parse_options(text)[0]).facts["speeds"])
 
 
+def needs_steps(text: str) -> bool:
+    """Whether the policy of this text needs jobs whose steps are known. Raises SpecError for an unknown name."""
+    return bool(POLICIES.entry(parse_options(text)[0]).facts.get("steps"))
+
+
 def _switch(text: str, key: str, value: str) -> bool:
     if value not in ("on", "off"):
         raise SpecError(f"{text!r}: {key}={value} is neither on nor off", hint=f"write {key}=on")
@@ -162,10 +185,19 @@ def _seconds(text: str, key: str, value: str) -> float:
     return parse_seconds(value)
 
 
+def _bytes(text: str, key: str, value: str) -> int:
+    return parse_bytes(value)
+
+
+def _word(text: str, key: str, value: str) -> str:
+    return value
+
+
 def _count(text: str, key: str, value: str) -> int:
     return parse_int(text, key, value, 1, MOST_GPUS)
 
 
 _KINDS: dict[str, Callable[[str, str, str], Any]] = {
     "switch": _switch, "number": _number, "thresholds": _thresholds, "seconds": _seconds, "count": _count,
+    "bytes": _bytes, "word": _word,
 }  # fmt: skip

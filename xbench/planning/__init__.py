@@ -2,7 +2,8 @@
 
 `step` holds what a profile says of compute; `cost` fits T(bytes); `merge` chooses buckets; `simulate` puts them on a
 timeline; `bounds` says how fast a step could be; `plans` makes the plan of each mode; `turns` finds the turn order of
-jobs that share a device; `next_forward` lets gradients travel on into the next forward pass.
+jobs that share a device, `spatial_turns` that of jobs of partial backpropagation; `next_forward` lets gradients travel
+on into the next forward pass.
 """
 
 from xbench.planning.bounds import bounds, removed_share

@@ -136,13 +136,18 @@ def round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:
     turns = [_turn(jobs, job) for job in range(len(jobs))]
     whole = turns[pattern[0]]
     for job in pattern[1:]:
-        whole = _after(turns[job], whole)
+        whole = after(turns[job], whole)
+    return eigenvalue(whole)
+
+
+def eigenvalue(whole: FloatArray) -> float:
+    """The largest mean weight of a cycle of a max-plus matrix: what a round takes in the steady state, if it is one."""
     longest = -math.inf
     power = whole
     # A simple cycle visits each state once at most, so the mean weights of up to that many rounds are all there are.
     for rounds in range(1, len(whole) + 1):
         longest = max(longest, float(np.diagonal(power).max()) / rounds)
-        power = _after(whole, power)
+        power = after(whole, power)
     return longest
 
 
@@ -156,7 +161,7 @@ def best_pattern(jobs: Sequence[JobTimes], max_length: int = 8) -> TurnPlan:
     if not jobs or max_length < len(jobs):
         raise ValueError(f"a pattern of at most {max_length} turns cannot hold {len(jobs)} jobs")
     best: TurnPlan | None = None
-    for pattern in _patterns(len(jobs), max_length):
+    for pattern in patterns(len(jobs), max_length):
         took_s = round_s(jobs, pattern)
         steps = [pattern.count(job) / took_s for job in range(len(jobs))]
         found = _throughput(jobs, steps)
@@ -235,13 +240,13 @@ def _turn(jobs: Sequence[JobTimes], job: int) -> FloatArray:
     return matrix
 
 
-def _after(later: FloatArray, earlier: FloatArray) -> FloatArray:
+def after(later: FloatArray, earlier: FloatArray) -> FloatArray:
     """The max-plus product: first `earlier`, then `later`."""
     product: FloatArray = (later[:, :, None] + earlier[None, :, :]).max(axis=1)
     return product
 
 
-def _patterns(jobs: int, max_length: int) -> Iterator[tuple[int, ...]]:
+def patterns(jobs: int, max_length: int) -> Iterator[tuple[int, ...]]:
     """Cyclic patterns with every job in them, each once, shortest first, none the repetition of a shorter one."""
     for order in itertools.permutations(range(1, jobs)):
         yield (0, *order)

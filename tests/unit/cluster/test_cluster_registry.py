@@ -10,23 +10,31 @@ from xbench.cluster.policies.exploratory import Exploratory
 from xbench.cluster.policies.fixed import Fixed
 from xbench.cluster.policies.gittins import Gittins
 from xbench.cluster.policies.las import Las
-from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
+from xbench.cluster.registry import POLICIES, needs_speeds, needs_steps, parse_policy
 from xbench.errors import SpecError
 
 
 def test_the_names() -> None:
     assert POLICIES.names() == [
         "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las", "gittins", "fixed", "fixed-1", "fixed-2", "fixed-4",
-        "fixed-8", "equal-share", "optimus", "doubling", "exploratory",
+        "fixed-8", "equal-share", "optimus", "doubling", "exploratory", "crossover-pairs",
+        "jigsaw",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", POLICIES.names())
 def test_every_policy_runs_a_trace_it_can(name: str) -> None:
-    jobs = [Job(one.name, one.arrival_s, 1, one.work, Amdahl(0.9)) for one in rigid((0, 1, 5), (1, 1, 9), (2, 1, 3))]
+    facts = {"step_s": 1.0, "exposed": 0.5}
+    jobs = [
+        Job(one.name, one.arrival_s, 1, one.work, Amdahl(0.9), facts=facts)
+        for one in rigid((0, 1, 5), (1, 1, 9), (2, 1, 3))
+    ]
     assert len(run(jobs, parse_policy(name), 2).finished) == 3
     if needs_speeds(name):
         with pytest.raises(SpecError, match="needs speeds"):
+            run(rigid((0, 2, 5)), parse_policy(name), 2)
+    elif needs_steps(name):
+        with pytest.raises(SpecError, match="needs the seconds that a step computes and communicates"):
             run(rigid((0, 2, 5)), parse_policy(name), 2)
     else:
         assert len(run(rigid((0, 2, 5)), parse_policy(name), 2).finished) == 1

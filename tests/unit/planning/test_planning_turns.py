@@ -149,9 +149,9 @@ def test_many_jobs_get_one_turn_each() -> None:
 
 
 def test_patterns_are_each_tried_once() -> None:
-    found = list(turns._patterns(2, 4))
+    found = list(turns.patterns(2, 4))
     assert found == [(0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 1)]
-    assert list(turns._patterns(3, 3)) == [(0, 1, 2), (0, 2, 1)]
+    assert list(turns.patterns(3, 3)) == [(0, 1, 2), (0, 2, 1)]
 
 
 def test_sequential() -> None:

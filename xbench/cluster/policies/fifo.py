@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from xbench.cluster.policy import Active, Change, Grant, Policy
+from xbench.cluster.policies.order import Order
+from xbench.cluster.policy import Active, Change, Grant
 
 
-class Fifo(Policy):
+class Fifo(Order):
     """See the module."""
 
     def __init__(self) -> None:
@@ -25,6 +26,10 @@ class Fifo(Policy):
     def finished(self, job: Active, now_s: float) -> None:
         """Its GPUs are free."""
         self._held -= job.job.gpus
+
+    def withdrawn(self, job: Active, now_s: float) -> None:
+        """See `Order`."""
+        self._queue.remove(job)
 
     def decide(self, now_s: float) -> Iterator[Change]:
         """From the head of the queue, as long as they fit."""

@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
+from xbench.cluster.policies.order import Order
+from xbench.cluster.policy import Active, Change, Cluster, Grant
 
 
-class FifoBackfill(Policy):
+class FifoBackfill(Order):
     """See the module."""
 
     def __init__(self) -> None:
@@ -48,6 +49,19 @@ class FifoBackfill(Policy):
         """Its GPUs are free."""
         self._free += job.job.gpus
         del self._ends[bisect_left(self._ends, self._end_of.pop(job.number))]
+
+    def withdrawn(self, job: Active, now_s: float) -> None:
+        """See `Order`."""
+        self._sizes[job.job.gpus].remove(job)
+        self._passed.add(job.number)
+
+    def retimed(self, job: Active, now_s: float) -> None:
+        """What runs ends at another time. (What waits counts with its whole duration, whatever is left of it.)"""
+        end = self._end_of.get(job.number)
+        if end is not None:
+            del self._ends[bisect_left(self._ends, end)]
+            self._end_of[job.number] = end = (now_s + job.remaining(now_s) / job.speed, job.number, job.job.gpus)
+            insort(self._ends, end)
 
     def decide(self, now_s: float) -> Iterator[Change]:
         """From the head, as long as they fit; then whoever does not delay the first that does not."""

@@ -21,13 +21,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
+from xbench.cluster.policies.order import Order
+from xbench.cluster.policy import Active, Change, Cluster, Grant
 
 Entry = tuple[float, int, int, Active]
 """(key, tie, stamp, job): the stamp is unique, and says whether an entry in a heap still holds."""
 
 
-class Ordered(Policy):
+class Ordered(Order):
     """See the module."""
 
     def __init__(self) -> None:
@@ -48,6 +49,10 @@ class Ordered(Policy):
     @abstractmethod
     def waiting_key(self, job: Active, now_s: float) -> float:
         """The key of a job that waits, and until it is started."""
+
+    def running_key(self, job: Active, now_s: float) -> float:
+        """The key of a job that runs, where it is looked at again."""
+        return self.waiting_key(job, now_s)
 
     def line_key(self, key: float, gpus: int, now_s: float) -> float:
         """What stands for this key, now, in the list of running jobs of this size."""
@@ -75,6 +80,18 @@ class Ordered(Policy):
         """Its GPUs are free."""
         self._leave(job)
         del self._stamp[job.number]
+
+    def withdrawn(self, job: Active, now_s: float) -> None:
+        """See `Order`. Its entry in the heap is void."""
+        del self._stamp[job.number]
+
+    def retimed(self, job: Active, now_s: float) -> None:
+        """Its key is looked at again."""
+        if job.number in self._line:
+            self._leave(job)
+            self._join(job, self.line_key(self.running_key(job, now_s), job.job.gpus, now_s))
+        else:
+            self._push(job, self.waiting_key(job, now_s))
 
     def decide(self, now_s: float) -> Iterator[Change]:
         """The changes between this walk and the last one."""

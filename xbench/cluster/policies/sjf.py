@@ -10,10 +10,11 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
+from xbench.cluster.policies.order import Order
+from xbench.cluster.policy import Active, Change, Cluster, Grant
 
 
-class Sjf(Policy):
+class Sjf(Order):
     """See the module."""
 
     def __init__(self) -> None:
@@ -32,6 +33,12 @@ class Sjf(Policy):
     def finished(self, job: Active, now_s: float) -> None:
         """Its GPUs are free."""
         self._free += job.job.gpus
+
+    def withdrawn(self, job: Active, now_s: float) -> None:
+        """See `Order`."""
+        heap = self._waiting[job.job.gpus]
+        heap.remove((job.job.duration_s, job.number, job))
+        heapq.heapify(heap)
 
     def decide(self, now_s: float) -> Iterator[Change]:
         """The shortest that fits, and again."""

@@ -20,7 +20,11 @@ class Srtf(Ordered):
     def waiting_key(self, job: Active, now_s: float) -> float:
         """Seconds until it would be done."""
         restart_s = self.cluster.restart_s if job.began_s is not None else 0.0
-        return job.remaining(now_s) / job.job.speed(job.job.gpus) + restart_s
+        return self.running_key(job, now_s) + restart_s
+
+    def running_key(self, job: Active, now_s: float) -> float:
+        """Without a restart."""
+        return job.remaining(now_s) / job.job.speed(job.job.gpus)
 
     def line_key(self, key: float, gpus: int, now_s: float) -> float:
         """When it will be done."""

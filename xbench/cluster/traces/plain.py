@@ -11,7 +11,9 @@
 | loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `loss_curve`) |
 | speed_1, speed_2, speed_4, ... | with either: how much of it a second on so many GPUs; empty where that is not known |
 | least, most | GPUs that it can run on, optional; empty: 1, and as many as there are |
-| application, exposed, memory_bytes | facts that some policies need, optional; empty: not known |
+| application | what it trains, optional |
+| exposed, step_s, forward_share | facts for sharing policies, see `step_times`; optional; empty: not known |
+| memory_bytes | that it needs of each GPU, likewise |
 
 The speed has to be known on the GPUs that the job asks for; between two known numbers it is interpolated (see
 `TableSpeed`), and outside them it stays unknown.
@@ -34,14 +36,14 @@ from xbench.cluster.traces.reading import Table, above_zero, number, read_table,
 from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
 from xbench.errors import SpecError
 
+FACTS = ("exposed", "step_s", "forward_share", "memory_bytes")
 NEEDED = ("name", "arrival_s", "gpus")
 BETA = ("loss_beta0", "loss_beta1", "loss_beta2")
 TARGET = "loss_target"
 SIZES = ("duration_s", "work", TARGET)
 """How much there is to do: one of these."""
 
-OPTIONAL = (*SIZES, *BETA, "speed_", "least", "most", "application", "exposed", "memory_bytes")
-MEASURED_FACTS = ("exposed", "memory_bytes")
+OPTIONAL = (*SIZES, *BETA, "speed_", "least", "most", "application", *FACTS)
 
 
 def load_plain(path: Path, rows: RowsPolicy = "refuse") -> Trace:
@@ -113,7 +115,7 @@ def _job(table: Table, cells: list[str], speeds: dict[int, int]) -> Job:
             raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for")
         speed = TableSpeed.of(known)
     work = _steps(cell) if TARGET in table.column else above_zero(cell(size := _size(table)), size)
-    facts: dict[str, float | str] = {key: number(cell(key), key) for key in MEASURED_FACTS if cell(key)}
+    facts: dict[str, float | str] = {key: number(cell(key), key) for key in FACTS if cell(key)}
     if cell("application"):
         facts["application"] = cell("application")
     least = whole(cell("least"), "least") if cell("least") else 1
