@@ -124,6 +124,12 @@ def _each(workers: Sequence[int]) -> list[str]:
     return [str(one) for one in dict.fromkeys(workers)]
 
 
+def _in_turn(workers: Sequence[int]) -> str:
+    """'1 and 2 workers in turn', '1 worker each'."""
+    numbers = _each(workers)
+    return f"{and_of(numbers)} worker{'' if numbers == ['1'] else 's'} {'each' if len(numbers) == 1 else 'in turn'}"
+
+
 def basis(record: Restart) -> list[tuple[str, str]]:
     """What was measured, as names and sentences."""
     check = record.check
@@ -133,8 +139,8 @@ def basis(record: Restart) -> list[tuple[str, str]]:
         ("checkpoint", f"{format_bytes(record.checkpoint_bytes)}"),
         (
             "loss curve",
-            f"{check.steps} steps in {len(check.workers)} incarnations of {and_of(_each(check.workers))} workers in "
-            f"turn, held to a run on {record.from_workers} without a stop",
+            f"{check.steps} steps in {len(check.workers)} incarnations of {_in_turn(check.workers)}, held to a run on "
+            f"{record.from_workers} without a stop",
         ),
     ]
     if check.depends:

@@ -19,7 +19,7 @@ from xbench.report import cases, markdown, terminal
 from xbench.report.html.parts import figures
 from xbench.report.html.restart import restart_page
 from xbench.report.tables import tables
-from xbench.runtime.cluster.restart import RestartRequest, compare_losses, measure, times_of
+from xbench.runtime.cluster.restart import RestartRequest, compare_losses, loss_sentence, measure, times_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
@@ -96,6 +96,13 @@ def test_a_step_that_is_missing_or_no_number_does_not_go_on(
     check = compare_losses(cut, uncut, 1e-3, [1, 2], [])
     assert not check.held
     assert (check.worst, check.worst_step) == (None, step)
+
+
+def test_curves_that_are_the_same_bit_by_bit() -> None:
+    check = compare_losses({1: 2.0, 2: 1.5}, {1: 2.0, 2: 1.5}, 1e-4, [1, 1], [])
+    assert loss_sentence(check) == (
+        "The loss curve goes on: 2 steps against a run without a stop, every loss the same to the last bit."
+    )
 
 
 def test_losses_of_zero_differ_by_what_they_differ() -> None:

@@ -330,8 +330,11 @@ def findings(results: Sequence[RestartResult], check: LossCheck) -> list[str]:
 
 def loss_sentence(check: LossCheck) -> str:
     """Whether the loss curve goes on."""
+    against = f"{check.steps} steps against a run without a stop"
+    if check.worst == 0:
+        return f"The loss curve goes on: {against}, every loss the same to the last bit."
     told = f"{'no number' if check.worst is None else f'{check.worst:.1e}'} at step {check.worst_step}"
-    against = f"{check.steps} steps against a run without a stop, largest relative difference {told}"
+    against += f", largest relative difference {told}"
     if not check.held:
         return f"The loss curve does NOT go on: {against}, allowed {check.tolerance:g}."
     return f"The loss curve goes on: {against}, allowed {check.tolerance:g}."
