@@ -232,7 +232,7 @@ def parse_costs(text: str) -> tuple[float, ...]:
 
 def _measured_cost_s(text: str) -> float:
     """What a record says that a restart costs, to the millisecond."""
-    if not (text.endswith(".json") or os.sep in text or Path(text).exists()):
+    if not (text.endswith(".json") or os.sep in text or Path(text).is_file()):
         hint = "write 0,10,30, or the file of xbench cluster restart --json FILE"
         raise SpecError(f"{text!r} is no number of seconds", hint=hint)
     record = load(Path(text))

@@ -62,8 +62,7 @@ def test_the_tolerance_lies_between_rounding_and_mistakes(workload: str) -> None
         return found
 
     assert worst(trained(workload)) == 0
-    for workers in (2, 3, 8):
-        assert worst(trained(workload, workers)) < TOLERANCE["fp32"] / 10
+    assert worst(trained(workload, workers=3)) < TOLERANCE["fp32"] / 10
     twice = [*range(STOP), *range(STOP - 1, STEPS - 1)]
     left_out = [*range(STOP), *range(STOP + 1, STEPS + 1)]
     for wrong in (trained(workload, forgotten=True), trained(workload, steps=twice), trained(workload, steps=left_out)):
