@@ -19,6 +19,7 @@ from xbench.records import (
     Noise,
     Profile,
     Regression,
+    Restart,
     Scaling,
     Tuned,
     Validation,
@@ -31,6 +32,7 @@ from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
 from xbench.report.regression_junit import regression_cases, stored_cases
 from xbench.report.regression_lines import sides
+from xbench.report.restart import ROWS, heading, seconds_of
 from xbench.schedules import MODES
 from xbench.stats.validation import name_of
 from xbench.units import format_duration, format_percent, format_seconds
@@ -68,6 +70,8 @@ def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
         found = stored_cases(record)
     elif isinstance(record, ClusterComparison):
         found = list(_cluster(record))
+    elif isinstance(record, Restart):
+        found = list(_restart(record))
     else:
         found = list(_tuned(record))
     if not record.complete:
@@ -148,6 +152,15 @@ def _cluster(record: ClusterComparison) -> Iterator[Case]:
         name = f"{result.policy}, {costing(result.restart_s)}{placed}"
         told = f"mean job completion time {format_duration(result.jct_mean_s)} (simulated)"
         yield Case(group, name, result.jct_mean_s, message=told)
+
+
+def _restart(record: Restart) -> Iterator[Case]:
+    for row in ROWS:
+        seconds = seconds_of(record, row.part, None)
+        told = f"{row.told}: {format_seconds(seconds.median)} ({record.label})"
+        yield Case(heading(record), row.part, seconds.median, message=told)
+    status: Status = "passed" if record.check.held else "failed"
+    yield Case(heading(record), "loss curve", status=status, message=record.findings[-1])
 
 
 def _validation(record: Validation) -> Iterator[Case]:

@@ -35,6 +35,7 @@ from xbench.records import (
     Noise,
     Profile,
     Regression,
+    Restart,
     Scaling,
     Tuned,
     Validation,
@@ -43,6 +44,7 @@ from xbench.report.answer import trusted
 from xbench.report.cells import verdict
 from xbench.report.cluster_tables import cluster_tables
 from xbench.report.regression_tables import regression_tables
+from xbench.report.restart import restart_tables
 
 Row = dict[str, Any]
 Table = list[Row]
@@ -64,6 +66,8 @@ def tables(record: AnyRecord) -> dict[str, Table]:
         return regression_tables(record)
     if isinstance(record, ClusterComparison):
         return cluster_tables(record)
+    if isinstance(record, Restart):
+        return restart_tables(record)
     return {"tried": list(_tuned(record))}
 
 

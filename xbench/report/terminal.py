@@ -19,6 +19,7 @@ from xbench.records import (
     Convergence,
     Noise,
     Regression,
+    Restart,
     Scaling,
     Tuned,
     Validation,
@@ -29,6 +30,7 @@ from xbench.report.convergence import render_convergence
 from xbench.report.drawing import OFF_TTY_COLUMNS, make_console
 from xbench.report.profile import render_profile
 from xbench.report.regression import render_baseline, render_noise, render_regression
+from xbench.report.restart import render_restart
 from xbench.report.scaling import render_scaling
 from xbench.report.tuned import render_tuned
 from xbench.report.validation import render_validation
@@ -56,6 +58,8 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_noise(record, console)
     elif isinstance(record, ClusterComparison):
         render_cluster(record, console)
+    elif isinstance(record, Restart):
+        render_restart(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 

@@ -17,7 +17,7 @@ from xbench.cluster.policies.doubling import Doubling
 from xbench.cluster.policies.fifo import Fifo
 from xbench.cluster.policies.srtf import Srtf
 from xbench.cluster.policy import Active, Cluster, Grant, Placement, Policy
-from xbench.cluster.registry import POLICIES, needs_speeds, parse_policy
+from xbench.cluster.registry import POLICIES, needs_speeds, needs_steps, parse_policy
 from xbench.cluster.simulator import Simulated, Span, simulate
 from xbench.cluster.speeds import RingSpeed
 from xbench.errors import SpecError
@@ -244,13 +244,21 @@ def test_elastic_jobs_with_rings_fit_too(rule: Placement, trace: list[tuple[int,
     assert len(simulated.finished) == len(jobs)
 
 
+def jobs_for(policy: str, told: list[tuple[float, int, float]]) -> list[Job]:
+    """With what that policy has to know of them."""
+    jobs = rigid(*told)
+    if needs_speeds(policy):
+        return [Job(job.name, job.arrival_s, job.gpus, job.work, Amdahl(0.9)) for job in jobs]
+    if needs_steps(policy):
+        return [replace(job, facts={"step_s": 0.2, "exposed": 0.1 * (1 + job.gpus)}) for job in jobs]
+    return jobs
+
+
 @pytest.mark.parametrize("rule", PLACEMENTS)
 @pytest.mark.parametrize("name", POLICIES.names())
 def test_links_that_cost_nothing_change_nothing(name: str, rule: Placement) -> None:
     told = [(0, 2, 9.0), (0, 3, 5.5), (1, 1, 7.25), (2, 4, 3.0), (2.5, 2, 11.0), (8, 1, 2.0)]
-    jobs = rigid(*told)
-    if needs_speeds(name):
-        jobs = [Job(job.name, job.arrival_s, job.gpus, job.work, Amdahl(0.9)) for job in jobs]
+    jobs = jobs_for(name, told)
     plain = simulate(jobs, parse_policy(name), Cluster(6, 2.0))
     placed = simulate(on_hosts(jobs, 2, 1.0), parse_policy(name), Cluster(6, 2.0, 2, rule))
     assert ends(placed) == pytest.approx(ends(plain))
@@ -260,9 +268,7 @@ def test_links_that_cost_nothing_change_nothing(name: str, rule: Placement) -> N
 @pytest.mark.parametrize("name", POLICIES.names())
 def test_every_policy_goes_on_where_jobs_take_longer_than_it_thought(name: str, rule: Placement) -> None:
     told = [(number, 1 + number % 4, 3.0 + number * 5 % 7) for number in range(14)]
-    jobs = rigid(*told)
-    if needs_speeds(name):
-        jobs = [Job(job.name, job.arrival_s, job.gpus, job.work, Amdahl(0.9)) for job in jobs]
+    jobs = jobs_for(name, told)
     simulated = on(jobs, parse_policy(name), rule, 3, 2, 0.25, restart_s=1.0)
     assert len(simulated.finished) == len(jobs)
     if rule == "spread" and not needs_speeds(name):
