@@ -23,10 +23,14 @@ from xbench.cluster.jobs import Job
 
 @dataclass(frozen=True)
 class Cluster:
-    """`gpus` of one kind; `restart_s`: what it costs a job that ran to run again, or with another number of GPUs."""
+    """`gpus` of one kind; `restart_s`: what it costs a job that ran to run again, or with another number of GPUs.
+
+    `start_s`: what a job's first start costs.
+    """
 
     gpus: int
     restart_s: float = 0.0
+    start_s: float = 0.0
 
 
 class Active:
@@ -78,6 +82,14 @@ class Active:
         self.speed = rate * self.job.speed(gpus) if gpus else 0.0
         self.version += 1
 
+    def learn(self, now_s: float, done: float, speed: float, ready_s: float) -> None:
+        """So much of its work is done, and so fast it goes on from `ready_s`. For engines that run real jobs."""
+        self._held_gpu_s = self.attained_s(now_s)
+        self._done = done
+        self._as_of_s = now_s
+        self.speed, self.ready_s = speed, ready_s
+        self.version += 1
+
 
 class Grant(NamedTuple):
     """What a job holds from now on. `rate`: its share of its own speed; `gang`: whom it shares GPUs with."""
@@ -108,7 +120,7 @@ class Policy(ABC):
 
     @abstractmethod
     def finished(self, job: Active, now_s: float) -> None:
-        """A job is done; what it held is free."""
+        """A job is done, or was given up; what it held is free. A real one may end after it was told to stop."""
 
     @abstractmethod
     def decide(self, now_s: float) -> Iterable[Change]:

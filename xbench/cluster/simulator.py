@@ -6,7 +6,8 @@ same schedule.
 
 **Work.** A job on w GPUs does rate · speed(w) · t of its work in t seconds.
 **Restarts.** A job that ran before, and gets another number of GPUs or runs again after a stop, holds its GPUs for
-`restart_s` without computing. A change of `rate` alone (somebody joins or leaves its gang) costs nothing.
+`restart_s` without computing, and in its first start for `start_s`. A change of `rate` alone (somebody joins or leaves
+its gang) costs nothing.
 **GPU time.** A job holds all GPUs of its grant, those that it shares with its gang too, so the jobs' GPU seconds may
 add up to more than the cluster's (`Simulated.held_gpu_s` counts each GPU once). **Useful** of them are those in which
 it computed, times its rate.
@@ -91,8 +92,9 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
     """Raise SpecError for jobs that this cluster cannot run: too large, not in the order of arrival, named twice."""
     if cluster.gpus < 1:
         raise SpecError(f"a cluster of {cluster.gpus} GPUs runs nothing", hint="give it at least 1")
-    if not (math.isfinite(cluster.restart_s) and cluster.restart_s >= 0):
-        raise SpecError(f"a restart of {cluster.restart_s} s is no cost")
+    for what, cost_s in (("restart", cluster.restart_s), ("start", cluster.start_s)):
+        if not (math.isfinite(cost_s) and cost_s >= 0):
+            raise SpecError(f"a {what} of {cost_s} s is no cost")
     names: set[str] = set()
     before_s = 0.0
     for job in jobs:
@@ -114,15 +116,23 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster) -> None:
 
 
 def simulate(
-    jobs: Sequence[Job], policy: Policy, cluster: Cluster, *, moments: bool = False, spans: bool = False
+    jobs: Sequence[Job],
+    policy: Policy,
+    cluster: Cluster,
+    *,
+    moments: bool = False,
+    spans: bool = False,
+    believed: Cluster | None = None,
 ) -> Simulated:
     """Run a trace to the end of its last job. Raises SpecError for what the cluster or the policy cannot serve.
+
+    `believed`: what the policy is told of the cluster, where that is not what the cluster is.
 
     Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
     for ever.
     """
     check_jobs(jobs, cluster)
-    policy.begin(cluster, jobs)
+    policy.begin(believed or cluster, jobs)
     return _Simulation(jobs, policy, cluster, moments, spans).run()
 
 
@@ -240,7 +250,7 @@ class _Simulation:
             if job.gpus:
                 self._settle(job)
                 self._free(job)
-            ready_s = self.now_s
+            ready_s = self.now_s + (self.cluster.start_s if grant.gpus else 0.0)
             if grant.gpus and job.began_s is not None:
                 moved = grant.gpus != job.gpus
                 ready_s = self.now_s + self.cluster.restart_s if moved else max(self.now_s, job.ready_s)

@@ -1,4 +1,4 @@
-"""`xbench cluster`: many jobs on one cluster, simulated under the policies that people compare."""
+"""`xbench cluster`: many jobs on one cluster, simulated under the policies that people compare, or run for real."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from xbench.commands.cluster_run import run_command
 from xbench.commands.completing import complete_policies
 from xbench.commands.options import check_json_and_csv, json_option, parsed, write_csv, write_json
 from xbench.errors import SpecError
@@ -80,6 +81,9 @@ def compare_command(
     show(record, console)
     write_json(record, json_to)
     write_csv(record, csv_to)
+
+
+cluster.add_command(run_command)
 
 
 @cluster.command("policies", short_help="List the policies that compare takes.")
