@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     try:
         for local_rank in range(ranks):
             env = os.environ | rank_variables(hosts, ranks, host, local_rank, address, port)
-            started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True))
+            started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True, pass_fds=held()))
         codes: list[int | None] = [None]
         while None in codes and not any(codes):
             time.sleep(POLL_S)
@@ -55,6 +55,11 @@ def rank_variables(hosts: int, ranks: int, host: int, local_rank: int, address: 
         "MASTER_PORT": port,
     }
     return found if ranks == 1 or "OMP_NUM_THREADS" in os.environ else {**found, "OMP_NUM_THREADS": "1"}
+
+
+def held() -> list[int]:
+    """Open files that ranks are to hold as long as they live (a lock), by their numbers in XBENCH_HELD."""
+    return [int(one) for one in os.environ.get("XBENCH_HELD", "").split()]
 
 
 def end(ranks: list[subprocess.Popen[bytes]]) -> None:

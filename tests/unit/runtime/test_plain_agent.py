@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -35,6 +36,18 @@ def test_all_ranks_run_and_end_well() -> None:
     done = agent(1, 2, 0, "import os; os.write(1, (os.environ['RANK'] + '\\n').encode())")
     assert done.returncode == 0
     assert sorted(done.stdout.split()) == ["0", "1"]
+
+
+def test_ranks_hold_the_files_that_they_are_to_hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    monkeypatch.setenv("XBENCH_HELD", f"{lock}")
+    program = f"import os; os.fstat({lock})\ntry: os.fstat({other})\nexcept OSError: os.write(1, b'held\\n')"
+    command = [*AGENT, "1", "2", "0", "10.0.0.1", "29400", sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, pass_fds=(lock,))
+    os.close(lock)
+    os.close(other)
+    assert (done.returncode, done.stdout.split()) == (0, ["held", "held"])
 
 
 @pytest.mark.parametrize(("ending", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", -9)])

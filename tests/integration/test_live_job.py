@@ -1,0 +1,128 @@
+"""Real training jobs that are stopped, killed and started anew with another number of workers."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xbench.cluster.live.engine import OVER, LiveJob, Look
+from xbench.errors import RunError, SpecError
+from xbench.runtime.cluster import checkpoints
+from xbench.runtime.cluster.incarnation import events_of, incarnation_of, incarnations, losses
+from xbench.runtime.cluster.local import LocalEngine, LocalRunning, free
+from xbench.runtime.cluster.samples import EPOCH_STEPS
+from xbench.runtime.journal import pid_alive
+
+pytestmark = pytest.mark.integration
+
+WORKLOAD = "synthetic:layers=4,bytes=4k,width=16,compute=1"
+PATIENCE_S = 60.0
+
+
+def job(steps: int, *, batch_size: int = 6, every: int = 10, workload: str = WORKLOAD) -> LiveJob:
+    return LiveJob("a", workload, steps, batch_size, seed=3, checkpoint_steps=every)
+
+
+@pytest.fixture
+def engine() -> Iterator[LocalEngine]:
+    made = LocalEngine(2)
+    yield made
+    made.close()
+
+
+def at_step(running: LocalRunning, step: int) -> Look:
+    """Wait until a step has been applied."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (look := running.look()).steps < step:
+        assert look.state not in OVER, look
+        assert time.monotonic() < deadline_s, look
+        time.sleep(0.002)
+    return look
+
+
+def finished(engine: LocalEngine, asked: LiveJob, folder: Path, slots: tuple[int, ...]) -> Look:
+    """Launch, and wait until it is over."""
+    return engine.start(asked, folder, slots).wait(PATIENCE_S)
+
+
+def test_losses_go_on_over_one_two_and_one_worker(engine: LocalEngine, tmp_path: Path) -> None:
+    """Five samples a step: two workers cannot have as many each."""
+    asked = job(60, batch_size=5)
+    steps = 0
+    for part, slots in enumerate([(0,), (0, 1), (1,)]):
+        running = engine.start(asked, tmp_path / "cut", slots)
+        if part < 2:
+            at_step(running, steps + 15)
+            running.stop()
+        look = running.wait(PATIENCE_S)
+        assert look.state == ("stopped" if look.steps < 60 else "finished")
+        assert steps < look.steps == look.kept_steps
+        assert events_of(incarnations(tmp_path / "cut")[part])[-1]["steps"] == look.steps
+        steps = look.steps
+    assert steps == 60
+    assert finished(engine, asked, tmp_path / "whole", (0, 1)) == Look("finished", 60, 60)
+    cut, uncut = losses(tmp_path / "cut"), losses(tmp_path / "whole")
+    assert list(cut) == list(uncut) == list(range(1, 61))
+    assert list(cut.values()) == pytest.approx(list(uncut.values()), rel=1e-5)
+    first, third = (sum(uncut[step] for step in range(begin, begin + EPOCH_STEPS)) for begin in (1, 1 + 2 * EPOCH_STEPS))
+    assert third < first  # the same samples in another order: it does learn
+
+
+def test_a_killed_rank_fails_the_incarnation_and_leaves_its_checkpoint(engine: LocalEngine, tmp_path: Path) -> None:
+    asked = job(100_000)
+    running = engine.start(asked, tmp_path, (0, 1))
+    at_step(running, 25)
+    with pytest.raises(RunError, match="another incarnation of it lives"):
+        engine.start(asked, tmp_path, (0,))
+    victim = events_of(running.directory, rank=1)[0]["pid"]
+    os.kill(victim, signal.SIGKILL)
+    look = running.wait(PATIENCE_S)
+    assert (look.state, look.reason) == ("failed", "rank 1 was killed (SIGKILL)")
+    assert look.kept_steps >= 20
+    assert look.kept_steps % 10 == 0
+    assert free(tmp_path)
+    key = incarnation_of(asked, (0,)).key
+    assert checkpoints.newest(tmp_path, key)[0] == look.kept_steps
+    short = job(look.kept_steps + 3)
+    assert finished(engine, short, tmp_path, (0,)) == Look("finished", short.steps, short.steps)
+    assert events_of(incarnations(tmp_path)[1])[2]["event"] == "built"
+    loaded = next(event for event in events_of(incarnations(tmp_path)[1]) if event["event"] == "loaded")
+    assert loaded["steps"] == look.kept_steps
+
+
+def test_a_stop_while_it_starts_ends_it_where_it_was(engine: LocalEngine, tmp_path: Path) -> None:
+    running = engine.start(job(100_000), tmp_path, (0, 1))
+    running.stop()
+    running.stop()
+    assert running.look().state == "starting"
+    assert running.wait(PATIENCE_S) == Look("stopped", 0, 0)
+    assert losses(tmp_path) == {}
+
+
+def test_a_killed_agent_takes_its_ranks_along(engine: LocalEngine, tmp_path: Path) -> None:
+    running = engine.start(job(100_000), tmp_path, (0, 1))
+    at_step(running, 1)
+    pids = [events_of(running.directory, rank)[0]["pid"] for rank in (0, 1)]
+    running.kill()
+    look = running.wait(PATIENCE_S)
+    assert (look.state, look.reason) == ("failed", "it was killed as asked")
+    assert not any(pid_alive(pid) for pid in pids)
+
+
+def test_a_model_that_raises_says_so_in_a_line(engine: LocalEngine, tmp_path: Path) -> None:
+    factory = tmp_path / "train.py"
+    factory.write_text("def make():\n    raise ValueError('no such data')\n")
+    look = finished(engine, job(5, workload=f"{factory}:make"), tmp_path / "job", (0,))
+    assert look.state == "failed"
+    assert "no such data" in look.reason
+
+
+def test_what_cannot_be_built_is_refused_before_anything_is_there(engine: LocalEngine, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="2 workers cannot share a batch of 1"):
+        engine.start(job(5, batch_size=1), tmp_path / "job", (0, 1))
+    with pytest.raises(SpecError, match="slots"):
+        engine.start(job(5), tmp_path / "job", (0, 2))
+    assert not (tmp_path / "job").exists()
