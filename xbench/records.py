@@ -7,7 +7,8 @@
 The parts that all kinds share are in `record_parts` and `measured_parts`, the kinds that derive from others in
 `scaling_record`, `validation_record`, `tuned_record`, `convergence_record`, `regression_record`, `cluster_record` and
 `live_record`; this module exports them all. `load` reads a file, migrates an older version and refuses a newer,
-truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes bytes, all rates bits per second. Nothing here imports torch.
+truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes bytes, all rates
+bits per second. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 def cluster() -> None:
     """Many jobs on one cluster: compare policies that share its GPUs; needs no torch.
 
-    Everything is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart costs what
-    you say. --policies and --trace take what `policies` and `traces` list.
+    What `compare` shows is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart
+    costs what you say. --policies and --trace take what `policies` and `traces` list. `run` trains real jobs under one.
     """
 
 

@@ -87,15 +87,21 @@ class Playing:
         crashes = [at for at in world.crash_at.get(job.name, []) if at > base]
         self.crash = min(crashes, default=math.inf)
 
+    def end_s(self, steps: float) -> float:
+        return self.ready + (steps - self.base) / self.speed
+
     def steps(self) -> float:
-        return min(self.job.steps, self.base + self.speed * max(0.0, self.world.now - self.ready))
+        for steps in sorted((self.crash, self.job.steps)):
+            if self.world.now >= self.end_s(steps):
+                return steps
+        return self.base + self.speed * max(0.0, self.world.now - self.ready)
 
     def checkpoint(self) -> float:
         every = self.job.checkpoint_steps
         return max(self.base, self.steps() // every * every)
 
     def next_s(self) -> float:
-        times = [self.ready, self.ready + (min(self.job.steps, self.crash) - self.base) / self.speed]
+        times = [self.ready, self.end_s(min(self.job.steps, self.crash))]
         if self.stopping is not None:
             times.append(self.stopping + self.world.stop_s)
         return min((at for at in times if at > self.world.now), default=math.inf)
@@ -106,7 +112,8 @@ class Playing:
         now, steps = self.world.now, self.steps()
         if steps >= self.crash:
             self.world.crash_at[self.job.name].remove(self.crash)
-            return self.end("failed", self.crash, self.crash // self.job.checkpoint_steps * self.job.checkpoint_steps)
+            every = self.job.checkpoint_steps
+            return self.end("failed", self.crash, max(self.base, self.crash // every * every))
         if steps >= self.job.steps:
             return self.end("finished", steps, steps)
         if self.stopping is not None and now >= self.stopping + self.world.stop_s:

@@ -119,7 +119,7 @@ def test_what_cannot_be_launched_is_retried(tmp_path: Path) -> None:
 def test_one_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     jobs = [entry("a", steps=1000, gpus=2), entry("b", steps=4, arrival_s=50.0)]
     state, events = played(began(jobs, "srtf", 2), tmp_path, Played(2, stop_s=1e9))
-    assert [one.how for one in state.tracks["a"].incarnations][0] == "failed"
+    assert state.tracks["a"].incarnations[0].how == "failed"
     assert all(track.finished_s is not None for track in state.tracks.values())
     assert digest(State.of(events)) == digest(state)
 

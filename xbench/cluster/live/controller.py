@@ -1,7 +1,7 @@
 """The event loop of a live cluster: looks at its incarnations, asks the policy, and starts and stops what it grants.
 
     look at all → arrivals → (something happened, or it is time) decide → stop what has another size → start what fits
-    └──────────────────────────────── wait for the next arrival, decision or look ────────────────────────────────┘
+    └──────────────────────── wait for the next arrival, the next decision or the next look ────────────────────────┘
 
 Whatever is decided or seen is written to the ledger before anything follows from it (`ledger`, `state`). What was granted adds up to
 no more than there is, and whoever has another size than granted is being stopped, so everybody who waits for slots gets

@@ -26,7 +26,6 @@ from xbench.record_parts import Part
 LEDGER = "ledger.jsonl"
 LOCK = "controller.lock"
 JOBS = "jobs"
-FORMAT = 1
 RESUME = "xbench cluster run --resume"
 
 Ending = Literal["stopped", "finished", "failed", "lost"]
@@ -37,7 +36,7 @@ class Began(Part):
     """What was asked for. `restart_s`: what the policy believes that a start costs, the first of a job as well."""
 
     event: Literal["began"] = "began"
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     created: str
     command: str
     policy: str
@@ -82,8 +81,8 @@ class Decided(Moment):
     """What the policy was told of the jobs, and the workers that it changed, in the order of changing them."""
 
     event: Literal["decided"] = "decided"
-    seen: dict[str, Seen] = {}
-    grants: dict[str, int] = {}
+    seen: dict[str, Seen] = Field(default={})
+    grants: dict[str, int] = Field(default={})
 
 
 class Started(OfJob):

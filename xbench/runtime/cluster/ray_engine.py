@@ -4,8 +4,9 @@
 
 Ray says where workers run and when something dies; ranks talk to one another as they do on one machine, over
 torch.distributed, and not through Ray. All bundles are had at once or none (a gang), and PACK puts them on as few nodes
-as it can. What is said and kept goes through the run's folder, **which has to be on a file system that all nodes share**
-(each worker looks whether it sees its incarnation, and says so if not); xbench has to be installed on every node.
+as it can. What is said and kept goes through the run's folder, **which has to be on a file system that all nodes
+share** (each worker looks whether it sees its incarnation, and says so if not); xbench has to be installed on every
+node.
 
 Nothing outlives its starter: actors are not detached, so the end of the controller ends them; the guard
 (`runtime.launch_guard`) ties each rank to its actor, because a subprocess of an actor that is killed is otherwise left
