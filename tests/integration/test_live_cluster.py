@@ -24,12 +24,12 @@ pytestmark = pytest.mark.integration
 JOB = """
 [[job]]
 name = "{name}"
-workload = "synthetic:layers=4,bytes=64k"
+workload = "synthetic:layers=20,bytes=256k"
 steps = {steps}
 batch_size = 8
 arrival_s = {arrival_s}
 checkpoint_steps = {every}
-speeds = {{ 1 = 150.0, 2 = 180.0 }}
+speeds = {{ 1 = 70.0, 2 = 80.0 }}
 """
 
 
@@ -67,7 +67,7 @@ def assert_whole(folder: Path, name: str, steps: int) -> None:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two jobs under doubling: the first has both slots until the second comes, and again when that is done."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    jobs = written(folder, ("first", 2000, 0.0), ("second", 300, 8.0))
+    jobs = written(folder, ("first", 400, 0.0), ("second", 100, 8.0))
     words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder / "run")]
     done = xbench("cluster", "run", *words, "--restart-cost", "4s")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -81,20 +81,19 @@ def test_jobs_are_resized_as_the_policy_says(undisturbed: Path) -> None:
     assert workers[:2] == [2, 1]
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert all(job.simulated_jct_s is not None for job in record.jobs)
-    assert_whole(undisturbed, "first", 2000)
-    assert_whole(undisturbed, "second", 300)
+    assert_whole(undisturbed, "first", 400)
+    assert_whole(undisturbed, "second", 100)
     assert sum(job.lost_steps for job in record.jobs) == 0
     assert workers_of(undisturbed) == []
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_controller_that_is_killed_at_any_point(seed: int, tmp_path: Path, undisturbed: Path) -> None:
-    jobs = written(tmp_path, ("first", 2000, 0.0), ("second", 300, 4.0))
+def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: Path) -> None:
+    jobs = written(tmp_path, ("first", 400, 0.0), ("second", 100, 4.0))
     folder = tmp_path / "run"
-    draw = random.Random(seed)
+    draw = random.Random(7)
     words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder)]
-    for moment in range(2):
-        given = words if moment == 0 else ["--resume", str(folder)]
+    for begun in (False, True):
+        given = words if not begun else ["--resume", str(folder)]
         controller = subprocess.Popen(command("cluster", "run", *given), stderr=subprocess.DEVNULL)
         time.sleep(draw.uniform(2.5, 8.0))
         controller.send_signal(signal.SIGKILL)
@@ -105,17 +104,17 @@ def test_a_controller_that_is_killed_at_any_point(seed: int, tmp_path: Path, und
     assert record.resumed >= 1
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert all(job.crashes == 0 for job in record.jobs)
-    for name, steps in (("first", 2000), ("second", 300)):
+    for name, steps in (("first", 400), ("second", 100)):
         assert_whole(folder, name, steps)
         found, expected = losses(folder / JOBS / name), losses(undisturbed / JOBS / name)
-        assert found == pytest.approx(expected, rel=0.02, abs=1e-4)
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
         begun = [event.steps for event in read(folder)[0] if isinstance(event, Started) and event.job == name]
         assert begun == sorted(begun)
     assert workers_of(folder) == []
 
 
 def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) -> None:
-    jobs = written(tmp_path, ("only", 3000, 0.0), every=20)
+    jobs = written(tmp_path, ("only", 300, 0.0), every=20)
     folder = tmp_path / "run"
     words = [str(jobs), "--slots", "2", "--folder", str(folder)]
     controller = subprocess.Popen(command("cluster", "run", *words), stderr=subprocess.PIPE, text=True)
@@ -132,7 +131,7 @@ def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) ->
     assert record.jobs[0].crashes == 1
     assert 0 <= record.jobs[0].lost_steps < 20 + 200
     assert record.jobs[0].restarts == 1
-    assert_whole(folder, "only", 3000)
+    assert_whole(folder, "only", 300)
 
 
 def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:

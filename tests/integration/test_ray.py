@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'ray>=2.9'"),
 ]
-JOB = LiveJob("a", "synthetic:layers=4,bytes=64k", steps=400, batch_size=8, checkpoint_steps=50)
+JOB = LiveJob("a", "synthetic:layers=20,bytes=256k", steps=200, batch_size=8, checkpoint_steps=50)
 
 
 def until_over(running: RayRunning, seconds: float = 90) -> Look:
@@ -69,8 +69,8 @@ def test_a_job_is_stopped_and_goes_on_with_another_number_of_workers(engine: Ray
     assert stopped.kept_steps == stopped.steps >= 60
     second = engine.start(JOB, folder, (0, 1))
     assert second.look() == Look("starting", stopped.steps, stopped.steps)
-    assert until_over(second) == Look("finished", 400, 400)
-    assert list(losses(folder)) == list(range(1, 401))
+    assert until_over(second) == Look("finished", 200, 200)
+    assert list(losses(folder)) == list(range(1, 201))
     assert ranks_of(folder) == []
 
 
@@ -104,8 +104,8 @@ def test_more_slots_than_there_are(engine: RayEngine, tmp_path: Path) -> None:
 def test_a_whole_run(tmp_path: Path) -> None:
     text = "".join(
         f'[[job]]\nname = "{name}"\nworkload = "{JOB.workload}"\nsteps = {steps}\nbatch_size = 8\n'
-        f"arrival_s = {arrival_s}\nspeeds = {{ 1 = 150.0, 2 = 180.0 }}\n"
-        for name, steps, arrival_s in (("first", 1500, 0.0), ("second", 100, 6.0))
+        f"arrival_s = {arrival_s}\nspeeds = {{ 1 = 70.0, 2 = 80.0 }}\n"
+        for name, steps, arrival_s in (("first", 400, 0.0), ("second", 60, 8.0))
     )
     (tmp_path / "jobs.toml").write_text(text, encoding="utf-8")
     words = ["--engine", "ray", "--slots", "2", "--policy", "doubling:plain=on", "--folder", str(tmp_path / "run")]
@@ -116,4 +116,4 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert record.engine == "ray"
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert [len(span.slots) for span in record.spans if span.job == "first"][:2] == [2, 1]
-    assert list(losses(tmp_path / "run" / JOBS / "first")) == list(range(1, 1501))
+    assert list(losses(tmp_path / "run" / JOBS / "first")) == list(range(1, 401))

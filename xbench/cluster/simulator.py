@@ -18,11 +18,11 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, Speed
 from xbench.cluster.policy import Active, Change, Cluster, Policy
 from xbench.errors import SpecError
 
@@ -123,24 +123,34 @@ def simulate(
     moments: bool = False,
     spans: bool = False,
     believed: Cluster | None = None,
+    paces: Mapping[str, Speed] | None = None,
 ) -> Simulated:
     """Run a trace to the end of its last job. Raises SpecError for what the cluster or the policy cannot serve.
 
-    `believed`: what the policy is told of the cluster, where that is not what the cluster is.
+    `believed`: what the policy is told of the cluster, where that is not what the cluster is; `paces`: how fast jobs
+    are, by name, where that is not what the policy is told of them.
 
     Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
     for ever.
     """
     check_jobs(jobs, cluster)
     policy.begin(believed or cluster, jobs)
-    return _Simulation(jobs, policy, cluster, moments, spans).run()
+    return _Simulation(jobs, policy, cluster, moments, spans, paces or {}).run()
 
 
 class _Simulation:
     """The state of one run."""
 
-    def __init__(self, jobs: Sequence[Job], policy: Policy, cluster: Cluster, moments: bool, spans: bool) -> None:
-        self.jobs, self.policy, self.cluster = jobs, policy, cluster
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        policy: Policy,
+        cluster: Cluster,
+        moments: bool,
+        spans: bool,
+        paces: Mapping[str, Speed],
+    ) -> None:
+        self.jobs, self.policy, self.cluster, self.paces = jobs, policy, cluster, paces
         self.keep_moments, self.keep_spans = moments, spans
         self.result = Simulated(cluster, [])
         self.now_s = 0.0
@@ -162,7 +172,7 @@ class _Simulation:
 
     def run(self) -> Simulated:
         """To the last completion."""
-        arrivals = [Active(job, number) for number, job in enumerate(self.jobs)]
+        arrivals = [Active(job, number, self.paces.get(job.name)) for number, job in enumerate(self.jobs)]
         upcoming = 0
         again_s: float | None = None
         while upcoming < len(arrivals) or self.running or self.waiting:

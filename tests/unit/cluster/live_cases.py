@@ -44,6 +44,7 @@ class Played:
     refuse: Mapping[str, Exception] = field(default_factory=dict)
     stop_s: float = 0.0
     speeds: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    poll_s: float = 2.0
     now: float = 0.0
     kept: dict[str, float] = field(default_factory=dict)
     launched: list[tuple[float, str, tuple[int, ...], float]] = field(default_factory=list)
@@ -54,8 +55,8 @@ class Played:
 
     def wait_until(self, at_s: float) -> None:
         upcoming = [one.next_s() for one in self.running]
-        self.now = max(self.now, min([at_s, *upcoming]))
-        assert math.isfinite(self.now), "nothing will ever happen"
+        assert self.running or math.isfinite(at_s), "nothing will ever happen"
+        self.now = max(self.now, min([at_s, self.now + self.poll_s, *upcoming]))
 
     def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Playing:
         if job.name in self.refuse:
@@ -110,11 +111,11 @@ class Playing:
         if self.over is not None:
             return self.over
         now, steps = self.world.now, self.steps()
-        if steps >= self.crash:
+        if steps >= self.crash and now >= self.ready:
             self.world.crash_at[self.job.name].remove(self.crash)
             every = self.job.checkpoint_steps
             return self.end("failed", self.crash, max(self.base, self.crash // every * every))
-        if steps >= self.job.steps:
+        if steps >= self.job.steps and now >= self.ready:
             return self.end("finished", steps, steps)
         if self.stopping is not None and now >= self.stopping + self.world.stop_s:
             return self.end("stopped", steps, steps)

@@ -26,9 +26,9 @@ def test_the_example() -> None:
     file = load_jobs(ROOT / "examples" / "jobs.toml")
     assert file.slots == 2
     assert [(job.name, job.steps, job.arrival_s) for job in file.jobs] == [
-        ("long", 1200, 0.0), ("short", 300, 8.0), ("late", 600, 20.0)
+        ("long", 600, 0.0), ("short", 200, 8.0), ("late", 300, 20.0)
     ]  # fmt: skip
-    assert all(job.speed is not None and job.speed(2) == 80.0 for job in file.jobs)
+    assert all(job.speed is not None and job.speed(2) == 33.0 for job in file.jobs)
     check_fit(file.jobs, 2)
     for policy in ("doubling", "srtf", "fifo", "exploratory"):
         check_known(policy, file.jobs)

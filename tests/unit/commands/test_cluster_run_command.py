@@ -54,7 +54,7 @@ class Quick:
 
 class QuickRunning:
     def __init__(self, job: LiveJob) -> None:
-        self.job, self.steps, self.stopping = job, Quick.kept.get(job.name, -1), False
+        self.job, self.steps, self.stopping = job, Quick.kept.get(job.name, 0) - 1, False
 
     def look(self) -> Look:
         if Quick.ends_at == self.steps:
@@ -178,7 +178,8 @@ def test_bad_input_is_one_sentence_and_nothing_is_started(
         raise AssertionError("something was started")
 
     monkeypatch.setattr(Quick, "start", never)
-    Path("large.toml").write_text(JOBS.replace("steps = 20", "steps = 20\ngpus = 3"), encoding="utf-8")
+    large = JOBS.replace("speeds = { 1 = 1000.0, 2 = 2000.0 }", "gpus = 3")
+    Path("large.toml").write_text(large, encoding="utf-8")
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert told in " ".join(err.split())

@@ -3,9 +3,9 @@
     look at all → arrivals → (something happened, or it is time) decide → stop what has another size → start what fits
     └──────────────────────── wait for the next arrival, the next decision or the next look ────────────────────────┘
 
-Whatever is decided or seen is written to the ledger before anything follows from it (`ledger`, `state`). What was granted adds up to
-no more than there is, and whoever has another size than granted is being stopped, so everybody who waits for slots gets
-them: no order of starting can lock the others out.
+Whatever is decided or seen is written to the ledger before anything follows from it (`ledger`, `state`). What was
+granted adds up to no more than there is, and whoever has another size than granted is being stopped, so everybody who
+waits for slots gets them: no order of starting can lock the others out.
 
 **A crash** of an incarnation takes the job back to its checkpoint. It keeps what it was granted and is started again at
 once, `retries` times; after that it is given up, and the others go on. One that cannot be built is given up at once.
@@ -181,8 +181,8 @@ class Controller:
             running = track.incarnation
             if running is not None and running.stopping_s is None and running.workers != track.active.gpus:
                 self._record(Stopping(at_s=now_s, job=track.name))
-                to = f"for {track.active.gpus}" if track.active.gpus else "to wait"
-                self._say(track, f"stops on {_slots(running)} {to}")
+                to = f"go on with {_workers(track.active.gpus)}" if track.active.gpus else "wait"
+                self._say(track, f"is to {to}, and stops on {_slots(running)}")
                 self._running[track.name].stop()
                 self._look(track, now_s)
         for track in self.state.tracks.values():
@@ -292,3 +292,7 @@ class Controller:
 def _slots(running: Incarnation) -> str:
     numbers = ", ".join(str(slot) for slot in running.slots)
     return f"slot {numbers}" if running.workers == 1 else f"slots {numbers}"
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

@@ -3,7 +3,8 @@
 The simulator is given what the run measured: each job's steps a second on each number of workers, over all of its
 incarnations there, checkpoints included; and the overhead of an incarnation, its time from launch until its slots were
 free less the steps it did at that speed, as the mean over all that stopped or finished. A start and a restart both cost
-that. The policy is told what it was told in the run. So the simulation knows nothing of when things happened.
+that. The policy is told what it was told in the run: the declared speeds and the declared cost, and measured speeds
+only once a job has been there. So the simulation knows nothing of when things happened.
 
 What it leaves out: others wait while a job that is to shrink stops; jobs that share cores slow each other down; crashes
 and controllers that ended.
@@ -47,22 +48,41 @@ def forecast(state: State) -> Mapping[str, Finished]:
     Raises RuntimeError where the policy leaves jobs waiting: only with speeds that are far from those that it knew.
     """
     cost_s = overhead_s(state)
-    jobs = []
+    jobs, paces = [], {}
     for track in state.tracks.values():
         if track.finished_s is None:
             continue
-        job = track.active.job
-        sizes = job.speed.sizes
-        speed = LearnedSpeed(track.entry.speed, sizes)
-        speed.seen = track.speeds()
-        if not speed.seen:
+        measured = track.speeds()
+        if not measured:
             return {}
-        jobs.append(replace(job, speed=speed))
+        job = track.active.job
+        known = LearnedSpeed(track.entry.speed, job.speed.sizes)
+        jobs.append(replace(job, speed=known))
+        paces[job.name] = _Pace(known, measured)
     if cost_s is None or not jobs:
         return {}
     cluster = Cluster(state.cluster.gpus, cost_s, cost_s)
-    simulated = simulate(jobs, parse_policy(state.began.policy), cluster, believed=state.cluster)
+    simulated = simulate(jobs, parse_policy(state.began.policy), cluster, believed=state.cluster, paces=paces)
     return {one.job.name: one for one in simulated.finished}
+
+
+class _Pace:
+    """A job's measured speed, of which its policy learns where the job has been, as it does in a live run."""
+
+    def __init__(self, known: LearnedSpeed, measured: Mapping[int, float]) -> None:
+        self.known = known
+        self.measured = LearnedSpeed(known.declared)
+        self.measured.seen = dict(measured)
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """See `Speed`."""
+        return self.known.sizes
+
+    def __call__(self, gpus: int) -> float:
+        """See `Speed`. It runs there now."""
+        speed = self.known.seen[gpus] = self.measured(gpus)
+        return speed
 
 
 def outcome(state: State, error: str | None = None) -> LiveRun:
