@@ -37,13 +37,13 @@ class Active:
     """A job that has arrived and has not finished, as it stands. Engines write to it, policies only read."""
 
     __slots__ = (
-        "_as_of_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "pace", "rate", "ready_s",
-        "restarts", "speed", "version",
+        "_as_of_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "rate", "ready_s",
+        "restarts", "speed", "truth", "version",
     )  # fmt: skip
 
-    def __init__(self, job: Job, number: int, pace: Speed | None = None) -> None:
+    def __init__(self, job: Job, number: int, truth: Speed | None = None) -> None:
         self.job = job
-        self.pace = pace or job.speed
+        self.truth = truth or job.speed
         """How fast it really is, where `job.speed` is only what policies know."""
         self.number = number
         """In the order of arrival: breaks ties, so that a simulation is deterministic."""
@@ -81,7 +81,7 @@ class Active:
         self._done = self.job.work - remaining
         self._as_of_s = now_s
         self.gpus, self.rate, self.gang, self.ready_s = gpus, rate, gang, ready_s
-        self.speed = rate * self.pace(gpus) if gpus else 0.0
+        self.speed = rate * self.truth(gpus) if gpus else 0.0
         self.version += 1
 
     def learn(self, now_s: float, done: float, speed: float, ready_s: float) -> None:

@@ -123,11 +123,11 @@ def simulate(
     moments: bool = False,
     spans: bool = False,
     believed: Cluster | None = None,
-    paces: Mapping[str, Speed] | None = None,
+    truths: Mapping[str, Speed] | None = None,
 ) -> Simulated:
     """Run a trace to the end of its last job. Raises SpecError for what the cluster or the policy cannot serve.
 
-    `believed`: what the policy is told of the cluster, where that is not what the cluster is; `paces`: how fast jobs
+    `believed`: what the policy is told of the cluster, where that is not what the cluster is; `truths`: how fast jobs
     are, by name, where that is not what the policy is told of them.
 
     Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
@@ -135,7 +135,7 @@ def simulate(
     """
     check_jobs(jobs, cluster)
     policy.begin(believed or cluster, jobs)
-    return _Simulation(jobs, policy, cluster, moments, spans, paces or {}).run()
+    return _Simulation(jobs, policy, cluster, moments, spans, truths or {}).run()
 
 
 class _Simulation:
@@ -148,9 +148,9 @@ class _Simulation:
         cluster: Cluster,
         moments: bool,
         spans: bool,
-        paces: Mapping[str, Speed],
+        truths: Mapping[str, Speed],
     ) -> None:
-        self.jobs, self.policy, self.cluster, self.paces = jobs, policy, cluster, paces
+        self.jobs, self.policy, self.cluster, self.truths = jobs, policy, cluster, truths
         self.keep_moments, self.keep_spans = moments, spans
         self.result = Simulated(cluster, [])
         self.now_s = 0.0
@@ -172,7 +172,7 @@ class _Simulation:
 
     def run(self) -> Simulated:
         """To the last completion."""
-        arrivals = [Active(job, number, self.paces.get(job.name)) for number, job in enumerate(self.jobs)]
+        arrivals = [Active(job, number, self.truths.get(job.name)) for number, job in enumerate(self.jobs)]
         upcoming = 0
         again_s: float | None = None
         while upcoming < len(arrivals) or self.running or self.waiting:

@@ -167,7 +167,7 @@ def simulated(asked: Began) -> tuple[list[tuple[float, dict[str, int]]], Simulat
     """What the simulator makes of the same jobs, a start costing as much as a restart."""
     policy = Recording(asked.policy)
     jobs = [track.active.job for track in State(asked).tracks.values()]
-    found = simulate(jobs, policy, Cluster(asked.slots, asked.restart_s, asked.restart_s))
+    found = simulate(jobs, policy, Cluster(asked.slots, asked.restart_s, start_s=asked.restart_s))
     return policy.decided, found
 
 

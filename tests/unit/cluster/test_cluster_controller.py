@@ -72,6 +72,16 @@ def test_nobody_starts_before_what_it_waits_for_is_free(tmp_path: Path) -> None:
     assert all(one.ended_s == one.stopping_s + 3.0 for one in stops)
 
 
+def test_one_that_has_yet_to_train_is_stopped_at_once(tmp_path: Path) -> None:
+    jobs = [entry("a", steps=64, gpus=2), entry("b", steps=4, arrival_s=3.0)]
+    state, events = played(began(jobs, "srtf", 2), tmp_path, Played(2, stop_s=50.0))
+    a = state.tracks["a"]
+    assert [(one.how, one.ended_s) for one in a.incarnations] == [("stopped", 3.0), ("finished", 11.0 + 4.0 + 32.0)]
+    assert (a.crashes, a.lost_steps) == (0, 0.0)
+    assert state.tracks["b"].finished_s == 11.0
+    assert digest(State.of(events)) == digest(state)
+
+
 def test_a_crash_is_retried_from_the_checkpoint(tmp_path: Path) -> None:
     world = Played(1, crash_at={"a": [37.0]})
     state, events = played(began([entry("a"), entry("b")], slots=1), tmp_path, world)
@@ -251,5 +261,13 @@ def test_jobs_that_would_share_slots_are_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         "xbench.cluster.policies.fifo.Fifo.decide", lambda self, now_s: [(self._queue[0], Grant(1, 0.5, 1))]
     )
-    with pytest.raises(SpecError, match="lets job 'a' share its slots, and real jobs do not yet"):
+    with pytest.raises(SpecError, match="'fifo' lets jobs share their slots, and real jobs do not yet"):
         played(began([entry("a")]), tmp_path)
+
+
+def test_a_policy_that_shares_is_refused_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xbench.cluster.registry import POLICIES
+
+    monkeypatch.setitem(POLICIES.entry("fifo").facts, "steps", True)
+    with pytest.raises(SpecError, match="'fifo' lets jobs share their slots"):
+        State(began([entry("a")]))

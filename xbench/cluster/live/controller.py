@@ -183,7 +183,7 @@ class Controller:
                 self._record(Stopping(at_s=now_s, job=track.name))
                 to = f"go on with {_workers(track.active.gpus)}" if track.active.gpus else "wait"
                 self._say(track, f"is to {to}, and stops on {_slots(running)}")
-                self._running[track.name].stop()
+                self._stop(self._running[track.name], running)
                 self._look(track, now_s)
         for track in self.state.tracks.values():
             wanted = track.active.gpus
@@ -208,6 +208,13 @@ class Controller:
         assert begun is not None
         self._say(track, f"starts on {_slots(begun)}, from step {steps:g} of {track.job.steps}")
 
+    def _stop(self, handle: Running, running: Incarnation) -> None:
+        """With a checkpoint; one that has yet to train has none to keep, and others would wait until it could stop."""
+        if running.first is None:
+            handle.kill()
+        else:
+            handle.stop()
+
     def _look(self, track: Track, now_s: float) -> None:
         """See how an incarnation is doing, and what has become of it."""
         handle, running = self._running.get(track.name), track.incarnation
@@ -227,7 +234,9 @@ class Controller:
     def _over(self, track: Track, running: Incarnation, look: Look, now_s: float) -> None:
         del self._running[track.name]
         self._further.pop(track.name, None)
-        if look.state == "failed" or (look.state == "stopped" and running.stopping_s is None):
+        asked = running.stopping_s is not None
+        killed = asked and running.first is None  # by `_stop`
+        if (look.state == "failed" and not killed) or (look.state == "stopped" and not asked):
             self._failed(track, look._replace(reason=look.reason or "it stopped without being asked to"), now_s)
             return
         how = "finished" if look.state == "finished" else "stopped"
@@ -271,7 +280,7 @@ class Controller:
             running = track.incarnation
             if running is not None and running.stopping_s is None:
                 self._record(Stopping(at_s=now_s, job=track.name))
-                self._running[track.name].stop()
+                self._stop(self._running[track.name], running)
         while self._running and self._stopping() < 2:
             now_s = self.clock.now_s()
             for name in list(self._running):

@@ -61,8 +61,8 @@ def forecast(state: State) -> Mapping[str, Finished]:
         paces[job.name] = _Pace(known, measured)
     if cost_s is None or not jobs:
         return {}
-    cluster = Cluster(state.cluster.gpus, cost_s, cost_s)
-    simulated = simulate(jobs, parse_policy(state.began.policy), cluster, believed=state.cluster, paces=paces)
+    cluster = Cluster(state.cluster.gpus, cost_s, start_s=cost_s)
+    simulated = simulate(jobs, parse_policy(state.began.policy), cluster, believed=state.cluster, truths=paces)
     return {one.job.name: one for one in simulated.finished}
 
 

@@ -152,7 +152,7 @@ class State:
         self.policy: Policy = parse_policy(began.policy)
         learns = bool(facts.get("learns"))
         self.tracks = {job.name: Track(job, number, learns) for number, job in enumerate(began.jobs)}
-        self.cluster = Cluster(began.slots, began.restart_s, began.restart_s)
+        self.cluster = Cluster(began.slots, began.restart_s, start_s=began.restart_s)
         self.policy.begin(self.cluster, [track.active.job for track in self.tracks.values()])
 
     @classmethod
@@ -234,10 +234,7 @@ class State:
     def _check(self, change: Change) -> None:
         job, grant = change
         if grant.gang is not None or grant.rate != 1:
-            raise SpecError(
-                f"policy {self.began.policy!r} lets job {job.job.name!r} share its slots, and real jobs do not yet",
-                hint="xbench cluster compare simulates it",
-            )
+            raise _sharing(self.began.policy)
         if grant.gpus < 0:
             raise RuntimeError(f"{self.began.policy} granted {grant} to job {job.job.name!r}")
 
@@ -322,8 +319,13 @@ class State:
 
 
 def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
-    """Refuse jobs whose speed a policy has to know and nobody declared. Raises SpecError with the first."""
+    """Refuse jobs whose speed a policy has to know and nobody declared, and a policy that lets jobs share slots.
+
+    Raises SpecError with the first such job.
+    """
     entry = POLICIES.entry(parse_options(policy)[0])
+    if entry.facts.get("steps"):
+        raise _sharing(policy)
     jobs = list(jobs)
     for job in jobs:
         speed = job.speed
@@ -341,3 +343,10 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
             f"policy {policy!r} needs to know {what}, and job {unknown[0].name!r}{others} has no speeds",
             hint="add speeds = { 1 = …, 2 = … } in steps a second, or take exploratory, which learns them, or las",
         )
+
+
+def _sharing(policy: str) -> SpecError:
+    return SpecError(
+        f"policy {policy!r} lets jobs share their slots, and real jobs do not yet",
+        hint="xbench cluster compare simulates it",
+    )
