@@ -5,10 +5,10 @@
 | 1 | the first: profiles and comparisons; later other kinds and optional fields |
 
 The parts that all kinds share are in `record_parts` and `measured_parts`, the kinds that derive from others in
-`scaling_record`, `validation_record`, `tuned_record`, `convergence_record`, `regression_record`, `cluster_record` and
-`live_record`; this module exports them all. `load` reads a file, migrates an older version and refuses a newer,
-truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes bytes, all rates
-bits per second. Nothing here imports torch.
+`scaling_record`, `validation_record`, `tuned_record`, `convergence_record`, `regression_record`, `cluster_record`,
+`live_record` and `restart_record`; this module exports them all. `load` reads a file, migrates an older version and
+refuses a newer, truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes
+bytes, all rates bits per second. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ from xbench.regression_record import (
     Suite,
     Threshold,
 )
+from xbench.restart_record import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
 from xbench.scaling_record import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
 from xbench.spec import RunSpec
 from xbench.tuned_record import Tuned
@@ -144,6 +145,7 @@ __all__ = [
     "LiveRun",
     "LiveSpan",
     "LiveStatus",
+    "LossCheck",
     "MeanOf",
     "Measurement",
     "MetricName",
@@ -162,6 +164,10 @@ __all__ = [
     "RecordBase",
     "Regression",
     "RegressionVerdict",
+    "Restart",
+    "RestartPart",
+    "RestartResult",
+    "RestartTimes",
     "Sample",
     "Scaling",
     "ScalingPoint",
@@ -326,6 +332,7 @@ AnyRecord = (
     | Regression
     | ClusterComparison
     | LiveRun
+    | Restart
 )
 """Every kind of record that `load` reads and `report` shows."""
 

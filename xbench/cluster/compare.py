@@ -8,10 +8,12 @@ from a file is what it is: one run, no interval, and its ratios hold for it alon
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 
@@ -20,14 +22,16 @@ from xbench.cluster.policy import Cluster, Policy
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import Moment, Simulated, check_jobs, simulate
 from xbench.cluster.traces import Trace
-from xbench.errors import SpecError
+from xbench.errors import RecordError, SpecError
 from xbench.records import (
     ClusterComparison,
     ClusterCurve,
     ClusterResult,
     ClusterRun,
     ClusterSpan,
+    Restart,
     TraceRecord,
+    load,
 )
 from xbench.stats.regression import signed_rank
 from xbench.units import format_duration, format_percent
@@ -208,16 +212,31 @@ def _warnings(trace: Trace) -> list[str]:
 
 
 def parse_costs(text: str) -> tuple[float, ...]:
-    """Seconds from '0,10,30'. Raises SpecError."""
+    """Seconds from '0,10,30', where a record of `xbench cluster restart` may stand for what it measured.
+
+    Raises SpecError, and RecordError for a file that is no such record.
+    """
     found = []
     for part in text.split(","):
         try:
             cost_s = float(part)
         except ValueError:
-            cost_s = math.nan
+            cost_s = _measured_cost_s(part.strip())
         if not (math.isfinite(cost_s) and cost_s >= 0):
             raise SpecError(f"{part.strip()!r} is no number of seconds", hint="write 0,10,30")
         if cost_s in found:
             raise SpecError(f"{part.strip()} stands twice", hint="write each cost once")
         found.append(cost_s)
     return tuple(found)
+
+
+def _measured_cost_s(text: str) -> float:
+    """What a record says that a restart costs, to the millisecond."""
+    if not (text.endswith(".json") or os.sep in text or Path(text).is_file()):
+        hint = "write 0,10,30, or the file of xbench cluster restart --json FILE"
+        raise SpecError(f"{text!r} is no number of seconds", hint=hint)
+    record = load(Path(text))
+    if not isinstance(record, Restart):
+        hint = "xbench cluster restart --json FILE makes one"
+        raise RecordError(f"{text} is a {record.kind} record, which measured no restart", hint=hint)
+    return round(record.cost_s, 3)

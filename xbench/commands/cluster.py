@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from xbench.commands.cluster_run import run_command
-from xbench.commands.completing import complete_policies
-from xbench.commands.options import check_json_and_csv, json_option, parsed, write_csv, write_json
+from xbench.commands.completing import complete_policies, complete_workload
+from xbench.commands.options import check_json, check_json_and_csv, json_option, parsed, write_csv, write_json
 from xbench.errors import SpecError
 
 MOST_SEEDS = 1000
+MOST_WORKERS = 1024
 EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 
 
@@ -21,8 +22,9 @@ EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 def cluster() -> None:
     """Many jobs on one cluster: compare policies that share its GPUs; needs no torch.
 
-    What `compare` shows is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart
-    costs what you say. --policies and --trace take what `policies` and `traces` list. `run` trains real jobs under one.
+    What compare shows is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart
+    costs what you say, or what restart measured. --policies and --trace take what `policies` and `traces` list. run
+    trains real jobs under a policy.
     """
 
 
@@ -33,7 +35,7 @@ def cluster() -> None:
               metavar="A,B,...", shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
 @click.option("--gpus", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="The cluster's.")
 @click.option("--restart-cost", "cost_text", default="0", show_default=True, metavar="S,S,...",
-              help="Seconds that a job which ran before loses when it is stopped or resized.")  # fmt: skip
+              help="Seconds that a job which ran before loses when it is moved, or restart's --json file.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), metavar="N",
               help="Traces to generate; 6 and more give intervals.  [default: 1]")  # fmt: skip
 @click.option("--csv", "csv_to", metavar="FILE|-", help="Write one row a simulation; - is stdout.")
@@ -84,6 +86,51 @@ def compare_command(
 
 
 cluster.add_command(run_command)
+
+
+@cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")
+@click.argument("workload", shell_complete=complete_workload)
+@click.option("--from", "start", default=1, show_default=True, type=click.IntRange(1, MOST_WORKERS), metavar="W",
+              help="Workers at first.")  # fmt: skip
+@click.option("--to", default=2, show_default=True, type=click.IntRange(1, MOST_WORKERS), metavar="W",
+              help="Workers after a restart; the next one goes back.")  # fmt: skip
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1, 1000), metavar="N",
+              help="How often there and back.")  # fmt: skip
+@click.option("--batch-size", type=click.IntRange(1, 1_000_000), metavar="B",
+              help="Samples of a step over all workers.  [default: the workload's own, a worker]")  # fmt: skip
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(2, 1_000_000), metavar="S",
+              help="Steps with each number of workers, before the stop is asked for.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1), help="Of weights and data.")
+@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]),
+              help="A worker takes a core, or a GPU.")  # fmt: skip
+@json_option
+def restart_command(
+    workload: str,
+    start: int,
+    to: int,
+    repeats: int,
+    batch_size: int | None,
+    steps: int,
+    seed: int,
+    device: str,
+    json_to: str | None,
+) -> int:
+    """Stop and restart a real training job with another number of workers, and measure what that costs.
+
+    WORKLOAD is as for `xbench profile`. Checkpoint, tear-down, launch and first step are timed, and the loss curve is
+    held to that of a run without a stop; exit code 3 says that it does not go on.
+    """
+    from xbench.report.terminal import make_console, show
+    from xbench.runtime.cluster.restart import RestartRequest, measure
+
+    check_json(json_to)
+    console = make_console()
+    request = RestartRequest(workload, start, to, repeats, batch_size, steps, seed, device)
+    record = measure(request, lambda said: console.print(said, highlight=False, markup=False))
+    console.print()
+    show(record, console)
+    write_json(record, json_to)
+    return 0 if record.check.held else 3
 
 
 @cluster.command("policies", short_help="List the policies that compare takes.")

@@ -20,6 +20,7 @@ from xbench.records import (
     Noise,
     Profile,
     Regression,
+    Restart,
     Scaling,
     Tuned,
     Validation,
@@ -32,6 +33,7 @@ from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
 from xbench.report.regression_junit import regression_cases, stored_cases
 from xbench.report.regression_lines import sides
+from xbench.report.restart import ROWS, heading, seconds_of
 from xbench.schedules import MODES
 from xbench.stats.validation import name_of
 from xbench.units import format_duration, format_percent, format_seconds
@@ -71,6 +73,8 @@ def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
         found = list(_cluster(record))
     elif isinstance(record, LiveRun):
         found = list(_live(record))
+    elif isinstance(record, Restart):
+        found = list(_restart(record))
     else:
         found = list(_tuned(record))
     if not record.complete:
@@ -162,6 +166,15 @@ def _live(record: LiveRun) -> Iterator[Case]:
         if job.simulated_jct_s is not None:
             told += f", {format_duration(job.simulated_jct_s)} (simulated): {signed_percent(job.error)}"
         yield Case(group, job.name, job.jct_s, message=told)
+
+
+def _restart(record: Restart) -> Iterator[Case]:
+    for row in ROWS:
+        seconds = seconds_of(record, row.part, None)
+        told = f"{row.told}: {format_seconds(seconds.median)} ({record.label})"
+        yield Case(heading(record), row.part, seconds.median, message=told)
+    status: Status = "passed" if record.check.held else "failed"
+    yield Case(heading(record), "loss curve", status=status, message=record.findings[-1])
 
 
 def _validation(record: Validation) -> Iterator[Case]:

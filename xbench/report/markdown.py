@@ -20,6 +20,7 @@ from xbench.records import (
     Noise,
     Profile,
     Regression,
+    Restart,
     Scaling,
     Tuned,
     Validation,
@@ -32,6 +33,7 @@ from xbench.report.convergence import verdicts
 from xbench.report.live import markdown as live_parts
 from xbench.report.markdown_parts import code, details, facts, fenced, plain, table
 from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
+from xbench.report.restart import markdown as restart_parts
 from xbench.report.tuned import kept_sentence
 from xbench.report.validation import markdown as validation_tables
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
@@ -62,6 +64,8 @@ def render(record: AnyRecord) -> str:
         parts = [*cluster_parts(record), _warnings(record.warnings)]
     elif isinstance(record, LiveRun):
         parts = [*live_parts(record), _warnings(record.warnings)]
+    elif isinstance(record, Restart):
+        parts = [*restart_parts(record), _warnings(record.warnings)]
     else:
         parts = _tuned(record)
     return "\n\n".join(part for part in [*parts, _command(record)] if part) + "\n"

@@ -37,6 +37,7 @@ from xbench.records import (
     Noise,
     Profile,
     Regression,
+    Restart,
     Scaling,
     Tuned,
     Validation,
@@ -46,6 +47,7 @@ from xbench.report.cells import verdict
 from xbench.report.cluster_tables import cluster_tables
 from xbench.report.live import live_tables
 from xbench.report.regression_tables import regression_tables
+from xbench.report.restart import restart_tables
 
 Row = dict[str, Any]
 Table = list[Row]
@@ -69,6 +71,8 @@ def tables(record: AnyRecord) -> dict[str, Table]:
         return cluster_tables(record)
     if isinstance(record, LiveRun):
         return live_tables(record)
+    if isinstance(record, Restart):
+        return restart_tables(record)
     return {"tried": list(_tuned(record))}
 
 

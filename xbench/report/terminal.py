@@ -20,6 +20,7 @@ from xbench.records import (
     LiveRun,
     Noise,
     Regression,
+    Restart,
     Scaling,
     Tuned,
     Validation,
@@ -31,6 +32,7 @@ from xbench.report.drawing import OFF_TTY_COLUMNS, make_console
 from xbench.report.live import render_live
 from xbench.report.profile import render_profile
 from xbench.report.regression import render_baseline, render_noise, render_regression
+from xbench.report.restart import render_restart
 from xbench.report.scaling import render_scaling
 from xbench.report.tuned import render_tuned
 from xbench.report.validation import render_validation
@@ -60,6 +62,8 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_cluster(record, console)
     elif isinstance(record, LiveRun):
         render_live(record, console)
+    elif isinstance(record, Restart):
+        render_restart(record, console)
     else:
         render_profile(record, console, all_layers=all_layers)
 

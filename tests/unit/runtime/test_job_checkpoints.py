@@ -79,9 +79,7 @@ def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     write(tmp_path, KEY, 1, b"one")
 
     def full(*_: object) -> None:

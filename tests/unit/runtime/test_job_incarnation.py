@@ -103,7 +103,7 @@ def test_a_step_s_samples_do_not_depend_on_the_steps_before() -> None:
         Order(0, 6, 7)
 
 
-@pytest.mark.parametrize("workload", [SYNTHETIC, "resnet18:image-size=32", "gpt2:seq-len=4", "bert-base:seq-len=8"])
+@pytest.mark.parametrize("workload", [SYNTHETIC, "resnet18:image-size=32", "gpt2-small:seq-len=4", "bert-base"])
 def test_shares_of_a_batch_are_its_samples_bit_by_bit(workload: str) -> None:
     spec = incarnation_of(replace(JOB, workload=workload), (0,)).workload
     samples = samples_of(_without_model(spec), 6)

@@ -29,6 +29,7 @@ for _kind, _module in (
     ("noise", "stored"),
     ("cluster", "cluster"),
     ("live", "live"),
+    ("restart", "restart"),
 ):
     PAGES.add(_kind, f"xbench.report.html.{_module}:{_kind}_page", f"the page of a {_kind}")
 

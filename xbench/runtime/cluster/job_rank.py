@@ -28,6 +28,7 @@ from pathlib import Path  # noqa: E402
 from typing import Any, NoReturn  # noqa: E402
 
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402 (every optimizer of torch imports it when it is made: seconds that are no model's)
 import torch.distributed as dist  # noqa: E402
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm  # noqa: E402
@@ -72,7 +73,7 @@ class JobRank:
         elif "XBENCH_CORES" in os.environ:  # the guard has pinned us
             torch.set_num_threads(len(os.sched_getaffinity(0)))
         self.journal.note("joining the process group")
-        store = self.meet()
+        self.store = store = self.meet()
         backend = "nccl" if program.device == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=PATIENCE)
         dist.all_reduce(torch.zeros(1, device=self.device))  # connections are made by the first collective
@@ -83,7 +84,7 @@ class JobRank:
         self.mine = share(program.batch_size, self.world, self.rank)
         self.weight = len(self.mine) * self.world / program.batch_size
         self.journal.write("built")
-        self.load(store)
+        self.load()
         ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel = DistributedDataParallel(self.workload.model, device_ids=ids)
         self.journal.write("ready")
@@ -105,17 +106,17 @@ class JobRank:
         port = int(path.read_text(encoding="utf-8"))
         return TCPStore(address, port, self.world, is_master=False, timeout=PATIENCE)
 
-    def load(self, store: Store) -> None:
+    def load(self) -> None:
         """Go back to the newest whole checkpoint, which rank 0 chooses for all."""
         key = self.program.key
         content: bytes | None
         if self.rank == 0:
             checkpoints.clear_parts(self.folder)
             self.steps, content, skipped = checkpoints.newest(self.folder, key)
-            store.set("steps", str(self.steps))
+            self.store.set("steps", str(self.steps))
             self.journal.write("loaded", steps=self.steps, skipped=skipped)
         else:
-            self.steps = int(store.get("steps"))
+            self.steps = int(self.store.get("steps"))
             content = checkpoints.at(self.folder, key, self.steps)
         if content is not None:
             state = torch.load(io.BytesIO(content), map_location=self.device, weights_only=True)
@@ -138,6 +139,18 @@ class JobRank:
             if stop or self.steps >= program.steps or self.steps % program.checkpoint_steps == 0:
                 self.keep()
         self.journal.write("end", how="finished" if self.steps >= program.steps else "stopped", steps=self.steps)
+        self.part()
+
+    def part(self) -> None:
+        """Nobody leaves before all have heard the last collective: what a socket still holds may go with its owner."""
+        if self.rank > 0:
+            with suppress(RuntimeError):  # the store goes with rank 0, who has heard of everybody by then
+                self.store.add("done", 1)
+                self.store.get("end")
+            return
+        while self.store.add("done", 0) < self.world - 1:
+            time.sleep(0.001)
+        self.store.set("end", "")
 
     def step(self) -> tuple[float, bool]:
         """One step of the whole batch: its mean loss before the update, and whether to stop after it."""

@@ -26,6 +26,7 @@ from xbench.cluster.live.engine import OVER, LiveJob, Look, State
 from xbench.errors import RunError, SpecError
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import this_machine
+from xbench.fabrics.interrupts import interrupts_held
 from xbench.profilers.gpu import NotAvailable, load_nvml
 from xbench.profilers.gpu_list import list_gpus
 from xbench.runtime import monitor_log, plain_agent
@@ -45,7 +46,7 @@ from xbench.runtime.launch_processes import GUARD
 from xbench.spec import DeviceType
 
 MODULE = "xbench.runtime.cluster.job_rank"
-DYING_S = 5.0
+DYING_S = 2.0
 """How long a start waits for the incarnation before it to be gone: processes that were killed take a moment."""
 
 POLL_S = 0.01
@@ -120,7 +121,6 @@ class LocalEngine:
         ranks = ["1", str(program.workers), "0", here.address, "0"]
         command = [*GUARD, str(os.getpid()), *agent, *ranks, sys.executable, "-m", MODULE, str(directory.absolute())]
         env = {**rank_env(here), "XBENCH_HELD": str(lock)}
-        kept = checkpoints.kept_steps(folder, program.key)
         with open(directory / LOG, "wb") as log:
             process = subprocess.Popen(
                 command,
@@ -131,7 +131,7 @@ class LocalEngine:
                 start_new_session=True,
                 pass_fds=(lock,),
             )
-        return LocalRunning(process, directory, kept, program.workers)
+        return LocalRunning(process, directory, program)
 
     def close(self) -> None:
         """End everything that still runs, and wait until it is gone."""
@@ -145,13 +145,14 @@ class LocalEngine:
 class LocalRunning:
     """One incarnation; see `xbench.cluster.live.engine.Running`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path, kept: int, workers: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: Incarnation) -> None:
         self.directory = directory
         self._process = process
         self._journal = JournalReader(directory, 0, 0)
-        self._workers = workers
+        self._program = program
         self._killed = False
-        self._end: str | None = None
+        self._end: State | None = None
+        kept = self._kept()
         self._look = Look("starting", kept, kept)
 
     @property
@@ -173,15 +174,10 @@ class LocalRunning:
         for event in self._journal.poll():
             self._take(event)
         if gone:
-            state: State = "failed"
-            reason = ""
-            if self._end == "finished":
-                state = "finished"
-            elif self._end == "stopped":
-                state = "stopped"
-            else:
-                reason = self._reason()
-            self._look = self._look._replace(state=state, reason=reason)
+            state: State = self._end or "failed"
+            reason = "" if self._end else self._reason()
+            # Who died between the last checkpoint and the journal's word of it has kept it all the same.
+            self._look = self._look._replace(state=state, kept_steps=self._kept(), reason=reason)
         return self._look
 
     def stop(self) -> None:
@@ -203,6 +199,9 @@ class LocalRunning:
             time.sleep(POLL_S)
         return self._look
 
+    def _kept(self) -> int:
+        return checkpoints.kept_steps(self.directory.parent, self._program.key)
+
     def _take(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "loaded":
@@ -220,7 +219,7 @@ class LocalRunning:
             return "it was killed as asked"
         errors = [
             (rank, event)
-            for rank in range(self._workers)
+            for rank in range(self._program.workers)
             for event in JournalReader(self.directory, 0, rank).poll()
             if event["event"] == "error"
         ]
@@ -276,7 +275,8 @@ def opened(engine: LocalEngine) -> Iterator[LocalEngine]:
     try:
         yield engine
     finally:
-        engine.close()
+        with interrupts_held():
+            engine.close()
 
 
 def _gpus() -> int:

@@ -1,0 +1,114 @@
+"""What `xbench cluster restart` measured: what stopping a real job and starting it anew costs, and whether it goes on.
+
+`restarts` holds every stop and start by itself, `results` what they say together; `losses` and `uncut_losses` the two
+loss curves. `records` exports these names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from xbench.record_parts import Environment, Estimate, Label, Part, WorkloadRecord
+
+RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first step", "total", "lost"]
+
+
+class RestartTimes(Part):
+    """One stop and start [s], as rank 0 and the process that launches saw it. Parts follow one another."""
+
+    from_workers: int = Field(ge=1)
+    to_workers: int = Field(ge=1)
+    steps: int = Field(ge=1, description="after which it was stopped")
+    last_step_s: float = Field(ge=0, description="from the stop being asked for to the end of the step under way")
+    checkpoint_s: float = Field(ge=0, description="until the checkpoint was on disk")
+    teardown_s: float = Field(ge=0, description="until no process was left")
+    start_s: float = Field(ge=0, description="until Python ran in rank 0")
+    imports_s: float = Field(ge=0, description="until everything was imported")
+    join_s: float = Field(ge=0, description="until all workers had met and connected")
+    build_s: float = Field(ge=0, description="until the model was built")
+    load_s: float = Field(ge=0, description="until it was as in the checkpoint, and wrapped by DistributedDataParallel")
+    first_step_s: float = Field(ge=0, description="until the first step was applied")
+    step_s: float = Field(ge=0, description="an ordinary step with as many workers, the median")
+
+    @property
+    def launch_s(self) -> float:
+        """From nothing to ready to train."""
+        return self.start_s + self.imports_s + self.join_s + self.build_s + self.load_s
+
+    @property
+    def total_s(self) -> float:
+        """From the stop being asked for to the first step applied by the next incarnation."""
+        return self.last_step_s + self.checkpoint_s + self.teardown_s + self.launch_s + self.first_step_s
+
+    @property
+    def lost_s(self) -> float:
+        """Of that, what was no training: less the step under way and an ordinary step. What a simulator charges."""
+        return max(0.0, self.total_s - self.last_step_s - self.step_s)
+
+    def part_s(self, part: RestartPart) -> float:
+        """One of the parts by its name."""
+        return {
+            "last step": self.last_step_s,
+            "checkpoint": self.checkpoint_s,
+            "tear-down": self.teardown_s,
+            "launch": self.launch_s,
+            "first step": self.first_step_s,
+            "total": self.total_s,
+            "lost": self.lost_s,
+        }[part]
+
+
+class RestartResult(Part):
+    """One part over all restarts, or over those from so many workers."""
+
+    part: RestartPart
+    from_workers: int | None = Field(default=None, description="null: all restarts")
+    to_workers: int | None = None
+    seconds: Estimate = Field(description="median; the interval holds whatever the distribution from 6 restarts on")
+
+
+class LossCheck(Part):
+    """Whether the loss curve of a run that was stopped and started is that of one that was not."""
+
+    held: bool
+    steps: int = Field(ge=1, description="compared")
+    worst: float | None = Field(description="largest relative difference; null where a loss is missing or no number")
+    worst_step: int
+    tolerance: float
+    workers: list[int] = Field(min_length=1, description="of the incarnations of the run that was compared")
+    stops: list[int] = Field(default=[], description="steps after which that run was stopped")
+    depends: list[str] = Field(default=[], description="what of the model depends on how a batch is shared")
+
+
+class Restart(Part):
+    """`xbench cluster restart`."""
+
+    kind: Literal["restart"] = "restart"
+    schema_version: Literal[1] = 1
+    created: str = Field(description="ISO 8601, UTC")
+    command: str
+    xbench: str = Field(description="version")
+    label: Label = "real"
+    complete: Literal[True] = True
+    environment: Environment
+    workload: WorkloadRecord
+    batch_size: int = Field(ge=1, description="samples of a step over all workers")
+    slots: list[list[int]] = Field(default=[], description="cores of each slot; empty on GPUs")
+    backend: str
+    from_workers: int = Field(ge=1)
+    to_workers: int = Field(ge=1)
+    checkpoint_bytes: int = Field(ge=0)
+    findings: list[str] = Field(default=[], description="sentences, the answer first")
+    warnings: list[str] = []
+    restarts: list[RestartTimes] = Field(min_length=1)
+    results: list[RestartResult]
+    check: LossCheck
+    losses: list[float | None] = Field(description="by step, null where it was no number")
+    uncut_losses: list[float | None]
+
+    @property
+    def cost_s(self) -> float:
+        """What a restart costs a job on the median: `RestartTimes.lost_s` over all restarts."""
+        return next(one.seconds.median for one in self.results if one.part == "lost" and one.from_workers is None)
