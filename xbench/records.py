@@ -5,10 +5,10 @@
 | 1 | the first: profiles and comparisons; later other kinds and optional fields |
 
 The parts that all kinds share are in `record_parts` and `measured_parts`, the kinds that derive from others in
-`scaling_record`, `validation_record`, `tuned_record`, `convergence_record`, `regression_record`, `cluster_record` and
-`restart_record`; this module exports them all. `load` reads a file, migrates an older version and refuses a newer,
-truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes bytes, all rates
-bits per second. Nothing here imports torch.
+`scaling_record`, `validation_record`, `tuned_record`, `convergence_record`, `regression_record`, `cluster_record`,
+`live_record` and `restart_record`; this module exports them all. `load` reads a file, migrates an older version and
+refuses a newer, truncated or foreign one in one sentence. `save` writes atomically. All times are seconds, all sizes
+bytes, all rates bits per second. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from xbench.cluster_record import (
 from xbench.convergence_record import Converged, Convergence, Dataset, MeanOf, Training, WorkFormula
 from xbench.convergence_record import Curve as ConvergenceCurve
 from xbench.errors import RecordError
+from xbench.live_record import LiveResult, LiveRun, LiveSpan, LiveStatus
 from xbench.measured_parts import (
     Bounds,
     CalibrationPoint,
@@ -140,6 +141,10 @@ __all__ = [
     "LaunchPair",
     "Layer",
     "LinkTerms",
+    "LiveResult",
+    "LiveRun",
+    "LiveSpan",
+    "LiveStatus",
     "LossCheck",
     "MeanOf",
     "Measurement",
@@ -326,6 +331,7 @@ AnyRecord = (
     | Noise
     | Regression
     | ClusterComparison
+    | LiveRun
     | Restart
 )
 """Every kind of record that `load` reads and `report` shows."""

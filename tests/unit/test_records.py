@@ -241,6 +241,6 @@ def test_the_schema_is_json_and_names_every_kind() -> None:
     schema = json.loads(json.dumps(json_schema()))
     assert schema["discriminator"]["mapping"].keys() == {
         "profile", "comparison", "scaling", "tuned", "validation", "convergence", "baseline", "noise",
-        "regression", "cluster", "restart",
+        "regression", "cluster", "live", "restart",
     }  # fmt: skip
     assert {"Profile", "Comparison", "Scaling", "ModeResult", "CostModel", "Environment"} <= schema["$defs"].keys()

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, Speed
 
 Placement = Literal["packed", "spread"]
 
@@ -29,12 +29,14 @@ class Cluster:
     """`gpus` of one kind; `restart_s`: what it costs a job that ran to run again, or with another number of GPUs.
 
     `gpus_per_host`: of hosts that are alike; None: all GPUs are on one. `placement`: on which hosts jobs are.
+    `start_s`: what a job's first start costs.
     """
 
     gpus: int
     restart_s: float = 0.0
     gpus_per_host: int | None = None
     placement: Placement = "packed"
+    start_s: float = 0.0
 
     @property
     def hosts(self) -> int:
@@ -46,12 +48,14 @@ class Active:
     """A job that has arrived and has not finished, as it stands. Engines write to it, policies only read."""
 
     __slots__ = (
-        "_as_of_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "rate", "ready_s", "restarts",
-        "speed", "version",
+        "_as_of_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "rate", "ready_s",
+        "restarts", "speed", "truth", "version",
     )  # fmt: skip
 
-    def __init__(self, job: Job, number: int) -> None:
+    def __init__(self, job: Job, number: int, truth: Speed | None = None) -> None:
         self.job = job
+        self.truth = truth or job.speed
+        """How fast it really is, where `job.speed` is only what policies know."""
         self.number = number
         """In the order of arrival: breaks ties, so that a simulation is deterministic."""
         self.gpus = 0
@@ -88,7 +92,15 @@ class Active:
         self._done = self.job.work - remaining
         self._as_of_s = now_s
         self.gpus, self.rate, self.gang, self.ready_s = gpus, rate, gang, ready_s
-        self.speed = rate * self.job.speed(gpus) if gpus else 0.0
+        self.speed = rate * self.truth(gpus) if gpus else 0.0
+        self.version += 1
+
+    def learn(self, now_s: float, done: float, speed: float, ready_s: float) -> None:
+        """So much of its work is done, and so fast it goes on from `ready_s`. For engines that run real jobs."""
+        self._held_gpu_s = self.attained_s(now_s)
+        self._done = done
+        self._as_of_s = now_s
+        self.speed, self.ready_s = speed, ready_s
         self.version += 1
 
     def pace(self, now_s: float, speed: float) -> None:
@@ -129,7 +141,7 @@ class Policy(ABC):
 
     @abstractmethod
     def finished(self, job: Active, now_s: float) -> None:
-        """A job is done; what it held is free."""
+        """A job is done, or was given up; what it held is free. A real one may end after it was told to stop."""
 
     @abstractmethod
     def decide(self, now_s: float) -> Iterable[Change]:

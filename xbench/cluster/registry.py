@@ -1,8 +1,9 @@
 """The policies by name, and what each takes: `srtf`, `fixed-4`, `las:thresholds=3600+36000,promote=8`.
 
-Facts of an entry: `speeds` (it needs jobs whose speed is known on several numbers of GPUs), `steps`
-(whose steps are known: what they compute and what they communicate), `options` (name of an
-option → (keyword of the constructor, kind)), `fixed` (keywords that the name itself sets). A kind reads the option's
+Facts of an entry: `speeds` (it needs jobs whose speed is known on several numbers of GPUs), `steps` (whose steps are
+known: what they compute and what they communicate), `durations` (it needs to know how long a job takes), `learns` (it
+learns speeds by itself, where jobs are real), `options` (name of an option → (keyword of the constructor, kind)),
+`fixed` (keywords that the name itself sets). A kind reads the option's
 text; the constructor refuses values that make no sense.
 """
 
@@ -32,11 +33,22 @@ POLICIES.add(
     _AT + "fifo_backfill:FifoBackfill",
     "in the order of arrival; who does not delay the first may pass it (EASY); knows durations",
     speeds=False,
+    durations=True,
 )
-POLICIES.add("sjf", _AT + "sjf:Sjf", "the shortest job that fits starts; knows durations", speeds=False)
-POLICIES.add("srtf", _AT + "srtf:Srtf", "the shortest remaining time runs, preemptive; knows durations", speeds=False)
+POLICIES.add("sjf", _AT + "sjf:Sjf", "the shortest job that fits starts; knows durations", speeds=False, durations=True)
 POLICIES.add(
-    "srsf", _AT + "srsf:Srsf", "the least remaining time × GPUs runs, preemptive; knows durations", speeds=False
+    "srtf",
+    _AT + "srtf:Srtf",
+    "the shortest remaining time runs, preemptive; knows durations",
+    speeds=False,
+    durations=True,
+)
+POLICIES.add(
+    "srsf",
+    _AT + "srsf:Srsf",
+    "the least remaining time × GPUs runs, preemptive; knows durations",
+    speeds=False,
+    durations=True,
 )
 POLICIES.add(
     "las",
@@ -50,6 +62,7 @@ POLICIES.add(
     _AT + "gittins:Gittins",
     "who is likeliest to be done soon runs (Tiresias' 2D-Gittins); knows the distribution; :learn=on learns it",
     speeds=False,
+    durations=True,
     options={**_ATTAINED, "learn": ("learn", "switch")},
 )
 POLICIES.add(
@@ -93,6 +106,7 @@ POLICIES.add(
     _AT + "exploratory:Exploratory",
     "doubling with speeds learned by trying 1, 2, 4, ... GPUs; knows work; :trial=,most=,plain=on",
     speeds=True,
+    learns=True,
     options={"trial": ("trial_s", "seconds"), "most": ("most", "count"), **_PLAIN},
 )
 POLICIES.add(

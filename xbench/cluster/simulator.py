@@ -6,7 +6,8 @@ same schedule.
 
 **Work.** A job on w GPUs does rate · speed(w) · t of its work in t seconds.
 **Restarts.** A job that ran before, and gets another number of GPUs or runs again after a stop, holds its GPUs for
-`restart_s` without computing. A change of `rate` alone (somebody joins or leaves its gang) costs nothing.
+`restart_s` without computing, and in its first start for `start_s`. A change of `rate` alone (somebody joins or leaves
+its gang) costs nothing.
 **GPU time.** A job holds all GPUs of its grant, those that it shares with its gang too, so the jobs' GPU seconds may
 add up to more than the cluster's (`Simulated.held_gpu_s` counts each GPU once). **Useful** of them are those in which
 it computed, times its rate.
@@ -19,11 +20,11 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, Speed
 from xbench.cluster.placement import Layout, Placed
 from xbench.cluster.policy import Active, Change, Cluster, Policy
 from xbench.errors import SpecError
@@ -102,8 +103,9 @@ def check_cluster(cluster: Cluster) -> None:
     """Raise SpecError for a cluster that cannot be: no GPUs, a restart that is no cost, hosts that do not add up."""
     if cluster.gpus < 1:
         raise SpecError(f"a cluster of {cluster.gpus} GPUs runs nothing", hint="give it at least 1")
-    if not (math.isfinite(cluster.restart_s) and cluster.restart_s >= 0):
-        raise SpecError(f"a restart of {cluster.restart_s} s is no cost")
+    for what, cost_s in (("restart", cluster.restart_s), ("start", cluster.start_s)):
+        if not (math.isfinite(cost_s) and cost_s >= 0):
+            raise SpecError(f"a {what} of {cost_s} s is no cost")
     if cluster.gpus_per_host is not None:
         each = cluster.gpus_per_host
         if each < 1:
@@ -153,23 +155,41 @@ def _needs(job: Job, elastic: bool) -> int:
 
 
 def simulate(
-    jobs: Sequence[Job], policy: Policy, cluster: Cluster, *, moments: bool = False, spans: bool = False
+    jobs: Sequence[Job],
+    policy: Policy,
+    cluster: Cluster,
+    *,
+    moments: bool = False,
+    spans: bool = False,
+    believed: Cluster | None = None,
+    truths: Mapping[str, Speed] | None = None,
 ) -> Simulated:
     """Run a trace to the end of its last job. Raises SpecError for what the cluster or the policy cannot serve.
+
+    `believed`: what the policy is told of the cluster, where that is not what the cluster is; `truths`: how fast jobs
+    are, by name, where that is not what the policy is told of them.
 
     Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
     for ever.
     """
     check_jobs(jobs, cluster, elastic=policy.elastic)
-    policy.begin(cluster, jobs)
-    return _Simulation(jobs, policy, cluster, moments, spans).run()
+    policy.begin(believed or cluster, jobs)
+    return _Simulation(jobs, policy, cluster, moments, spans, truths or {}).run()
 
 
 class _Simulation:
     """The state of one run."""
 
-    def __init__(self, jobs: Sequence[Job], policy: Policy, cluster: Cluster, moments: bool, spans: bool) -> None:
-        self.jobs, self.policy, self.cluster = jobs, policy, cluster
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        policy: Policy,
+        cluster: Cluster,
+        moments: bool,
+        spans: bool,
+        truths: Mapping[str, Speed],
+    ) -> None:
+        self.jobs, self.policy, self.cluster, self.truths = jobs, policy, cluster, truths
         self.keep_moments, self.keep_spans = moments, spans
         self.result = Simulated(cluster, [])
         self.now_s = 0.0
@@ -196,7 +216,7 @@ class _Simulation:
 
     def run(self) -> Simulated:
         """To the last completion."""
-        arrivals = [Active(job, number) for number, job in enumerate(self.jobs)]
+        arrivals = [Active(job, number, self.truths.get(job.name)) for number, job in enumerate(self.jobs)]
         upcoming = 0
         again_s: float | None = None
         while upcoming < len(arrivals) or self.running or self.waiting:
@@ -312,7 +332,7 @@ class _Simulation:
             if job.gpus:
                 self._settle(job)
                 self._free(job)
-            ready_s = self.now_s
+            ready_s = self.now_s + (self.cluster.start_s if grant.gpus else 0.0)
             if grant.gpus and job.began_s is not None:
                 moved = grant.gpus != job.gpus
                 ready_s = self.now_s + self.cluster.restart_s if moved else max(self.now_s, job.ready_s)

@@ -1,4 +1,4 @@
-"""`xbench cluster`: many jobs on one cluster, simulated under the policies that people compare."""
+"""`xbench cluster`: many jobs on one cluster, simulated under the policies that people compare, or run for real."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from xbench.commands.cluster_run import run_command
 from xbench.commands.completing import complete_policies, complete_workload
 from xbench.commands.options import check_json, check_json_and_csv, json_option, parsed, write_csv, write_json
 from xbench.errors import SpecError
@@ -22,7 +23,8 @@ def cluster() -> None:
     """Many jobs on one cluster: compare policies that share its GPUs; needs no torch.
 
     What compare shows is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart
-    costs what you say, or what restart measured. --policies and --trace take what `policies` and `traces` list.
+    costs what you say, or what restart measured. --policies and --trace take what `policies` and `traces` list. run
+    trains real jobs under a policy.
     """
 
 
@@ -95,6 +97,9 @@ def compare_command(
     show(record, console)
     write_json(record, json_to)
     write_csv(record, csv_to)
+
+
+cluster.add_command(run_command)
 
 
 @cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")

@@ -57,6 +57,13 @@ def complete_policies(context: click.Context, parameter: click.Parameter, typed:
     return _items(before + comma, left, word)
 
 
+def complete_policy(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
+    """One policy of a cluster."""
+    from xbench.cluster.registry import POLICIES
+
+    return _items("", {entry.name: entry.summary for entry in POLICIES}, typed)
+
+
 def complete_mode(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """One mode, and after `crossover:` the schedule that carries its gradients."""
     from xbench.schedules import MODES, puts_off

@@ -15,6 +15,7 @@ from xbench.records import (
     ClusterComparison,
     Comparison,
     Convergence,
+    LiveRun,
     ModeResult,
     Noise,
     Profile,
@@ -70,6 +71,8 @@ def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
         found = stored_cases(record)
     elif isinstance(record, ClusterComparison):
         found = list(_cluster(record))
+    elif isinstance(record, LiveRun):
+        found = list(_live(record))
     elif isinstance(record, Restart):
         found = list(_restart(record))
     else:
@@ -152,6 +155,18 @@ def _cluster(record: ClusterComparison) -> Iterator[Case]:
         name = f"{result.policy}, {costing(result.restart_s)}{placed}"
         told = f"mean job completion time {format_duration(result.jct_mean_s)} (simulated)"
         yield Case(group, name, result.jct_mean_s, message=told)
+
+
+def _live(record: LiveRun) -> Iterator[Case]:
+    group = f"{record.policy} on {record.slots} slots (real)"
+    for job in record.jobs:
+        if job.jct_s is None:
+            yield Case(group, job.name, None, "error", job.reason or "it had not finished when the run ended")
+            continue
+        told = f"job completion time {format_duration(job.jct_s)} (real)"
+        if job.simulated_jct_s is not None:
+            told += f", {format_duration(job.simulated_jct_s)} (simulated): {signed_percent(job.error)}"
+        yield Case(group, job.name, job.jct_s, message=told)
 
 
 def _restart(record: Restart) -> Iterator[Case]:

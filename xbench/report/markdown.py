@@ -15,6 +15,7 @@ from xbench.records import (
     Comparison,
     Convergence,
     Layer,
+    LiveRun,
     ModeResult,
     Noise,
     Profile,
@@ -29,6 +30,7 @@ from xbench.report.answer import answer, trusted
 from xbench.report.cells import ratio_cell, signed_percent, verdict
 from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts
+from xbench.report.live import markdown as live_parts
 from xbench.report.markdown_parts import code, details, facts, fenced, plain, table
 from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
 from xbench.report.restart import markdown as restart_parts
@@ -60,6 +62,8 @@ def render(record: AnyRecord) -> str:
         parts = _convergence(record)
     elif isinstance(record, ClusterComparison):
         parts = [*cluster_parts(record), _warnings(record.warnings)]
+    elif isinstance(record, LiveRun):
+        parts = [*live_parts(record), _warnings(record.warnings)]
     elif isinstance(record, Restart):
         parts = [*restart_parts(record), _warnings(record.warnings)]
     else:

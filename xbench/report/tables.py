@@ -16,6 +16,7 @@ main table first:
 | baseline | `launches` |
 | noise | `floors`, `launches` |
 | cluster | `runs` (one row a policy, restart cost and seed), `results`, `curves` |
+| live | `jobs`, `speeds` (one row a job and number of workers), `spans` (one row an incarnation) |
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from xbench.records import (
     Convergence,
     Job,
     Layer,
+    LiveRun,
     ModeResult,
     Noise,
     Profile,
@@ -43,6 +45,7 @@ from xbench.records import (
 from xbench.report.answer import trusted
 from xbench.report.cells import verdict
 from xbench.report.cluster_tables import cluster_tables
+from xbench.report.live import live_tables
 from xbench.report.regression_tables import regression_tables
 from xbench.report.restart import restart_tables
 
@@ -66,6 +69,8 @@ def tables(record: AnyRecord) -> dict[str, Table]:
         return regression_tables(record)
     if isinstance(record, ClusterComparison):
         return cluster_tables(record)
+    if isinstance(record, LiveRun):
+        return live_tables(record)
     if isinstance(record, Restart):
         return restart_tables(record)
     return {"tried": list(_tuned(record))}

@@ -17,6 +17,7 @@ from xbench.records import (
     ClusterComparison,
     Comparison,
     Convergence,
+    LiveRun,
     Noise,
     Regression,
     Restart,
@@ -28,6 +29,7 @@ from xbench.report.cluster import render_cluster
 from xbench.report.comparison import render_comparison
 from xbench.report.convergence import render_convergence
 from xbench.report.drawing import OFF_TTY_COLUMNS, make_console
+from xbench.report.live import render_live
 from xbench.report.profile import render_profile
 from xbench.report.regression import render_baseline, render_noise, render_regression
 from xbench.report.restart import render_restart
@@ -58,6 +60,8 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
         render_noise(record, console)
     elif isinstance(record, ClusterComparison):
         render_cluster(record, console)
+    elif isinstance(record, LiveRun):
+        render_live(record, console)
     elif isinstance(record, Restart):
         render_restart(record, console)
     else:

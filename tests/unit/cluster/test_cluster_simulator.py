@@ -17,6 +17,7 @@ from xbench.cluster.policies.srsf import Srsf
 from xbench.cluster.policies.srtf import Srtf
 from xbench.cluster.policy import Cluster, Grant, Policy
 from xbench.cluster.simulator import Moment, Span, simulate
+from xbench.cluster.speeds import TableSpeed
 from xbench.errors import SpecError
 
 TRACES = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=8).map(
@@ -214,3 +215,27 @@ def test_the_mean_wait_is_erlang_s() -> None:
     assert erlang_c_wait_s(1, 0.5) == pytest.approx(1.0)  # M/M/1: load / (1 - load)
     judged = metrics(simulate(poisson(100_000, 2, 0.5, seed=2), Fifo(), Cluster(2)))
     assert judged.queued_mean_s == pytest.approx(erlang_c_wait_s(2, 0.5), rel=0.05)
+
+
+def test_a_first_start_costs_what_the_cluster_says() -> None:
+    simulated = simulate(rigid((0, 1, 10), (1, 1, 4)), Fifo(), Cluster(1, 5.0, start_s=3.0))
+    assert ends(simulated) == {"a": 13.0, "b": 20.0}
+    assert [job.restarting_gpu_s for job in simulated.finished] == [3.0, 3.0]
+    with pytest.raises(SpecError, match=r"a start of -1 s is no cost"):
+        simulate(rigid((0, 1, 10)), Fifo(), Cluster(1, start_s=-1))
+
+
+def test_what_a_policy_is_told_need_not_be_so() -> None:
+    """It puts the job that it takes for the shorter one first, and is told that restarts cost nothing."""
+    jobs = rigid((0, 1, 10), (0, 1, 4))
+    told: list[Cluster] = []
+
+    class Listening(Sjf):
+        def begin(self, cluster: Cluster, jobs: object) -> None:
+            told.append(cluster)
+            super().begin(cluster, jobs)  # type: ignore[arg-type]
+
+    truths = {"a": TableSpeed.of({1: 5.0}), "b": TableSpeed.of({1: 0.5})}
+    simulated = simulate(jobs, Listening(), Cluster(1, 2.0), believed=Cluster(1), truths=truths)
+    assert ends(simulated) == {"b": 8.0, "a": 10.0}
+    assert told == [Cluster(1)]

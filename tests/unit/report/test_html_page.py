@@ -33,7 +33,10 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
     "validation": made.validation,
     "convergence": convergence,
     "tuned": tuned,
-    **{kind: partial(load, GOLDEN / f"{kind}-v1.json") for kind in ("regression", "baseline", "noise", "cluster", "restart")},
+    **{
+        kind: partial(load, GOLDEN / f"{kind}-v1.json")
+        for kind in ("regression", "baseline", "noise", "cluster", "live", "restart")
+    },
 }
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 

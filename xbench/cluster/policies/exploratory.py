@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from xbench.cluster.policies.doubling import Doubling
-from xbench.cluster.policies.rows import Vector, Whole
+from xbench.cluster.policies.rows import Whole
 from xbench.cluster.policies.sizes import doubling_sizes
 from xbench.cluster.policy import Active, Change, Grant
 from xbench.errors import SpecError
@@ -44,8 +44,6 @@ class Exploratory(Doubling):
         """Jobs whose trials are not over, in the order of arrival, and the sizes to try."""
         self._on_trial: dict[int, int] = {}
         """Of each job whose trial runs: its size."""
-        self._truth: dict[int, Vector] = {}
-        """What will be known of it when all has been tried."""
         self._ends: list[tuple[float, int]] = []
         self._begun: list[Active] = []
         self._changed = False
@@ -57,7 +55,6 @@ class Exploratory(Doubling):
         super().arrived(job, now_s)
         self._changed = True
         place = len(self._rows) - 1
-        self._truth[job.number] = self._rows["helps"][:, place].copy()
         self._rows["helps"][:, place] = 0.0
         sizes = doubling_sizes(job.job, self.cluster)
         self._known[job.number] = 0
@@ -69,7 +66,6 @@ class Exploratory(Doubling):
         self._changed = True
         self._to_try.pop(job.number, None)
         self._on_trial.pop(job.number, None)
-        self._truth.pop(job.number, None)
         del self._known[job.number]
 
     def decide(self, now_s: float) -> Iterator[Change]:
@@ -77,9 +73,14 @@ class Exploratory(Doubling):
         ended = []
         while self._ends and self._ends[0][0] <= now_s:
             _, number = heapq.heappop(self._ends)
-            if number in self._on_trial:
-                self._end_trial(number)
-                ended.append(number)
+            if number not in self._on_trial:
+                continue
+            end_s = self._to_try[number][0].ready_s + self.trial_s
+            if end_s > now_s:  # a real job that began later than it was thought to
+                heapq.heappush(self._ends, (end_s, number))
+                continue
+            self._end_trial(number)
+            ended.append(number)
         if not self._changed and all(number in self._to_try for number in ended):
             for number in ended:
                 job, sizes = self._to_try[number]
@@ -129,10 +130,12 @@ class Exploratory(Doubling):
         del self._on_trial[number]
         known = self._known[number] = self._known[number] + 1
         place = self._place(number)
+        job, sizes = self._to_try[number]
         self._rows["first"][place] = self._rows["sizes"][0, place]
-        self._rows["helps"][:known, place] = self._truth[number][:known]
-        if known == len(self._to_try[number][1]):
-            del self._to_try[number], self._truth[number]
+        pace = np.array([1 / job.job.speed(size) for size in sizes[:known]])
+        self._rows["helps"][1:known, place] = -np.diff(pace) / np.diff(sizes[:known])
+        if known == len(sizes):
+            del self._to_try[number]
 
     def _place(self, number: int) -> int:
         """The row of a job: rows are in the order of arrival, as numbers are."""

@@ -77,8 +77,9 @@ class Ordered(Order):
         self._push(job, self.waiting_key(job, now_s))
 
     def finished(self, job: Active, now_s: float) -> None:
-        """Its GPUs are free."""
-        self._leave(job)
+        """Its GPUs are free. (A real job may do its last step after it was told to stop: then it held none.)"""
+        if job.number in self._line:
+            self._leave(job)
         del self._stamp[job.number]
 
     def withdrawn(self, job: Active, now_s: float) -> None:

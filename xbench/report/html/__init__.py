@@ -28,6 +28,7 @@ for _kind, _module in (
     ("baseline", "stored"),
     ("noise", "stored"),
     ("cluster", "cluster"),
+    ("live", "live"),
     ("restart", "restart"),
 ):
     PAGES.add(_kind, f"xbench.report.html.{_module}:{_kind}_page", f"the page of a {_kind}")

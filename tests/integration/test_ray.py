@@ -1,0 +1,119 @@
+"""The engine `ray` on a cluster of this machine: gangs, resizing, a stop, and a rank that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from typed_commands import xbench
+
+from xbench.cluster.live.engine import OVER, LiveJob, Look
+from xbench.cluster.live.ledger import JOBS
+from xbench.errors import SpecError
+from xbench.records import LiveRun, load
+from xbench.runtime.cluster.incarnation import losses
+from xbench.runtime.cluster.ray_engine import RayEngine, RayRunning
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'ray>=2.9'"),
+]
+JOB = LiveJob("a", "synthetic:layers=20,bytes=256k", steps=200, batch_size=8, checkpoint_steps=50)
+
+
+def until_over(running: RayRunning, seconds: float = 90) -> Look:
+    deadline_s = time.monotonic() + seconds
+    while running.look().state not in OVER:
+        assert time.monotonic() < deadline_s, running.look()
+        time.sleep(0.02)
+    return running.look()
+
+
+def until_steps(running: RayRunning, steps: int, seconds: float = 90) -> None:
+    deadline_s = time.monotonic() + seconds
+    while (look := running.look()).steps < steps:
+        assert look.state not in OVER, look
+        assert time.monotonic() < deadline_s, look
+        time.sleep(0.02)
+
+
+def ranks_of(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
+    found = RayEngine(2, "cpu", None, tmp_path_factory.mktemp("ray"))
+    yield found
+    found.close()
+
+
+def test_a_job_is_stopped_and_goes_on_with_another_number_of_workers(engine: RayEngine, tmp_path: Path) -> None:
+    assert engine.slots == 2
+    folder = tmp_path / "a"
+    first = engine.start(JOB, folder, (0,))
+    until_steps(first, 60)
+    first.stop()
+    stopped = until_over(first)
+    assert stopped.state == "stopped"
+    assert stopped.kept_steps == stopped.steps >= 60
+    second = engine.start(JOB, folder, (0, 1))
+    assert second.look() == Look("starting", stopped.steps, stopped.steps)
+    assert until_over(second) == Look("finished", 200, 200)
+    assert list(losses(folder)) == list(range(1, 201))
+    assert ranks_of(folder) == []
+
+
+def test_a_rank_that_is_killed_takes_the_gang_along(engine: RayEngine, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    job = LiveJob("a", JOB.workload, steps=100_000, batch_size=8, checkpoint_steps=20)
+    running = engine.start(job, folder, (0, 1))
+    until_steps(running, 60)
+    ranks_of(folder)[0].kill()
+    look = until_over(running)
+    assert look.state == "failed"
+    assert "was killed" in look.reason
+    assert look.kept_steps >= 40
+    assert ranks_of(folder) == []
+
+
+def test_a_kill_leaves_nothing(engine: RayEngine, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    running = engine.start(LiveJob("a", JOB.workload, steps=100_000, batch_size=8), folder, (0,))
+    until_steps(running, 5)
+    running.kill()
+    assert until_over(running).reason == "it was killed"
+    assert ranks_of(folder) == []
+
+
+def test_more_slots_than_there_are(engine: RayEngine, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="3 slots were asked for, and the Ray cluster has 2 CPUs"):
+        RayEngine(3, "cpu", None, tmp_path)
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    text = "".join(
+        f'[[job]]\nname = "{name}"\nworkload = "{JOB.workload}"\nsteps = {steps}\nbatch_size = 8\n'
+        f"arrival_s = {arrival_s}\nspeeds = {{ 1 = 70.0, 2 = 80.0 }}\n"
+        for name, steps, arrival_s in (("first", 400, 0.0), ("second", 60, 8.0))
+    )
+    (tmp_path / "jobs.toml").write_text(text, encoding="utf-8")
+    words = ["--engine", "ray", "--slots", "2", "--policy", "doubling:plain=on", "--folder", str(tmp_path / "run")]
+    done = xbench("cluster", "run", str(tmp_path / "jobs.toml"), *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = load(tmp_path / "run")
+    assert isinstance(record, LiveRun)
+    assert record.engine == "ray"
+    assert [job.status for job in record.jobs] == ["finished", "finished"]
+    assert [len(span.slots) for span in record.spans if span.job == "first"][:2] == [2, 1]
+    assert list(losses(tmp_path / "run" / JOBS / "first")) == list(range(1, 401))

@@ -1,0 +1,127 @@
+"""The record of `xbench cluster run`: what a run comes to, and every format of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from live_cases import Played, began, entry, played
+from sample_live_runs import live_run
+
+from xbench.cluster.live.outcome import forecast, outcome, overhead_s
+from xbench.records import dump, load, loads
+from xbench.report import cases, markdown, terminal
+from xbench.report.html.live import live_page
+from xbench.report.html.parts import figures
+from xbench.report.tables import tables
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_a_played_run_is_simulated_exactly(tmp_path: Path) -> None:
+    """Nothing is between the two that the simulator does not know of: an overhead of 4 s, and speeds as declared."""
+    jobs = [entry("a", steps=64, gpus=2), entry("b", steps=24, arrival_s=6.25), entry("c", steps=96, arrival_s=8.5)]
+    state, _ = played(began(jobs, "doubling", 2), tmp_path)
+    assert overhead_s(state) == 4.0
+    record = outcome(state)
+    assert [job.error for job in record.jobs] == [0.0, 0.0, 0.0]
+    assert [job.restarts for job in record.jobs] == [job.simulated_restarts for job in record.jobs]
+    assert record.complete
+    assert record.warnings == []
+    assert record.findings[0].startswith("Every job finished under doubling; the mean job completion time is ")
+    assert "within 10 % of the live ones: off by 0.0 % on average" in record.findings[1]
+    assert len(record.spans) == sum(job.restarts + 1 for job in record.jobs)
+    assert loads(dump(record)) == record
+
+
+def test_the_simulator_is_fed_what_was_measured(tmp_path: Path) -> None:
+    """Jobs are half as fast as declared, and a start costs 7 s where the policy was told 4."""
+    jobs = [entry("a", steps=64), entry("b", steps=24, arrival_s=6.25)]
+    half = {1: 0.5, 2: 1.0}
+    state, _ = played(began(jobs, "fifo", 2), tmp_path, Played(2, 7.0, speeds={"a": half, "b": half}))
+    assert {name: found.jct_s for name, found in forecast(state).items()} == {"a": 135.0, "b": 55.0}
+    assert outcome(state).jobs[0].speeds == {1: 0.5}
+
+
+def test_waiting_for_others_to_stop_is_what_the_simulator_does_not_know(tmp_path: Path) -> None:
+    jobs = [entry("a", steps=200, gpus=2), entry("b", steps=20, arrival_s=20.0)]
+    record = outcome(played(began(jobs, "srtf", 2), tmp_path, Played(2, stop_s=5.0))[0])
+    assert all(job.error is not None for job in record.jobs)
+    late = record.jobs[1]
+    assert late.jct_s == 5.0 + 4.0 + 20.0
+    assert late.error is not None
+    assert late.error < 0
+
+
+def test_a_run_that_failed_says_so(tmp_path: Path) -> None:
+    world = Played(1, crash_at={"a": [5.0, 6.0]})
+    record = outcome(played(began([entry("a"), entry("b")], slots=1), tmp_path, world)[0])
+    assert [job.status for job in record.jobs] == ["failed", "finished"]
+    assert record.findings[:2] == [
+        "1 of 2 jobs finished under fifo; the mean job completion time is 63.0 s.", "Given up: a."
+    ]  # fmt: skip
+    assert record.jobs[0].lost_steps == 5 + 6
+
+
+def test_too_few_steps_to_measure(tmp_path: Path) -> None:
+    record = outcome(played(began([entry("a", steps=2)]), tmp_path)[0])
+    assert record.jobs[0].simulated_jct_s is None
+    assert record.warnings == ["too few steps were seen to measure every speed, so nothing is simulated"]
+
+
+def test_the_file_format() -> None:
+    golden("live-v1.json", dump(live_run()))
+    assert load(GOLDEN / "live-v1.json") == loads(dump(live_run())) == live_run()
+
+
+@pytest.mark.parametrize("width", [140, 60])
+def test_golden_text(width: int) -> None:
+    text = terminal.render(live_run(), width=width)
+    golden(f"live-{width}.txt", text)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_golden_markdown() -> None:
+    golden("live.md", markdown.render(live_run()))
+
+
+def test_one_case_a_job_and_one_for_the_end() -> None:
+    found = cases.cases(live_run())
+    assert [(case.name, case.status) for case in found] == [
+        ("long", "passed"), ("shaky", "passed"), ("broken", "error"), ("late", "error"), ("the whole run", "error")
+    ]  # fmt: skip
+    assert "60.0 s (simulated): -5.5 %" in found[0].message
+    assert found[2].message == "it failed 2 times, at last: rank 0: boom"
+
+
+def test_tables_are_rectangular_and_labelled() -> None:
+    found = tables(live_run())
+    assert {name: len(rows) for name, rows in found.items()} == {"jobs": 4, "speeds": 3, "spans": 6}
+    for rows in found.values():
+        assert len({tuple(row) for row in rows}) == 1
+        assert {row["label"] for row in rows} == {"real"}
+
+
+def test_the_page_draws_the_record_s_numbers() -> None:
+    record = live_run()
+    found = {figure.key: figure for figure in figures(live_page(record))}
+    assert list(found) == ["completion-times", "gantt"]
+    live, simulated = found["completion-times"].traces
+    assert list(live["y"]) == [63.5, 22.0]
+    assert list(simulated["y"]) == [60.0, 23.0]
+    drawn = sorted(
+        (base, base + length)
+        for trace in found["gantt"].traces
+        for base, length in zip(trace["base"], trace["x"], strict=True)
+    )
+    ends = {span.to_s if span.to_s is not None else 61.0 for span in record.spans}
+    assert {end for _, end in drawn} == ends

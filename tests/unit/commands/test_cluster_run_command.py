@@ -1,0 +1,213 @@
+"""`xbench cluster run` from outside, on an engine that is played: what it says, keeps, refuses, and goes on with."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xbench import cli
+from xbench.cluster.live.engine import LiveJob, Look
+from xbench.cluster.live.ledger import LEDGER
+from xbench.records import LiveRun, load
+
+Outcome = tuple[int, str, str]
+ROOT = Path(__file__).parents[3]
+JOBS = """
+[[job]]
+name = "a"
+workload = "synthetic:layers=4,bytes=64k"
+steps = 20
+batch_size = 8
+speeds = { 1 = 1000.0, 2 = 2000.0 }
+
+[[job]]
+name = "b"
+workload = "synthetic:layers=4,bytes=64k"
+steps = 10
+batch_size = 8
+arrival_s = 0.01
+"""
+
+
+class Quick:
+    """A step at every look; slots are counted and nothing else."""
+
+    def __init__(self, slots: int | None, device: str = "cpu") -> None:
+        self.slots = slots or 2
+        self.closed = False
+        Quick.last = self
+
+    last: Quick
+    kept: dict[str, int]
+    ends_at: int | None = None
+
+    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> QuickRunning:
+        return QuickRunning(job)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class QuickRunning:
+    def __init__(self, job: LiveJob) -> None:
+        self.job, self.steps, self.stopping = job, Quick.kept.get(job.name, 0) - 1, False
+
+    def look(self) -> Look:
+        if Quick.ends_at == self.steps:
+            Quick.ends_at = None
+            raise KeyError("the controller is gone")
+        self.steps += 1
+        state = "finished" if self.steps >= self.job.steps else "stopped" if self.stopping else "training"
+        Quick.kept[self.job.name] = self.steps // 5 * 5
+        return Look(state, self.steps, Quick.kept[self.job.name])
+
+    def stop(self) -> None:
+        self.stopping = True
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Outcome]:
+    """Run `xbench cluster run` on words in an empty folder; (exit code, stdout, stderr)."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("xbench.runtime.cluster.local.LocalEngine", Quick)
+    monkeypatch.setattr("xbench.cluster.live.controller.POLL_S", 0.001)
+    monkeypatch.setattr(Quick, "kept", {}, raising=False)
+    (tmp_path / "jobs.toml").write_text(JOBS, encoding="utf-8")
+
+    def call(*words: str) -> Outcome:
+        code = cli.main(["cluster", "run", *words])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def test_a_run_says_what_happens_and_is_kept(run: Callable[..., Outcome]) -> None:
+    code, out, err = run("jobs.toml", "--folder", "here", "--json", "-")
+    assert code == 0
+    assert Quick.last.closed
+    told = " ".join(err.split())
+    assert "fifo runs 2 jobs on 2 slots (local); all is in here" in told
+    assert "a starts on slot 0, from step 0 of 20" in told
+    assert "Every job finished under fifo" in told
+    record = load(Path("here"))
+    assert isinstance(record, LiveRun)
+    assert json.loads(out)["kind"] == "live"
+    assert [job.status for job in record.jobs] == ["finished", "finished"]
+    assert cli.main(["report", "here"]) == 0
+
+
+def test_a_run_without_a_folder_has_one_in_results(run: Callable[..., Outcome]) -> None:
+    assert run("jobs.toml")[0] == 0
+    (folder,) = Path("results/runs").iterdir()
+    assert folder.name.endswith("-cluster")
+    assert folder.name.startswith(time.strftime("%Y"))
+
+
+def test_a_run_that_broke_off_goes_on(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quick, "ends_at", 12)
+    code, _, err = run("jobs.toml", "--folder", "here")
+    assert code == 1
+    assert "the controller is gone" in err
+    record = load(Path("here"))
+    assert isinstance(record, LiveRun)
+    assert not record.complete
+    assert record.error == "KeyError: 'the controller is gone'"
+    code, _, err = run("--resume", "here")
+    assert code == 0
+    told = " ".join(err.split())
+    assert "fifo goes on at" in told
+    assert "a ran on slot 0 when its controller ended" in told
+    assert "from step 10 of 20" in told
+    record = load(Path("here"))
+    assert isinstance(record, LiveRun)
+    assert record.complete
+    assert record.resumed == 1
+    code, _, err = run("--resume", "here")
+    assert code == 2
+    assert "every job of the run in 'here' is over" in err
+
+
+def test_a_job_that_fails_is_reported_and_the_exit_code_is_one(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: QuickRunning) -> Look:
+        return Look("failed", 3, 0, "rank 1: boom") if self.job.name == "a" else Look("finished", 10, 10)
+
+    monkeypatch.setattr(QuickRunning, "look", look)
+    code, _, err = run("jobs.toml", "--folder", "here", "--retries", "1")
+    assert code == 1
+    told = " ".join(err.split())
+    assert "a failed after step 3: rank 1: boom (retry 1 of 1, from step 0)" in told
+    assert "error: 1 of 2 jobs failed: a" in told
+    assert "b is done" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no jobs are named"),
+        (["nowhere.toml"], "there is no file of jobs 'nowhere.toml'"),
+        (["jobs.toml", "--policy", "doublin"], "did you mean 'doubling'?"),
+        (["jobs.toml", "--policy", "doubling"], "needs to know speeds on several numbers of workers, and job 'b' has"),
+        (["jobs.toml", "--policy", "srtf"], "needs to know how long a job takes, and job 'b' has no speeds"),
+        (["jobs.toml", "--engine", "rey"], "did you mean 'ray'?"),
+        (["jobs.toml", "--slots", "0"], "--slots"),
+        (["jobs.toml", "--restart-cost", "ten"], "--restart-cost: 'ten' is not a duration"),
+        (["jobs.toml", "--address", "head:6379"], "engine 'local' has no address"),
+        (["large.toml", "--slots", "2"], "job 'a': gpus = 3, and the cluster has 2 slots"),
+        (["large.toml"], "job 'a': gpus = 3, and the cluster has 2 slots"),
+        (["--resume", "nowhere"], "there is no run in 'nowhere' to go on with"),
+        (["jobs.toml", "--resume", "here"], "JOBS.toml would change it"),
+        (["--resume", "here", "--slots", "3"], "--slots would change it"),
+        (["jobs.toml", "--json", "none/x.json"], "--json: the folder of 'none/x.json' does not exist"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_started(
+    words: list[str], told: str, run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("something was started")
+
+    monkeypatch.setattr(Quick, "start", never)
+    large = JOBS.replace("speeds = { 1 = 1000.0, 2 = 2000.0 }", "gpus = 3")
+    Path("large.toml").write_text(large, encoding="utf-8")
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert told in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not list(Path().rglob(LEDGER))
+
+
+def test_a_folder_that_has_a_run_is_not_begun_anew(run: Callable[..., Outcome]) -> None:
+    assert run("jobs.toml", "--folder", "here")[0] == 0
+    code, _, err = run("jobs.toml", "--folder", "here")
+    assert code == 2
+    assert "--resume here" in " ".join(err.split())
+
+
+def test_ray_that_is_not_installed(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = run("jobs.toml", "--engine", "ray")
+    assert code == 2
+    assert "engine 'ray' needs the Python package 'ray', which is not installed" in " ".join(err.split())
+    assert "pip install 'ray>=2.9'" in err
+
+
+def test_a_ray_that_is_not_there(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    code, _, err = run("jobs.toml", "--engine", "ray", "--address", "127.0.0.1:1")
+    assert code == 2
+    assert "there is no Ray cluster at '127.0.0.1:1': connection refused" in " ".join(err.split())
+    for wrong in ("head", "ray://head:10001", "head:port", "head:99999"):
+        code, _, err = run("jobs.toml", "--engine", "ray", "--address", wrong)
+        assert code == 2
+        assert "is no address of a Ray cluster" in err

@@ -1,0 +1,259 @@
+"""jobs.toml to live jobs: every key, name and number is checked before anything is started.
+
+    [cluster]
+    slots = 2                # left out: as many as the engine has
+
+    [[job]]
+    name = "small"
+    workload = "synthetic:layers=4,bytes=64k"
+    steps = 400              # of the whole batch, however many workers share it
+    batch_size = 16
+    arrival_s = 0.0          # since the run began; jobs stand in this order
+    gpus = 1                 # what a rigid policy gives it
+    least = 1                # what an elastic one gives it at least, and at most
+    most = 2
+    seed = 0
+    checkpoint_steps = 50    # steps between two checkpoints
+    speeds = { 1 = 20.0, 2 = 31.0 }    # steps a second by workers, for policies that need to know
+
+Instead of `speeds` a job may have `ring = { theta = [θ0, θ1, θ2, θ3], model_bytes = n }` (see `cluster.speeds`), or
+`scale = "record.json"`, what `xbench scale` wrote, with `mode` where that has several: its samples a second over
+`batch_size`, as far as samples a second do not depend on the batch. A job without any has speeds that nobody knows.
+
+What is wrong is one sentence: the file, the job, the field, and the nearest right one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from xbench.cluster.jobs import Speed
+from xbench.cluster.live.engine import LiveJob
+from xbench.cluster.speeds import RingSpeed, TableSpeed, scaled_speed
+from xbench.errors import SpecError, UsageError, nearest
+from xbench.records import load
+from xbench.workloads import parse_workload
+
+MOST = 2**31 - 1
+START = "write [[job]] with name, workload, steps and batch_size: docs/cluster.md shows a jobs.toml"
+KNOWING = ("speeds", "ring", "scale")
+"""Keys that say how fast a job is; one of them is enough."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class Ring(_Table):
+    """`RingSpeed` as it is written: θ in seconds, and bytes of gradients."""
+
+    theta: list[float]
+    model_bytes: float
+
+
+class JobEntry(_Table):
+    """A job as the ledger keeps it: `LiveJob`, and how fast it is, where that is known. Speeds in steps a second."""
+
+    name: str
+    workload: str
+    steps: int = Field(ge=1, le=MOST)
+    batch_size: int = Field(ge=1, le=MOST)
+    arrival_s: float = Field(default=0.0, ge=0)
+    gpus: int = Field(default=1, ge=1, le=MOST)
+    least: int = Field(default=1, ge=1, le=MOST)
+    most: int | None = Field(default=None, ge=1, le=MOST)
+    seed: int = Field(default=0, ge=0, le=MOST)
+    checkpoint_steps: int = Field(default=50, ge=1, le=MOST)
+    speeds: dict[str, float] | None = None
+    ring: Ring | None = None
+
+    @property
+    def live(self) -> LiveJob:
+        """What an engine is given."""
+        return LiveJob(**self.model_dump(exclude={"speeds", "ring"}))
+
+    @property
+    def speed(self) -> Speed | None:
+        """Steps a second, as declared; None where nobody knows. Raises SpecError for what is no speed."""
+        if self.ring is not None:
+            theta = self.ring.theta
+            if len(theta) != 4:
+                raise SpecError(f"a ring has four θ, and this one {len(theta)}", hint="write theta = [θ0, θ1, θ2, θ3]")
+            return RingSpeed((theta[0], theta[1], theta[2], theta[3]), self.batch_size, self.ring.model_bytes)
+        if self.speeds is not None:
+            return TableSpeed.of({_workers(key): speed for key, speed in self.speeds.items()})
+        return None
+
+
+class _Written(JobEntry):
+    """A job as it stands in the file."""
+
+    scale: str | None = None
+    mode: str | None = None
+
+
+class _Cluster(_Table):
+    slots: int | None = Field(default=None, ge=1, le=MOST)
+
+
+@dataclass(frozen=True)
+class JobsFile:
+    """What a jobs.toml asks for. `slots`: None leaves it to the engine."""
+
+    slots: int | None
+    jobs: tuple[JobEntry, ...]
+
+
+def load_jobs(path: Path) -> JobsFile:
+    """Read and check a jobs.toml. Whether the jobs fit a cluster is `check_fit`'s matter.
+
+    Raises SpecError for a file that is not there or not TOML, an unknown key (with the nearest right one), a value of a
+    wrong kind, no work, a name that stands twice, arrivals out of order, a range of workers that is none, an unknown
+    workload, and speeds that are none.
+    """
+    where = str(path)
+    data = _read(path)
+    _known_keys(data, ("cluster", "job"), where, "the file")
+    table = data.get("cluster", {})
+    if not isinstance(table, dict):
+        raise SpecError(f"{where}: cluster is not a table", hint="write [cluster], and below it slots = 2")
+    _known_keys(table, _Cluster.model_fields, where, "[cluster]")
+    cluster = _valid(_Cluster, table, where, "[cluster]")
+    tables = data.get("job")
+    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
+        raise SpecError(f"{where}: there is no [[job]], so there is nothing to run", hint=START)
+    jobs: list[JobEntry] = []
+    for number, one in enumerate(tables, start=1):
+        job = _job(one, number, path)
+        if any(job.name == other.name for other in jobs):
+            raise SpecError(f"{where}: two jobs are named {job.name!r}", hint=f'name one "{job.name}-2"')
+        if jobs and job.arrival_s < jobs[-1].arrival_s:
+            raise SpecError(
+                f"{where}: job {job.name!r}: arrival_s = {job.arrival_s:g} is before that of {jobs[-1].name!r}, which "
+                "stands before it",
+                hint="sort the jobs by arrival",
+            )
+        jobs.append(job)
+    return JobsFile(cluster.slots, tuple(jobs))
+
+
+def check_fit(jobs: Iterable[JobEntry], slots: int) -> None:
+    """Raise SpecError for a job that needs more slots than there are, naming it and the field."""
+    jobs = list(jobs)
+    for job in jobs:
+        for key in ("gpus", "least"):
+            asked = getattr(job, key)
+            if asked > slots:
+                needed = max(max(one.gpus, one.least) for one in jobs)
+                has = "1 slot" if slots == 1 else f"{slots} slots"
+                raise SpecError(
+                    f"job {job.name!r}: {key} = {asked}, and the cluster has {has}",
+                    hint=f"give it {needed}, or the job at most {slots}",
+                )
+
+
+def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
+    where = str(path)
+    name = table.get("name")
+    place = f"job {name!r}" if isinstance(name, str) and name else f"[[job]] number {number}"
+    _known_keys(table, _Written.model_fields, where, place)
+    if isinstance(table.get("ring"), dict):
+        _known_keys(table["ring"], Ring.model_fields, where, f"ring of {place}")
+    job = _valid(_Written, table, where, place)
+    at = f"{where}: {place}"
+    if not job.name.strip() or not job.name.isprintable() or "/" in job.name or job.name in (".", ".."):
+        raise SpecError(f"{at}: name = {job.name!r} cannot name a folder", hint="give it a short name")
+    _check_range(job, at)
+    try:
+        if parse_workload(job.workload).batch_size is not None:
+            raise SpecError(
+                f"{job.workload!r} has a batch size of its own", hint="leave it to batch_size, which all workers share"
+            )
+    except UsageError as error:
+        raise SpecError(f"{at}: workload: {error}", hint=error.hint) from None
+    return _with_speeds(job, path, at)
+
+
+def _check_range(job: _Written, at: str) -> None:
+    if job.most is not None and job.most < job.least:
+        raise SpecError(f"{at}: most = {job.most} is less than least = {job.least}", hint=f"write most = {job.least}")
+    for key in ("gpus", "least"):
+        if getattr(job, key) > job.batch_size:
+            raise SpecError(
+                f"{at}: {key} = {getattr(job, key)} workers cannot share batch_size = {job.batch_size} samples",
+                hint=f"write {key} = {job.batch_size}, or a larger batch_size",
+            )
+
+
+def _with_speeds(job: _Written, path: Path, at: str) -> JobEntry:
+    """The job as the ledger keeps it: a scaling record is read here, and not again."""
+    given = [key for key in KNOWING if getattr(job, key) is not None]
+    if len(given) > 1:
+        raise SpecError(f"{at}: {' and '.join(given)} both say how fast it is", hint="leave one of them out")
+    if job.mode is not None and job.scale is None:
+        raise SpecError(f"{at}: mode says which of scale's, and there is no scale", hint='add scale = "record.json"')
+    speeds = job.speeds
+    try:
+        if job.scale is not None:
+            points = scaled_speed(load(path.parent / job.scale), job.mode).points
+            speeds = {str(gpus): speed / job.batch_size for gpus, speed in points}
+        entry = JobEntry(**(job.model_dump(exclude={"scale", "mode"}) | {"speeds": speeds}))
+        entry.speed  # noqa: B018 (it is looked at to be refused)
+    except UsageError as error:
+        raise SpecError(f"{at}: {given[0]}: {error}", hint=error.hint) from None
+    return entry
+
+
+def _workers(key: str) -> int:
+    if not (key.isascii() and key.isdigit()) or int(key) < 1 or int(key) > MOST:
+        raise SpecError(f"{key!r} is no number of workers", hint="write speeds = { 1 = 10.0, 2 = 17.5 }")
+    return int(key)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(f"there is no file of jobs {str(path)!r}", hint="docs/cluster.md shows a jobs.toml") from None
+    except OSError as error:
+        raise SpecError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise SpecError(f"{str(path)!r} is not TOML: {' '.join(str(error).split())}") from None
+
+
+def _known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: str) -> None:
+    known = list(known)
+    for key in table:
+        if key not in known:
+            close = nearest(key, known)
+            hint = f"did you mean {close!r}?" if close else f"it takes {', '.join(known)}"
+            raise SpecError(f"{where}: unknown key {key!r} in {place}", hint=hint)
+
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def _valid(model: type[Checked], table: dict[str, Any], where: str, place: str) -> Checked:
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        raise _said(error.errors()[0], where, place) from None
+
+
+def _said(error: ErrorDetails, where: str, place: str) -> SpecError:
+    """pydantic's complaint about one value as a sentence of ours."""
+    key = ".".join(str(part) for part in error["loc"])
+    at = f"{where}: {place}"
+    if error["type"] == "missing":
+        return SpecError(f"{at} has no {key!r}", hint=f"add {key} = …")
+    value = error["input"]
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    told = error["msg"].removeprefix("Input ").replace("should", "has to", 1)
+    return SpecError(f"{at}: {key} = {shown if len(shown) <= 60 else shown[:59] + '…'}: it {told}")

@@ -1,0 +1,352 @@
+"""The state of a live cluster: what the events of its ledger come to, and nothing else.
+
+The same policy object as in the simulator is told of arrivals and ends, and asked for grants; what it was told, and
+what it answered, are events. So a state that is made anew from a ledger holds a policy that knows what the first one
+knew: it is asked again at every decision, and has to answer the same (policies are deterministic).
+
+**Two views of a job.** `Track.active` is the policy's: it holds what was granted from the moment of the decision on, as
+in the simulator. `Track.incarnations` is what happened: a grant of another size ends one incarnation and starts
+another, which takes as long as it takes. Before each decision the policy's view learns from the other one (`seen`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.live.jobs_file import JobEntry, check_fit
+from xbench.cluster.live.learned import LearnedSpeed
+from xbench.cluster.live.ledger import (
+    Arrived,
+    Began,
+    Decided,
+    Ended,
+    Ending,
+    Event,
+    GaveUp,
+    Moment,
+    Resumed,
+    Seen,
+    Started,
+    Stopping,
+    Told,
+    Trained,
+)
+from xbench.cluster.policy import Active, Change, Cluster, Policy
+from xbench.cluster.registry import POLICIES, parse_policy
+from xbench.errors import RecordError, SpecError
+from xbench.spec import parse_options
+
+FEWEST_STEPS = 5
+"""A speed over fewer says more of when it was looked at than of the job."""
+
+
+@dataclass
+class Incarnation:
+    """One launch of a job. Times by the cluster's clock [s]; steps since the job's beginning."""
+
+    slots: tuple[int, ...]
+    started_s: float
+    from_steps: float
+    first: tuple[float, float] | None = None
+    """(when, steps): it was first seen to train, and last."""
+    last: tuple[float, float] | None = None
+    end_steps: float = 0.0
+    stopping_s: float | None = None
+    ended_s: float | None = None
+    how: Ending | None = None
+
+    @property
+    def workers(self) -> int:
+        """One a slot."""
+        return len(self.slots)
+
+    @property
+    def measured(self) -> tuple[float, float] | None:
+        """(steps, seconds) of the stretch over which it was seen to train; None where that is too short."""
+        if self.first is None or self.last is None:
+            return None
+        steps, seconds = self.last[1] - self.first[1], self.last[0] - self.first[0]
+        return (steps, seconds) if steps >= FEWEST_STEPS and seconds > 0 else None
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second, its checkpoints included."""
+        return self.measured[0] / self.measured[1] if self.measured is not None else None
+
+    @property
+    def overhead_s(self) -> float | None:
+        """Of the time from its launch until it was gone: what it did not train. None where its speed is not known."""
+        if self.speed is None or self.ended_s is None:
+            return None
+        return self.ended_s - self.started_s - (self.end_steps - self.from_steps) / self.speed
+
+
+class Track:
+    """One job: what the policy sees of it, and what became of it."""
+
+    def __init__(self, entry: JobEntry, number: int, learns: bool) -> None:
+        self.entry = entry
+        self.job = entry.live
+        self.speed = LearnedSpeed(entry.speed, None if learns else (entry.gpus,))
+        most = entry.batch_size if entry.most is None else min(entry.most, entry.batch_size)
+        job = Job(entry.name, entry.arrival_s, entry.gpus, float(entry.steps), self.speed, entry.least, most)
+        self.active = Active(job, number)
+        self.incarnations: list[Incarnation] = []
+        self.arrived = False
+        self.steps = 0.0
+        """Done, as far as is known; what a crash took is done again."""
+        self.kept = 0.0
+        self.lost_steps = 0.0
+        self.crashes = 0
+        self.finished_s: float | None = None
+        self.gave_up: str | None = None
+        """Why."""
+        self.last_reason = ""
+        self.learned = 0.0
+        """What the policy's view knows of `steps`."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its cluster."""
+        return self.entry.name
+
+    @property
+    def over(self) -> bool:
+        """Whether it finished, or was given up."""
+        return self.finished_s is not None or self.gave_up is not None
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """The one that runs."""
+        return self.incarnations[-1] if self.incarnations and self.incarnations[-1].ended_s is None else None
+
+    def speeds(self) -> dict[int, float]:
+        """Steps a second by workers, over all its incarnations."""
+        sums: dict[int, tuple[float, float]] = {}
+        for one in self.incarnations:
+            if one.measured is not None:
+                steps, seconds = sums.get(one.workers, (0.0, 0.0))
+                sums[one.workers] = steps + one.measured[0], seconds + one.measured[1]
+        return {workers: steps / seconds for workers, (steps, seconds) in sorted(sums.items())}
+
+
+@dataclass
+class State:
+    """See the module. Raises SpecError for jobs that do not fit, and what the policy cannot serve."""
+
+    began: Began
+    tracks: dict[str, Track] = field(init=False)
+    now_s: float = 0.0
+    """Of the last event."""
+    again_s: float | None = None
+    """When the policy wants to be asked again."""
+    resumed: int = 0
+
+    def __post_init__(self) -> None:
+        began = self.began
+        check_fit(began.jobs, began.slots)
+        facts = POLICIES.entry(parse_options(began.policy)[0]).facts
+        check_known(began.policy, began.jobs)
+        self.policy: Policy = parse_policy(began.policy)
+        learns = bool(facts.get("learns"))
+        self.tracks = {job.name: Track(job, number, learns) for number, job in enumerate(began.jobs)}
+        self.cluster = Cluster(began.slots, began.restart_s, start_s=began.restart_s)
+        self.policy.begin(self.cluster, [track.active.job for track in self.tracks.values()])
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> State:
+        """What a ledger comes to. Raises RecordError where the policy does not answer as it did."""
+        events = iter(events)
+        began = next(events)
+        assert isinstance(began, Began)  # `ledger.read` has looked
+        state = cls(began)
+        for event in events:
+            if isinstance(event, Decided):
+                grants = state.decide(event.at_s, event.seen)
+                if grants != event.grants:
+                    raise RecordError(
+                        f"the ledger says that {began.policy} decided {event.grants} at {event.at_s:g} s, and this "
+                        f"xbench decides {grants}",
+                        hint="go on with the xbench that began the run",
+                    )
+                state.grant(event)
+            else:
+                state.apply(event)
+        return state
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(track.over for track in self.tracks.values())
+
+    def free(self) -> list[int]:
+        """Slots on which nothing runs, ascending."""
+        taken = {slot for track in self.tracks.values() if track.incarnation for slot in track.incarnation.slots}
+        return [slot for slot in range(self.cluster.gpus) if slot not in taken]
+
+    def next_arrival_s(self) -> float | None:
+        """When the next job comes."""
+        return next((track.entry.arrival_s for track in self.tracks.values() if not track.arrived), None)
+
+    def seen(self, now_s: float) -> dict[str, Seen]:
+        """What the policy's view has to learn before it decides."""
+        found = {}
+        for track in self.tracks.values():
+            active, running = track.active, track.incarnation
+            if not track.arrived or track.over or (not active.gpus and track.learned == track.steps):
+                continue
+            if not active.gpus:
+                found[track.name] = Seen(done=track.steps, speed=0.0, ready_s=now_s)
+            elif running and running.first and not running.stopping_s and running.workers == active.gpus:
+                speed = running.speed
+                found[track.name] = Seen(
+                    done=track.steps, speed=speed or track.speed(active.gpus), ready_s=running.first[0],
+                    measured=speed is not None,
+                )  # fmt: skip
+            else:
+                found[track.name] = Seen(
+                    done=track.steps, speed=track.speed(active.gpus), ready_s=max(active.ready_s, now_s)
+                )
+        return found
+
+    def decide(self, now_s: float, seen: dict[str, Seen]) -> dict[str, int]:
+        """Ask the policy: the workers that change, stops and shrinking first.
+
+        Raises SpecError where it lets jobs share slots, RuntimeError where it grants more than there is.
+        """
+        for name, one in seen.items():
+            track = self.tracks[name]
+            track.active.learn(now_s, one.done, one.speed, one.ready_s)
+            track.learned = one.done
+            if one.measured:
+                track.speed.seen[track.active.gpus] = one.speed
+        changes = sorted(self.policy.decide(now_s), key=lambda change: change[1].gpus - change[0].gpus)
+        for change in changes:
+            self._check(change)
+        grants = {job.job.name: grant.gpus for job, grant in changes if grant.gpus != job.gpus}
+        held = sum(grants.get(track.name, track.active.gpus) for track in self.tracks.values())
+        if held > self.cluster.gpus:
+            raise RuntimeError(f"{self.began.policy} granted {held} slots, and there are {self.cluster.gpus}")
+        return grants
+
+    def _check(self, change: Change) -> None:
+        job, grant = change
+        if grant.gang is not None or grant.rate != 1:
+            raise _sharing(self.began.policy)
+        if grant.gpus < 0:
+            raise RuntimeError(f"{self.began.policy} granted {grant} to job {job.job.name!r}")
+
+    def grant(self, decided: Decided) -> None:
+        """What was decided holds from now on, and the policy says when it wants to be asked again."""
+        self.now_s = now_s = decided.at_s
+        for name, gpus in decided.grants.items():
+            active = self.tracks[name].active
+            ready_s = now_s
+            if gpus:
+                ready_s += self.cluster.start_s if active.began_s is None else self.cluster.restart_s
+                active.restarts += active.began_s is not None
+            active.hold(now_s, gpus, 1.0, None, ready_s)
+            if gpus and active.began_s is None:
+                active.began_s = now_s
+        self.again_s = self.policy.look_again_s(now_s)
+
+    def saw(self, track: Track, now_s: float, steps: float, kept: float) -> bool:
+        """An incarnation is so far; whether that is further than was known."""
+        running = track.incarnation
+        assert running is not None
+        further = steps > track.steps or kept > track.kept
+        if running.first is not None and (running.last is None or steps > running.last[1]):
+            running.last = (now_s, steps)
+        track.steps, track.kept = steps, kept
+        return further
+
+    def apply(self, event: Event) -> None:
+        """An event that has happened, but for decisions."""
+        if isinstance(event, Moment):
+            self.now_s = max(self.now_s, event.at_s)
+        if isinstance(event, Resumed):
+            self.resumed += 1
+        elif isinstance(event, Told):
+            for name, (steps, kept, seen_s) in event.jobs.items():
+                self.saw(self.tracks[name], seen_s, steps, kept)
+        elif isinstance(event, (Arrived, Started, Trained, Stopping, Ended, GaveUp)):
+            self._of_job(self.tracks[event.job], event)
+
+    def _of_job(self, track: Track, event: Arrived | Started | Trained | Stopping | Ended | GaveUp) -> None:
+        running = track.incarnation
+        if isinstance(event, Arrived):
+            track.arrived = True
+            self.policy.arrived(track.active, event.at_s)
+        elif isinstance(event, Started):
+            track.lost_steps += max(0.0, track.steps - event.steps)
+            track.steps = track.kept = event.steps
+            track.incarnations.append(Incarnation(tuple(event.slots), event.at_s, event.steps))
+        elif isinstance(event, GaveUp):
+            track.gave_up = event.reason
+            track.lost_steps += max(0.0, track.steps - track.kept)
+            self._free(track, event.at_s)
+        else:
+            assert running is not None
+            if isinstance(event, Trained):
+                running.first = running.last = (event.at_s, event.steps)
+                track.steps = event.steps
+            elif isinstance(event, Stopping):
+                running.stopping_s = event.at_s
+            else:
+                self._ended(track, running, event)
+
+    def _ended(self, track: Track, running: Incarnation, event: Ended) -> None:
+        running.ended_s, running.how, running.end_steps = event.at_s, event.how, event.steps
+        running.last = event.last
+        track.steps, track.kept, track.last_reason = event.steps, event.kept_steps, event.reason
+        if running.speed is not None:
+            track.speed.seen[running.workers] = running.speed
+        active = track.active
+        track.crashes += event.how == "failed"
+        if event.how == "finished":
+            track.finished_s = event.at_s
+            self._free(track, event.at_s)
+        elif event.how in ("failed", "lost") and active.gpus:
+            again_s = event.at_s + self.cluster.restart_s
+            active.learn(event.at_s, event.kept_steps, track.speed(active.gpus), again_s)
+            track.learned = event.kept_steps
+
+    def _free(self, track: Track, now_s: float) -> None:
+        track.active.hold(now_s, 0, 1.0, None, now_s)
+        self.policy.finished(track.active, now_s)
+
+
+def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
+    """Refuse jobs whose speed a policy has to know and nobody declared, and a policy that lets jobs share slots.
+
+    Raises SpecError with the first such job.
+    """
+    entry = POLICIES.entry(parse_options(policy)[0])
+    if entry.facts.get("steps"):
+        raise _sharing(policy)
+    jobs = list(jobs)
+    for job in jobs:
+        speed = job.speed
+        if speed is not None and speed.sizes is not None and job.gpus not in speed.sizes:
+            raise SpecError(
+                f"job {job.name!r}: its speeds do not say how fast it is on the gpus = {job.gpus} that it asks for",
+                hint=f"add a speed for {job.gpus}",
+            )
+    unknown = [job for job in jobs if job.speed is None]
+    needs = entry.facts.get("durations") or entry.facts["speeds"]
+    if unknown and needs and not entry.facts.get("learns"):
+        others = f" and {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        what = "speeds on several numbers of workers" if entry.facts["speeds"] else "how long a job takes"
+        raise SpecError(
+            f"policy {policy!r} needs to know {what}, and job {unknown[0].name!r}{others} has no speeds",
+            hint="add speeds = { 1 = …, 2 = … } in steps a second, or take exploratory, which learns them, or las",
+        )
+
+
+def _sharing(policy: str) -> SpecError:
+    return SpecError(
+        f"policy {policy!r} lets jobs share their slots, and real jobs do not yet",
+        hint="xbench cluster compare simulates it",
+    )

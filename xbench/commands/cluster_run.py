@@ -1,0 +1,106 @@
+"""`xbench cluster run`: real jobs on real slots, under a policy of the simulator."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from xbench.commands.completing import complete_policy
+from xbench.commands.options import RUNS, check_json, json_option, parsed, write_json
+from xbench.errors import RunError, SpecError
+from xbench.units import parse_seconds
+
+OF_A_RUN = ("policy", "engine", "slots", "folder", "retries", "restart_text", "device", "address")
+"""What a run that is gone on with has had since it began."""
+
+
+@click.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")
+@click.argument("jobs", required=False, type=click.Path(path_type=Path), metavar="[JOBS.toml]")
+@click.option("--policy", default="fifo", show_default=True, shell_complete=complete_policy, metavar="POLICY",
+              help="One that xbench cluster policies lists.")  # fmt: skip
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+              help="What starts workers: this machine, or Ray (an optional extra).")  # fmt: skip
+@click.option("--slots", type=click.IntRange(1, 100_000), metavar="N",
+              help="Workers at a time.  [default: the file's, else all cores or GPUs]")  # fmt: skip
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="What a slot is.")
+@click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster.  [default: one is started here]")
+@click.option("--retries", type=click.IntRange(0, 1000), default=3, show_default=True, metavar="N",
+              help="How often a job that crashes is started again from its checkpoint.")  # fmt: skip
+@click.option("--restart-cost", "restart_text", default="10s", show_default=True, metavar="DURATION",
+              help="What the policy believes that a start costs; xbench cluster restart measures it.")  # fmt: skip
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Where checkpoints and the ledger are kept.  [default: a new one in results/runs]")  # fmt: skip
+@click.option("--resume", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Go on with the run of this folder, whatever ended it.")  # fmt: skip
+@json_option
+@click.pass_context
+def run_command(
+    context: click.Context,
+    jobs: Path | None,
+    policy: str,
+    engine: str,
+    slots: int | None,
+    device: str,
+    address: str | None,
+    retries: int,
+    restart_text: str,
+    folder: Path | None,
+    resume: Path | None,
+    json_to: str | None,
+) -> None:
+    """Run real jobs on this machine or a Ray cluster, under a policy.
+
+    Each job trains with a fixed number of workers at a time: to give it another number it keeps a checkpoint, stops,
+    and starts anew. In the end each job's completion time stands beside that of the simulator. A run that was
+    interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
+    """
+    from xbench.cluster.registry import parse_policy
+    from xbench.report.terminal import make_console, show
+    from xbench.runtime.cluster import run as live
+
+    check_json(json_to)
+    console = make_console()
+
+    def say(told: str) -> None:
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
+
+    if resume is not None:
+        given = [key for key in OF_A_RUN if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
+        if given or jobs is not None:
+            extra = "JOBS.toml" if jobs is not None else _option(context, given[0])
+            raise SpecError(f"--resume goes on as the run began, and {extra} would change it", hint="leave it out")
+        record = live.resume(resume, say)
+    else:
+        if jobs is None:
+            raise SpecError("no jobs are named", hint="xbench cluster run examples/jobs.toml, or --resume FOLDER")
+        parsed("--policy", parse_policy, policy)
+        record = live.begin(
+            live.LiveRequest(
+                jobs=jobs,
+                policy=policy,
+                engine="ray" if engine == "ray" else "local",
+                folder=folder or RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-cluster",
+                command=shlex.join(["xbench", *sys.argv[1:]]),
+                slots=slots,
+                retries=retries,
+                restart_s=parsed("--restart-cost", parse_seconds, restart_text),
+                device="cuda" if device == "cuda" else "cpu",
+                address=address,
+            ),
+            say,
+        )
+    console.print()
+    show(record, console)
+    write_json(record, json_to)
+    failed = [job.name for job in record.jobs if job.status == "failed"]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(record.jobs)} jobs failed: {', '.join(failed)}")
+
+
+def _option(context: click.Context, name: str) -> str:
+    return next(parameter.opts[0] for parameter in context.command.params if parameter.name == name)
