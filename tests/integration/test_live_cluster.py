@@ -24,12 +24,12 @@ pytestmark = pytest.mark.integration
 JOB = """
 [[job]]
 name = "{name}"
-workload = "synthetic:layers=20,bytes=256k"
+workload = "synthetic:layers=20,bytes=64k,width=256,compute=16"
 steps = {steps}
-batch_size = 8
+batch_size = 16
 arrival_s = {arrival_s}
 checkpoint_steps = {every}
-speeds = {{ 1 = 70.0, 2 = 80.0 }}
+speeds = {{ 1 = 30.0, 2 = 38.0 }}
 """
 
 
@@ -67,7 +67,7 @@ def assert_whole(folder: Path, name: str, steps: int) -> None:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two jobs under doubling: the first has both slots until the second comes, and again when that is done."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    jobs = written(folder, ("first", 400, 0.0), ("second", 100, 8.0))
+    jobs = written(folder, ("first", 400, 0.0), ("second", 60, 4.0))
     words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder / "run")]
     done = xbench("cluster", "run", *words, "--restart-cost", "4s")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -82,13 +82,13 @@ def test_jobs_are_resized_as_the_policy_says(undisturbed: Path) -> None:
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert all(job.simulated_jct_s is not None for job in record.jobs)
     assert_whole(undisturbed, "first", 400)
-    assert_whole(undisturbed, "second", 100)
+    assert_whole(undisturbed, "second", 60)
     assert sum(job.lost_steps for job in record.jobs) == 0
     assert workers_of(undisturbed) == []
 
 
 def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: Path) -> None:
-    jobs = written(tmp_path, ("first", 400, 0.0), ("second", 100, 4.0))
+    jobs = written(tmp_path, ("first", 400, 0.0), ("second", 60, 4.0))
     folder = tmp_path / "run"
     draw = random.Random(7)
     words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder)]
@@ -104,7 +104,7 @@ def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: P
     assert record.resumed >= 1
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert all(job.crashes == 0 for job in record.jobs)
-    for name, steps in (("first", 400), ("second", 100)):
+    for name, steps in (("first", 400), ("second", 60)):
         assert_whole(folder, name, steps)
         found, expected = losses(folder / JOBS / name), losses(undisturbed / JOBS / name)
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
