@@ -79,12 +79,8 @@ class SlowerAcross:
         return self.speed(gpus)
 
 
-class Ring(Protocol):
+class Ring(Speed, Protocol):
     """What `RingOnHosts` needs of a ring."""
-
-    @property
-    def sizes(self) -> tuple[int, ...] | None:
-        """See `Speed`."""
 
     def step_s(self, gpus: int, rings: int = 0) -> float:
         """A step [s]; `rings`: 0 where it is within a host, else how many share the slowest link."""

@@ -2,7 +2,7 @@
 
 | where it comes from | step | exposed |
 | --- | --- | --- |
-| a `RingSpeed` | its T(w) | its share of θ1 and θ2 |
+| a `RingSpeed` | its T(w), on the fewest hosts where there are several | its share of θ1 and θ2 |
 | facts `exposed` and `step_s` | `step_s` [s] | `exposed` of it, a share |
 | facts `exposed` and `batch_size`, speed in samples | batch_size / speed | `exposed` of it, a share |
 
@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from xbench.cluster.hosts import RingOnHosts, SlowerAcross
 from xbench.cluster.jobs import Job
 from xbench.cluster.speeds import RingSpeed
 from xbench.errors import SpecError
@@ -33,8 +34,14 @@ class StepTimes(NamedTuple):
 
 def step_times(job: Job) -> StepTimes | None:
     """On the GPUs that it asks for; None where the trace does not say. Raises SpecError for a fact that is none."""
-    if isinstance(job.speed, RingSpeed):
-        step_s, share = job.speed.step_s(job.gpus), job.speed.exposed_share(job.gpus)
+    speed, rings = job.speed, 0
+    if isinstance(speed, SlowerAcross):
+        speed = speed.speed
+    elif isinstance(speed, RingOnHosts):
+        rings, speed = int(job.gpus > speed.gpus_per_host), speed.ring
+    if isinstance(speed, RingSpeed):
+        step_s = speed.step_s(job.gpus, rings)
+        share = 1 - speed.step_s(job.gpus) * (1 - speed.exposed_share(job.gpus)) / step_s
     else:
         known = {key: _fact(job, key) for key in ("step_s", "batch_size", "exposed")}
         given_s, batch, exposed = known["step_s"], known["batch_size"], known["exposed"]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_traces import write
 
+from xbench.cluster.hosts import on_hosts
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.policies.crossover_pairs import CrossoverPairs
 from xbench.cluster.policies.jigsaw import Jigsaw
@@ -228,6 +229,15 @@ def test_what_a_step_consists_of() -> None:
     assert step_times(Job("a", 0, 2, 9, RigidSpeed(2), facts={"step_s": 0.25})) is None
     assert step_times(Job("a", 0, 1, 9, RigidSpeed(1), facts={"step_s": 0.25})) == (0.25, 0.0)
     assert forward_share(samples) == pytest.approx(1 / 3)
+
+
+def test_a_ring_s_step_is_that_on_the_fewest_hosts() -> None:
+    """T(4) = 8/4 + 3·1/4 + 1 = 3.75 within a host; over two, a byte takes twice as long: 4.5, and 1.5 of it exposed."""
+    ring = RingSpeed((1.0, 0.0, 1.0, 1.0), 8, 1, across=(0.0, 2.0))
+    within, over = (on_hosts([Job("a", 0, 4, 1, ring)], size)[0] for size in (4, 2))
+    assert step_times(within) == pytest.approx((3.0, 0.75))
+    assert step_times(over) == pytest.approx((3.0, 1.5))
+    assert step_times(on_hosts([job("b", 0, 2, 3, 1, 8)], 4, 0.8)[0]) == pytest.approx((3, 1))
 
 
 def test_a_csv_of_one_s_own_tells_what_sharing_needs(tmp_path: Path) -> None:
