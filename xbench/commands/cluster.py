@@ -10,7 +10,15 @@ import click
 
 from xbench.commands.cluster_run import run_command
 from xbench.commands.completing import complete_policies, complete_workload
-from xbench.commands.options import check_json, check_json_and_csv, json_option, parsed, write_csv, write_json
+from xbench.commands.options import (
+    check_json,
+    check_json_and_csv,
+    echo_utf8,
+    json_option,
+    parsed,
+    write_csv,
+    write_json,
+)
 from xbench.errors import SpecError
 
 MOST_SEEDS = 1000
@@ -145,6 +153,24 @@ def restart_command(
     show(record, console)
     write_json(record, json_to)
     return 0 if record.check.held else 3
+
+
+@cluster.command("fit", short_help="Fit a job's speed to runs of it, or its loss curve to losses.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--model-bytes", "bytes_text", metavar="SIZE", help="Of the gradients, such as 97.5MiB; for runs.")
+@click.option("--target", type=float, metavar="LOSS", help="After how many steps is it reached? For losses.")
+def fit_command(file: Path, bytes_text: str | None, target: float | None) -> None:
+    """Fit a job's speed on any number of GPUs to a few runs, or its loss curve to losses; says how well that fits.
+
+    FILE is a CSV with columns gpus,batch,step_s (the step of a whole batch, shared by so many GPUs) or step,loss. What
+    is printed can be pasted into a jobs.toml or a CSV of jobs.
+    """
+    from xbench.cluster.fitting import fitted_lines
+    from xbench.units import parse_bytes
+
+    model_bytes = None if bytes_text is None else parsed("--model-bytes", parse_bytes, bytes_text)
+    for line in fitted_lines(file, model_bytes, target):
+        echo_utf8(line + "\n")
 
 
 @cluster.command("policies", short_help="List the policies that compare takes.")

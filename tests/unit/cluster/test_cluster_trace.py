@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import strategies as st
 from sample_traces import pollux_folder, write
 
 from xbench.cluster.jobs import Job, RigidSpeed
-from xbench.cluster.speeds import TableSpeed
+from xbench.cluster.speeds import TableSpeed, scaled_speed
 from xbench.cluster.traces import BadRow, Trace, load_trace
 from xbench.cluster.traces.plain import load_plain
 from xbench.errors import SpecError
+from xbench.records import load
 
 HEADER = "name,arrival_s,gpus,duration_s"
 
@@ -136,6 +138,9 @@ def test_a_trace_of_bad_rows_alone_is_none(tmp_path: Path) -> None:
         ("name,arrival_s,gpus,work,loss_target,speed_1", "both work and loss_target"),
         ("name,arrival_s,gpus,loss_target,loss_beta0,speed_1", "loss_target and no loss_beta1"),
         ("name,arrival_s,gpus,work,loss_beta0,speed_1", "a loss curve and no loss_target"),
+        ("name,arrival_s,gpus,work,scale,speed_1", "both scale and speeds"),
+        ("name,arrival_s,gpus,work,mode,speed_1", "mode and no scale"),
+        ("name,arrival_s,gpus,duration_s,scale,mode", "duration_s and speeds"),
         ("name,arrival_s,gpus,duration_s,work,speed_1", "both duration_s and work"),
         ("name,arrival_s,gpus,work", "work and no speed_1"),
         ("name,arrival_s,gpus,duration_s,speed_1", "duration_s and speeds"),
@@ -181,6 +186,28 @@ def test_a_loss_that_is_never_reached_or_was_there_makes_no_job(tmp_path: Path) 
         "loss_beta0 'x' is not a number",
     ]
     assert [job.name for job in trace.jobs] == ["d"]
+
+
+def test_a_job_may_be_as_fast_as_a_scaling_record_says(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[2] / "golden"
+    found = (path for path in sorted(golden.rglob("*.json")) if '"scaling"' in path.read_text())
+    record = next(path for path in found if json.loads(path.read_text()).get("kind") == "scaling")
+    (tmp_path / "scale.json").write_text(record.read_text())
+    header = "name,arrival_s,gpus,work,scale,mode"
+    path = write(tmp_path / "my.csv", header, "a,0,1,9000,scale.json,optimal", "b,1,1,9000,scale.json,optimal")
+    first, second = load_plain(path).jobs
+    assert first.speed == scaled_speed(load(record), "optimal")
+    assert first.speed is second.speed
+    rows = (
+        "a,0,1,9,none.json,optimal",
+        "b,0,1,9,,optimal",
+        "c,0,1,9,scale.json,optimall",
+        "d,0,1,9,scale.json,optimal",
+    )
+    trace = load_plain(write(tmp_path / "bad.csv", header, *rows), "skip")
+    assert [row.row for row in trace.skipped] == [2, 3, 4]
+    assert trace.skipped[1].reason == "scale is empty"
+    assert "mode 'optimall'" in trace.skipped[2].reason
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

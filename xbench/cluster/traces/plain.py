@@ -10,6 +10,8 @@
 | loss_target | instead of work: the job is done when its loss is this, and speeds are in steps |
 | loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `loss_curve`) |
 | speed_1, speed_2, speed_4, ... | with either: how much of it a second on so many GPUs; empty where that is not known |
+| scale | instead of speeds: what `xbench scale` wrote, a path seen from the CSV; work is then in samples |
+| mode | with it: which of its modes, where it has several |
 | least, most | GPUs that it can run on, optional; empty: 1, and as many as there are |
 | application | what it trains, optional |
 | exposed, step_s, forward_share | facts for sharing policies, see `step_times`; optional; empty: not known |
@@ -27,14 +29,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from xbench.cluster.jobs import Job, RigidSpeed, Speed
 from xbench.cluster.loss_curve import LossCurve
-from xbench.cluster.speeds import TableSpeed
+from xbench.cluster.speeds import TableSpeed, scaled_speed
 from xbench.cluster.traces.reading import Table, above_zero, number, read_table, whole
 from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
-from xbench.errors import SpecError
+from xbench.errors import RecordError, SpecError
+from xbench.records import load
 
 FACTS = ("exposed", "step_s", "forward_share", "memory_bytes")
 NEEDED = ("name", "arrival_s", "gpus")
@@ -43,7 +47,7 @@ TARGET = "loss_target"
 SIZES = ("duration_s", "work", TARGET)
 """How much there is to do: one of these."""
 
-OPTIONAL = (*SIZES, *BETA, "speed_", "least", "most", "application", *FACTS)
+OPTIONAL = (*SIZES, *BETA, "speed_", "scale", "mode", "least", "most", "application", *FACTS)
 
 
 def load_plain(path: Path, rows: RowsPolicy = "refuse") -> Trace:
@@ -54,15 +58,16 @@ def load_plain(path: Path, rows: RowsPolicy = "refuse") -> Trace:
     jobs: list[Job] = []
     names: set[str] = set()
     before_s = 0.0
+    scaled = cache(lambda record, mode: scaled_speed(load(record), mode))
     for row, cells in table.numbered():
         try:
             table.check_width(cells)
-            job = _job(table, [cell.strip() for cell in cells], speeds)
+            job = _job(table, [cell.strip() for cell in cells], speeds, scaled)
             if job.name in names:
                 raise ValueError(f"there is already a job {job.name!r}")
             if job.arrival_s < before_s:
                 raise ValueError(f"arrival_s {job.arrival_s:g} comes after {before_s:g}: rows go by arrival")
-        except (ValueError, SpecError) as problem:
+        except (ValueError, SpecError, RecordError) as problem:
             collected.reject(table.file, row, str(problem))
             continue
         before_s = job.arrival_s
@@ -90,15 +95,22 @@ def _speed_columns(table: Table) -> dict[int, int]:
         raise SpecError(f"{table.file} has {TARGET} and no {lacking[0]}", hint="a curve is 1/(β0·k + β1) + β2")
     if TARGET not in given and len(lacking) < len(BETA):
         raise SpecError(f"{table.file} has a loss curve and no {TARGET}", hint="say where a job is done")
-    timed = "duration_s" in given
-    if not timed and not found:
+    timed, scaled = "duration_s" in given, "scale" in table.column
+    if scaled and (found or TARGET in given):
+        other = "speeds" if found else TARGET
+        raise SpecError(f"{table.file} has both scale and {other}", hint="scale tells samples a second: give work")
+    if "mode" in table.column and not scaled:
+        raise SpecError(f"{table.file} has mode and no scale", hint="mode says which of a scale record's")
+    if not timed and not found and not scaled:
         raise SpecError(f"{table.file} has {given[0]} and no speed_1, speed_2, ...", hint="or give duration_s instead")
-    if timed and found:
+    if timed and (found or scaled):
         raise SpecError(f"{table.file} has duration_s and speeds", hint="give work instead of duration_s")
     return dict(sorted(found.items()))
 
 
-def _job(table: Table, cells: list[str], speeds: dict[int, int]) -> Job:
+def _job(
+    table: Table, cells: list[str], speeds: dict[int, int], scaled: Callable[[Path, str | None], TableSpeed]
+) -> Job:
     def cell(column: str) -> str:
         place = table.column.get(column)
         return "" if place is None else cells[place]
@@ -114,6 +126,12 @@ def _job(table: Table, cells: list[str], speeds: dict[int, int]) -> Job:
         if not known or not min(known) <= gpus <= max(known):
             raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for")
         speed = TableSpeed.of(known)
+    elif "scale" in table.column:
+        if not cell("scale"):
+            raise ValueError("scale is empty")
+        speed = scaled(Path(table.file).parent / cell("scale"), cell("mode") or None)
+        if gpus not in (speed.sizes or (gpus,)):
+            raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for in {cell('scale')}")
     work = _steps(cell) if TARGET in table.column else above_zero(cell(size := _size(table)), size)
     facts: dict[str, float | str] = {key: number(cell(key), key) for key in FACTS if cell(key)}
     if cell("application"):
