@@ -25,12 +25,10 @@ wrong with a table, and this module says it.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from xbench.errors import SpecError, UsageError, nearest
@@ -40,6 +38,7 @@ from xbench.records import Check, MetricName, Suite, load_measured
 from xbench.regress.metrics import METRICS
 from xbench.schedules import MODES, parse_mode
 from xbench.spec import ModeSpec
+from xbench.toml_tables import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
 __all__ = ["load_suite", "parse_threshold"]
@@ -53,7 +52,6 @@ COUNTED: tuple[MetricName, ...] = ("wire_bytes", "collectives", "peak_memory")
 """What is seen of a step; Horovod's own collectives are not."""
 
 START = 'write [[regress.check]] with name, workload, modes and metrics: "docs/ci-gate.md" shows one'
-Checked = TypeVar("Checked", Check, Suite)
 
 
 def load_suite(path: Path) -> Suite:
@@ -64,11 +62,12 @@ def load_suite(path: Path) -> Suite:
     of its metrics needs.
     """
     where = str(path)
-    table = _regress_table(_read(path), where)
-    _known_keys(table, SUITE_KEYS, where, "[regress]")
+    missing = SpecError(f"there is no suite {str(path)!r}", hint="docs/ci-gate.md shows an xbench.toml")
+    table = _regress_table(read_toml(path, missing), where)
+    known_keys(table, SUITE_KEYS, where, "[regress]")
     checks = _checks(table.pop("check", None), where)
     thresholds = _thresholds(table.pop("thresholds", {}), where)
-    suite = _valid(Suite, {**table, "thresholds": thresholds, "checks": checks}, where, "[regress]")
+    suite = validated(Suite, {**table, "thresholds": thresholds, "checks": checks}, where, "[regress]", _special)
     for check in suite.checks:
         if check.plan_from is not None:
             place = f"{where}: check {check.name!r}"
@@ -102,17 +101,6 @@ def parse_threshold(metric: MetricName, value: object) -> float:
     return share
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SpecError(f"there is no suite {str(path)!r}", hint="docs/ci-gate.md shows an xbench.toml") from None
-    except OSError as error:
-        raise SpecError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise SpecError(f"{str(path)!r} is not TOML: {_one_line(str(error))}") from None
-
-
 def _regress_table(data: dict[str, Any], where: str) -> dict[str, Any]:
     table = data.get("regress")
     if not isinstance(table, dict):
@@ -129,8 +117,8 @@ def _checks(tables: object, where: str) -> tuple[Check, ...]:
     for number, table in enumerate(tables, start=1):
         name = table.get("name")
         place = f"check {name!r}" if isinstance(name, str) and name else f"[[regress.check]] number {number}"
-        _known_keys(table, CHECK_KEYS, where, place)
-        check = _valid(Check, table, where, place)
+        known_keys(table, CHECK_KEYS, where, place)
+        check = validated(Check, table, where, place, _special)
         if not check.name.strip() or not check.name.isprintable():
             raise SpecError(f"{where}: {place}: the name {check.name!r} cannot be shown", hint="give it a short name")
         if any(check.name == other.name for other in checks):
@@ -196,7 +184,7 @@ def _thresholds(table: object, where: str) -> dict[str, float]:
     place = "[regress.thresholds]"
     if not isinstance(table, dict):
         raise SpecError(f"{where}: thresholds is not a table", hint=f'write {place} and below it step_time = "5 %"')
-    _known_keys(table, METRICS, where, place, kind="metric")
+    known_keys(table, METRICS, where, place, kind="metric")
     shares: dict[str, float] = {}
     for metric, value in table.items():
         try:
@@ -206,28 +194,9 @@ def _thresholds(table: object, where: str) -> dict[str, float]:
     return shares
 
 
-def _known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: str, *, kind: str = "key") -> None:
-    known = list(known)
-    for key in table:
-        if key not in known:
-            close = nearest(key, known)
-            hint = f"did you mean {close!r}?" if close else f"it takes {', '.join(known)}"
-            raise SpecError(f"{where}: unknown {kind} {key!r} in {place}", hint=hint)
-
-
-def _valid(model: type[Checked], table: dict[str, Any], where: str, place: str) -> Checked:
-    try:
-        return model.model_validate(table)
-    except ValidationError as error:
-        raise _said(error.errors()[0], where, place) from None
-
-
-def _said(error: ErrorDetails, where: str, place: str) -> SpecError:
-    """pydantic's complaint about one value as a sentence of ours."""
+def _special(error: ErrorDetails, at: str) -> SpecError | None:
+    """What is said of lists of names."""
     key = str(error["loc"][0])
-    at = f"{where}: {place}"
-    if error["type"] == "missing":
-        return SpecError(f"{at} has no {key!r}", hint=f"add {key} = …")
     if error["type"] == "literal_error":
         wrong = str(error["input"])
         close = nearest(wrong, METRICS)
@@ -235,8 +204,7 @@ def _said(error: ErrorDetails, where: str, place: str) -> SpecError:
         return SpecError(f"{at}: unknown metric {wrong!r} in {key}", hint=hint)
     if error["type"] in ("tuple_type", "too_short"):
         return SpecError(f"{at}: {key} has to be a list of at least one name", hint=f'write {key} = ["…"]')
-    told = error["msg"].removeprefix("Input ").replace("should", "has to", 1)
-    return SpecError(f"{at}: {key} = {_shown(error['input'])}: it {told}")
+    return None
 
 
 Parsed = TypeVar("Parsed")
@@ -254,12 +222,3 @@ def _asking(where: str, key: str, parse: Callable[[Text], Parsed], value: Text) 
 def _twice(names: Iterable[str]) -> str | None:
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
-
-
-def _shown(value: object) -> str:
-    text = f'"{value}"' if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

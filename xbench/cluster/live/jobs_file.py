@@ -25,20 +25,19 @@ What is wrong is one sentence: the file, the job, the field, and the nearest rig
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.cluster.jobs import Speed
 from xbench.cluster.live.engine import LiveJob
 from xbench.cluster.speeds import RingSpeed, TableSpeed, scaled_speed
-from xbench.errors import SpecError, UsageError, nearest
+from xbench.errors import SpecError, UsageError
 from xbench.records import load
+from xbench.toml_tables import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
 MOST = 2**31 - 1
@@ -119,13 +118,14 @@ def load_jobs(path: Path) -> JobsFile:
     workload, and speeds that are none.
     """
     where = str(path)
-    data = _read(path)
-    _known_keys(data, ("cluster", "job"), where, "the file")
+    missing = SpecError(f"there is no file of jobs {str(path)!r}", hint="docs/cluster.md shows a jobs.toml")
+    data = read_toml(path, missing)
+    known_keys(data, ("cluster", "job"), where, "the file")
     table = data.get("cluster", {})
     if not isinstance(table, dict):
         raise SpecError(f"{where}: cluster is not a table", hint="write [cluster], and below it slots = 2")
-    _known_keys(table, _Cluster.model_fields, where, "[cluster]")
-    cluster = _valid(_Cluster, table, where, "[cluster]")
+    known_keys(table, _Cluster.model_fields, where, "[cluster]")
+    cluster = validated(_Cluster, table, where, "[cluster]")
     tables = data.get("job")
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise SpecError(f"{where}: there is no [[job]], so there is nothing to run", hint=START)
@@ -163,10 +163,10 @@ def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
     where = str(path)
     name = table.get("name")
     place = f"job {name!r}" if isinstance(name, str) and name else f"[[job]] number {number}"
-    _known_keys(table, _Written.model_fields, where, place)
+    known_keys(table, _Written.model_fields, where, place)
     if isinstance(table.get("ring"), dict):
-        _known_keys(table["ring"], Ring.model_fields, where, f"ring of {place}")
-    job = _valid(_Written, table, where, place)
+        known_keys(table["ring"], Ring.model_fields, where, f"ring of {place}")
+    job = validated(_Written, table, where, place)
     at = f"{where}: {place}"
     if not job.name.strip() or not job.name.isprintable() or "/" in job.name or job.name in (".", ".."):
         raise SpecError(f"{at}: name = {job.name!r} cannot name a folder", hint="give it a short name")
@@ -215,45 +215,3 @@ def _workers(key: str) -> int:
     if not (key.isascii() and key.isdigit()) or int(key) < 1 or int(key) > MOST:
         raise SpecError(f"{key!r} is no number of workers", hint="write speeds = { 1 = 10.0, 2 = 17.5 }")
     return int(key)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SpecError(f"there is no file of jobs {str(path)!r}", hint="docs/cluster.md shows a jobs.toml") from None
-    except OSError as error:
-        raise SpecError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise SpecError(f"{str(path)!r} is not TOML: {' '.join(str(error).split())}") from None
-
-
-def _known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: str) -> None:
-    known = list(known)
-    for key in table:
-        if key not in known:
-            close = nearest(key, known)
-            hint = f"did you mean {close!r}?" if close else f"it takes {', '.join(known)}"
-            raise SpecError(f"{where}: unknown key {key!r} in {place}", hint=hint)
-
-
-Checked = TypeVar("Checked", bound=BaseModel)
-
-
-def _valid(model: type[Checked], table: dict[str, Any], where: str, place: str) -> Checked:
-    try:
-        return model.model_validate(table)
-    except ValidationError as error:
-        raise _said(error.errors()[0], where, place) from None
-
-
-def _said(error: ErrorDetails, where: str, place: str) -> SpecError:
-    """pydantic's complaint about one value as a sentence of ours."""
-    key = ".".join(str(part) for part in error["loc"])
-    at = f"{where}: {place}"
-    if error["type"] == "missing":
-        return SpecError(f"{at} has no {key!r}", hint=f"add {key} = …")
-    value = error["input"]
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
-    told = error["msg"].removeprefix("Input ").replace("should", "has to", 1)
-    return SpecError(f"{at}: {key} = {shown if len(shown) <= 60 else shown[:59] + '…'}: it {told}")
