@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xbench.cluster.live.engine import LiveJob
+from xbench.cluster.live.engine import LiveJob, Look
 from xbench.errors import SpecError
 from xbench.runtime.journal import JournalReader
 from xbench.spec import DeviceType, Spec, WorkloadSpec
@@ -127,6 +127,29 @@ def next_incarnation(folder: Path) -> Path:
 def events_of(incarnation: Path, rank: int = 0) -> list[dict[str, Any]]:
     """Everything that a rank has told."""
     return JournalReader(incarnation, 0, rank).poll()
+
+
+def seen(look: Look, event: dict[str, Any]) -> Look:
+    """How an incarnation stands after rank 0 has told that; its end is another matter."""
+    match event["event"]:
+        case "loaded":
+            return look._replace(steps=event["steps"], kept_steps=event["steps"])
+        case "step":
+            return look._replace(state="training", steps=event["step"])
+        case "kept":
+            return look._replace(kept_steps=event["steps"])
+    return look
+
+
+def errors_of(incarnation: Path, workers: int) -> list[tuple[int, dict[str, Any]]]:
+    """What ranks died of, by rank, as far as they could tell."""
+    told = ((rank, event) for rank in range(workers) for event in events_of(incarnation, rank))
+    return [(rank, event) for rank, event in told if event["event"] == "error"]
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, at most 300 characters."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:300]
 
 
 def losses(folder: Path) -> dict[int, float]:

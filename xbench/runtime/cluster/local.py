@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,11 @@ from xbench.runtime.cluster.incarnation import (
     PROGRAM,
     STOP,
     Incarnation,
+    errors_of,
+    first_line,
     incarnation_of,
     next_incarnation,
+    seen,
 )
 from xbench.runtime.journal import JournalReader
 from xbench.runtime.launch import rank_env
@@ -203,38 +206,27 @@ class LocalRunning:
         return checkpoints.kept_steps(self.directory.parent, self._program.key)
 
     def _take(self, event: dict[str, Any]) -> None:
-        match event["event"]:
-            case "loaded":
-                self._look = self._look._replace(steps=event["steps"], kept_steps=event["steps"])
-            case "step":
-                self._look = self._look._replace(state="training", steps=event["step"])
-            case "kept":
-                self._look = self._look._replace(kept_steps=event["steps"])
-            case "end":
-                self._end = event["how"]
+        if event["event"] == "end":
+            self._end = event["how"]
+        self._look = seen(self._look, event)
 
     def _reason(self) -> str:
         """Why it failed, in a sentence: what a rank died of, and not what others then noticed."""
         if self._killed:
             return "it was killed as asked"
-        errors = [
-            (rank, event)
-            for rank in range(self._program.workers)
-            for event in JournalReader(self.directory, 0, rank).poll()
-            if event["event"] == "error"
-        ]
+        errors = errors_of(self.directory, self._program.workers)
         log = monitor_log.tail(self.directory / LOG)
         for rank, event in errors:
             if not monitor_log.PEER_LOSS.search(event["message"]):
                 said = event["said"]
-                return f"rank {rank} {said}" if said else f"rank {rank}: {_one_line(event['message'])}"
+                return f"rank {rank} {said}" if said else f"rank {rank}: {first_line(event['message'])}"
         told = {rank for rank, _ in errors}
         for code, rank_text in _EXIT.findall(log):
             if int(rank_text) not in told:
                 return f"rank {rank_text} {monitor_log.describe_exit(int(code))}"
         if errors:
             rank, event = errors[0]
-            return f"rank {rank}: {_one_line(event['message'])}"
+            return f"rank {rank}: {first_line(event['message'])}"
         code = self._process.returncode
         if code and code < 0:
             return f"its agent {monitor_log.describe_exit(code)}"
@@ -285,9 +277,3 @@ def _gpus() -> int:
         return len(list_gpus(load_nvml()))
     except NotAvailable:
         return 0
-
-
-def _one_line(text: str) -> str:
-    """The first line that says something, at most 300 characters."""
-    line: Sequence[str] = [one.strip() for one in text.splitlines() if one.strip()]
-    return (line[0] if line else "no message")[:300]

@@ -39,7 +39,18 @@ from xbench.cluster.live.engine import OVER, LiveJob, Look, State
 from xbench.errors import SpecError
 from xbench.runtime import monitor_log
 from xbench.runtime.cluster import checkpoints
-from xbench.runtime.cluster.incarnation import LOCK, LOG, PROGRAM, STOP, Incarnation, incarnation_of, next_incarnation
+from xbench.runtime.cluster.incarnation import (
+    LOCK,
+    LOG,
+    PROGRAM,
+    STOP,
+    Incarnation,
+    errors_of,
+    first_line,
+    incarnation_of,
+    next_incarnation,
+    seen,
+)
 from xbench.runtime.cluster.local import MODULE, free
 from xbench.runtime.journal import JournalReader
 from xbench.runtime.launch_processes import GUARD
@@ -148,7 +159,7 @@ class RayRunning:
         try:
             self._get_on()
         except self._ray.exceptions.RayError as error:
-            self._fail(f"Ray: {_first_line(str(error))}")
+            self._fail(f"Ray: {first_line(str(error))}")
         # Before the journal is read: nothing is written after.
         gone = self._ending and free(self.directory.parent)
         for event in self._journal.poll():
@@ -231,27 +242,16 @@ class RayRunning:
                 self._ray.util.remove_placement_group(self._group)
 
     def _take(self, event: dict[str, Any]) -> None:
-        match event["event"]:
-            case "loaded":
-                self._look = self._look._replace(steps=event["steps"], kept_steps=event["steps"])
-            case "step":
-                self._look = self._look._replace(state="training", steps=event["step"])
-            case "kept":
-                self._look = self._look._replace(kept_steps=event["steps"])
-            case "end":
-                self._end = event["how"]
+        if event["event"] == "end":
+            self._end = event["how"]
+        self._look = seen(self._look, event)
 
     def _reason(self) -> str:
         """What a rank died of, rather than what others then noticed."""
-        errors = [
-            (rank, event)
-            for rank in range(self._program.workers)
-            for event in JournalReader(self.directory, 0, rank).poll()
-            if event["event"] == "error"
-        ]
+        errors = errors_of(self.directory, self._program.workers)
         if errors and self._why != "it was killed" and "was killed" not in self._why:
             rank, event = min(errors, key=lambda one: one[1]["t"])
-            return f"rank {rank}: {event.get('said') or _first_line(event['message'])}"
+            return f"rank {rank}: {event.get('said') or first_line(event['message'])}"
         return self._why or "it ended without saying how"
 
 
@@ -339,7 +339,7 @@ def _join(ray: Any, slots: int | None, device: DeviceType, address: str | None) 
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f"at {address!r} cannot be joined" if address else "cannot be started here"
-        raise SpecError(f"a Ray cluster {where}: {_first_line(str(error))}", hint="ray status says more") from None
+        raise SpecError(f"a Ray cluster {where}: {first_line(str(error))}", hint="ray status says more") from None
 
 
 def _rank_env(rank: int, workers: int, address: str, own: str) -> dict[str, str]:
@@ -356,8 +356,3 @@ def _rank_env(rank: int, workers: int, address: str, own: str) -> dict[str, str]
         if any(one.address == own for one in addresses):
             found |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), name)
     return found
-
-
-def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[0] if lines else "no message")[:300]
