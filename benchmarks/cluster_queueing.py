@@ -2,7 +2,7 @@
 
     python benchmarks/cluster_queueing.py [--jobs 1000000] [--seed 0] [--output results/cluster-queueing.json]
 
-A million jobs say little of 64 busy servers: their mean wait differs by 6 % from one million to the next. So two things
+A million jobs say little of 64 busy servers: their mean wait differs by 5 % from one million to the next. So two things
 are shown. The simulator is exactly the recurrence of such a queue (each job starts when it has come and the first
 server is free: Kiefer and Wolfowitz 1955) on a million jobs; and the recurrence, which is quick, has the mean wait of
 Erlang C within 2 % over as many millions as that takes.
