@@ -24,7 +24,7 @@ compare: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest -n 2 tests/unit
-	$(BIN)/python -m pytest tests/integration tests/browser
+	$(BIN)/python -m pytest --durations 40 tests/integration tests/browser
 	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest tests/gpu
 
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
