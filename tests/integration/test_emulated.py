@@ -89,6 +89,15 @@ def test_a_timeline_shows_buckets_as_long_as_the_model_says(alone: tuple[Compari
         assert part.end_s - part.start_s >= asked(float(part.nbytes)) - 2e-4
 
 
+def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) -> None:
+    record, _, _ = alone
+    asked = Curve.of(record.emulated.model)  # type: ignore[union-attr]
+    for name in ("concurrent", "crossover"):  # steps of either job a second: as many as fit on the link, at most
+        step_s = record.modes[name].step_s
+        assert step_s is not None
+        assert step_s.median >= asked(float(record.jobs[0].workload.grad_bytes)) * 0.98
+
+
 def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
     done = xbench(
         "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,

@@ -12,6 +12,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from xbench.emulation import cuda
 from xbench.emulation.group import host_send, new_group
 from xbench.emulation.lane import Lane
 from xbench.emulation.pacer import Flight, Pacer, SharingPacer
+from xbench.emulation.shared_link import SharedLink
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.records import CalibrationPoint, ContentionPoint, EmulatedLink
@@ -34,17 +36,26 @@ LEAD_S, LEADS = 1e-3, 15
 
 
 def emulate(
-    link: EmulatedLink, device: torch.device, *, shared: bool
+    link: EmulatedLink, device: torch.device, *, shared: bool, meet_at: Path | None = None
 ) -> tuple[dist.ProcessGroup, list[CalibrationPoint], list[str]]:
     """The group of all ranks over this link, its calibration, and what there is to say about it.
 
-    Call it in the thread that will compute. `shared`: whether other processes compute on this device too.
+    Call it in the thread that will compute. `shared`: whether other processes compute on this device too. `meet_at`:
+    the file of the link that it has in common with other jobs' processes, once each has been calibrated by itself.
+    Raises OSError where that cannot be made.
     """
+    common = None if meet_at is None else SharedLink(meet_at)
     if device.type == "cuda":
         streams = cuda.link_of(link, device, shared=shared)
-        return new_group(streams.send, link.model.world_size), _calibrated(streams.took_s), streams.remarks
-    pacer = pacer_of(link)
-    return new_group(host_send(pacer), link.model.world_size), calibrate(pacer), []
+        points, remarks, send = _calibrated(streams.took_s), streams.remarks, streams.send
+        if common is not None and isinstance(streams, cuda.FlagLink):
+            streams.share(common)
+    else:
+        pacer = pacer_of(link)
+        points, remarks, send = calibrate(pacer), [], host_send(pacer)
+        if common is not None:
+            pacer.share(common)
+    return new_group(send, link.model.world_size), points, remarks
 
 
 def pacer_of(link: EmulatedLink) -> Pacer:

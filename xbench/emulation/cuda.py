@@ -30,6 +30,7 @@ from torch import Tensor
 
 from xbench.emulation.group import EmulatedWork, Spoiled, bytes_of
 from xbench.emulation.pacer import fine_timer, sleep_until
+from xbench.emulation.shared_link import SharedLink
 from xbench.errors import RunError
 from xbench.kernels.wait import scratch_of, wait, why_not
 from xbench.planning.cost import Curve
@@ -161,12 +162,17 @@ class FlagLink(StreamLink):
         self._flag = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self._number = 0
         self._lead_s = 0.0
+        self._common: SharedLink | None = None
         self._waiting: queue.SimpleQueue[tuple[torch.cuda.Event, float, int]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="xbench-link", daemon=True).start()
         if link.slowdown is not None:
             self.remarks.append("contention is not emulated where several processes share a GPU")
         late_s = statistics.median(self.took_s(LEAD_S) for _ in range(LEADS)) - LEAD_S
         self._lead_s = max(0.0, late_s)
+
+    def share(self, link: SharedLink) -> None:
+        """From now on this is one of the streams of that link, on which what begins first arrives first."""
+        self._common = link
 
     def _hold(self, seconds: float) -> None:
         self._number += 1
@@ -188,7 +194,9 @@ class FlagLink(StreamLink):
         while True:
             ready, seconds, number = self._waiting.get()
             ready.synchronize()
-            sleep_until(time.perf_counter() + seconds - self._lead_s, time.perf_counter)
+            now_s = time.perf_counter()
+            end_s = now_s + seconds if self._common is None else self._common.reserve(now_s, seconds)
+            sleep_until(end_s - self._lead_s, time.perf_counter)
             self._flag[0] = number
 
 

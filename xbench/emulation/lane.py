@@ -8,6 +8,9 @@ With contention (see `planning.contention`, whose rules these are) the one that 
 1 / (T·f), where f is ρ while the device computes and the measured queue's pace while it does not, for one or for more
 than one in flight; and the device that computes meanwhile is slowed by σ, which `load` tells.
 
+The lanes of processes that share a device share its link too (`share`): a collective then also waits for those of the
+others that were launched before it.
+
 No clock and no thread: times [s] come in from outside and must not go back.
 """
 
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from xbench.emulation.shared_link import SharedLink
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Transfer
 
@@ -36,6 +40,11 @@ class Travel:
     """Of the computation beside it."""
     remaining: float = 1.0
     end_s: float | None = None
+    launched_s: float = 0.0
+    ticket: int | None = None
+    """Its place in the queue of a shared link."""
+    served: bool = True
+    """Whether that queue has come to it."""
 
     def whole_s(self, slot: int, computing: float) -> float:
         """What all of it takes [s] at this share of time (0 to 1) in which the device computes."""
@@ -54,6 +63,14 @@ class Lane:
         self._contention = contention
         self._queue: deque[Travel] = deque()
         self._now_s = 0.0
+        self._link: SharedLink | None = None
+
+    def share(self, link: SharedLink, now_s: float = 0.0) -> None:
+        """From now on this is one of the lanes of that link. Raises ValueError while something is under way."""
+        self.advance(now_s, 0.0)
+        if self._queue:
+            raise ValueError("a lane with collectives under way cannot become part of another link")
+        self._link = link
 
     @property
     def contended(self) -> bool:
@@ -65,6 +82,11 @@ class Lane:
         """Whether anything was under way when `advance` was last called."""
         return bool(self._queue)
 
+    @property
+    def serving(self) -> bool:
+        """Whether one of ours is being served: with a shared link it may be another's turn."""
+        return bool(self._queue) and self._queue[0].served
+
     def launch(self, now_s: float, nbytes: int, computing: float = 1.0, *, share: float = 1.0) -> Travel:
         """A collective of so many bytes, behind all that are under way; `share` of an all-reduce's time."""
         return self._behind(now_s, self._travel(nbytes, share), computing)
@@ -75,6 +97,12 @@ class Lane:
 
     def _behind(self, now_s: float, travel: Travel, computing: float) -> Travel:
         self.advance(now_s, computing)
+        travel.launched_s = now_s
+        if self._link is not None and not self.contended:
+            travel.end_s = self._link.reserve(now_s, travel.alone_s)
+            return travel
+        if self._link is not None:
+            travel.ticket, travel.served = self._link.take(), False
         self._queue.append(travel)
         return travel
 
@@ -97,6 +125,14 @@ class Lane:
         at_s, self._now_s = self._now_s, max(self._now_s, now_s)
         while self._queue and at_s < self._now_s:
             head = self._queue[0]
+            if not head.served:
+                before_s = self._turn(head)
+                if before_s is None:
+                    break
+                at_s = max(head.launched_s, before_s)
+                if at_s >= self._now_s:
+                    break
+                head.served = True
             whole_s = head.whole_s(self._slot(0), computing)
             left_s = head.remaining * whole_s
             if at_s + left_s > self._now_s:
@@ -104,14 +140,26 @@ class Lane:
                 break
             at_s += left_s
             head.remaining, head.end_s = 0.0, at_s
+            if self._link is not None:
+                self._link.pass_on(at_s)
             arrived.append(self._queue.popleft())
         return arrived
 
+    def _turn(self, head: Travel) -> float | None:
+        """When the one before it on the shared link ended; None while that travels."""
+        assert self._link is not None
+        assert head.ticket is not None
+        return self._link.turn(head.ticket)
+
     def _slot(self, place: int) -> int:
-        return 1 if len(self._queue) - place > 1 else 0
+        under_way = len(self._queue) if self._link is None else self._link.waiting()
+        return 1 if under_way - place > 1 else 0
 
     def end_s(self, travel: Travel, computing: float = 1.0) -> float:
-        """When it arrives, or arrived, if nothing more is launched and the device goes on as it does."""
+        """When it arrives, or arrived, if nothing more is launched and the device goes on as it does.
+
+        What other processes have under way on a shared link is not in it: ask again while the head is not `served`.
+        """
         if travel.end_s is not None:
             return travel.end_s
         at_s = self._now_s
@@ -126,7 +174,7 @@ class Lane:
         return self.end_s(self._queue[0], computing) if self._queue else None
 
     def load(self) -> float:
-        """The share of the device that the collective being served takes from a computation: 1 − 1/σ; 0 when idle."""
-        if not self._queue:
+        """The share of the device that the collective being served takes from a computation: 1 − 1/σ; 0 without one."""
+        if not self.serving:
             return 0.0
         return max(0.0, 1.0 - 1.0 / self._queue[0].slowdown[self._slot(0)])

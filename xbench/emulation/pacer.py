@@ -18,12 +18,13 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from xbench.emulation.lane import Lane, Travel
+from xbench.emulation.shared_link import Member, Running, SharedLink
 
 TICK_S = 0.5e-3
 SPIN_S = 80e-6
@@ -64,6 +65,11 @@ class Pacer:
     def thread_id(self) -> int | None:
         """The kernel's number of the thread, for its priority."""
         return self._thread.native_id
+
+    def share(self, link: SharedLink) -> None:
+        """From now on the link is that one, with other processes. Call it in the thread that computes."""
+        with self._changed:
+            self.lane.share(link, self._clock())
 
     def launch(self, nbytes: int, share: float = 1.0) -> Flight:
         """Send so many bytes, behind what is under way; `share` of an all-reduce's time."""
@@ -142,6 +148,7 @@ class SharingPacer(Pacer):
 
     def __init__(self, lane: Lane, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._computing = _Share(threading.get_ident(), clock)
+        self._link: SharedLink | None = None
         self._flights: dict[Travel, Flight] = {}
         self.taken_s = 0.0
         """What the thread has taken from the processor [s] to be in the computation's way."""
@@ -149,10 +156,17 @@ class SharingPacer(Pacer):
         self._memory = np.zeros((2, _CHUNK), dtype=np.float64)
         super().__init__(lane, clock=clock)
 
+    def share(self, link: SharedLink) -> None:
+        """See `Pacer.share`."""
+        link.join()
+        with self._changed:
+            self.lane.share(link, self._clock())
+            self._link = link
+
     def _launched(self, launch: Callable[[float], Travel]) -> Flight:
         with self._changed:
             if not self.lane.busy:
-                self._computing.since_last()
+                self._computing.begin([] if self._link is None else self._link.others())
             travel = launch(self._clock())
             flight = self._flights[travel] = Flight(travel)
             self._changed.notify()
@@ -171,23 +185,24 @@ class SharingPacer(Pacer):
 
     def _look(self) -> tuple[list[Flight], float | None]:
         """See `Pacer._look`."""
-        was_busy = self.lane.busy
         load = self.lane.load()
         share, passed_s = self._computing.since_last()
         self.lane.advance(self._clock() + self.lead_s, share)
         over = [travel for travel in self._flights if travel.end_s is not None]  # a launch moves the lane on as well
         landed = [self._flights.pop(travel) for travel in over]
-        self._owed_s += load * share * passed_s if was_busy else 0.0
+        self._owed_s += load * share * passed_s
         next_s = self.lane.next_end_s(share)
         if next_s is None:
             return landed, None
+        if not self.lane.serving:
+            return landed, TICK_S
         return landed, min(TICK_S, max(0.0, next_s - self._clock() - self.lead_s))
 
     def _burden(self) -> None:
         """See `Pacer._burden`."""
         used_s = time.thread_time()
         source, target = self._memory
-        while self._owed_s > 0 and self.lane.busy:
+        while self._owed_s > 0 and self.lane.serving:
             np.copyto(target, source)
             now_s = time.thread_time()
             self._owed_s -= now_s - used_s
@@ -197,19 +212,32 @@ class SharingPacer(Pacer):
 
 
 class _Share:
-    """How much of the time a thread was on a processor."""
+    """How much of the time this device computed: a thread of ours, and those of other processes that share it."""
 
     def __init__(self, thread: int, clock: Callable[[], float]) -> None:
         self._cpu = time.pthread_getcpuclockid(thread)
         self._clock = clock
-        self._last = (clock(), time.clock_gettime(self._cpu))
+        self._last = self._now()
+        self._others: dict[Member, Running] = {}
+
+    def _now(self) -> tuple[float, float]:
+        return self._clock(), time.clock_gettime(self._cpu)
+
+    def begin(self, others: Iterable[Member] = ()) -> None:
+        """Look from here on, at these too."""
+        self._others = {other: self._others.get(other) or Running(other) for other in others}
+        for running in self._others.values():
+            running.forget()
+        self._last = self._now()
 
     def since_last(self) -> tuple[float, float]:
-        """Since the last call: the share, 0 to 1, and of how many seconds."""
-        now = (self._clock(), time.clock_gettime(self._cpu))
-        (was_s, used_s), self._last = self._last, now
-        passed_s = now[0] - was_s
-        return (min(1.0, (now[1] - used_s) / passed_s) if passed_s > 0 else 1.0), passed_s
+        """Since the last call, or `begin`: the share, 0 to 1, and of how many seconds."""
+        (was_s, used_s), self._last = self._last, self._now()
+        passed_s = self._last[0] - was_s
+        if passed_s <= 0:
+            return 1.0, passed_s
+        own = (self._last[1] - used_s) / passed_s
+        return min(1.0, own + sum(running.share(passed_s) for running in self._others.values())), passed_s
 
 
 def sleep_until(at_s: float, clock: Callable[[], float]) -> None:

@@ -121,7 +121,10 @@ class Rank:
         if self.program.emulated is not None:
             self.note("calibrating the emulated link")
             shared = self.run.fabric.ranks * self.program.jobs > 1
-            self.group, found, remarks = emulate(self.program.emulated, self.device, shared=shared)
+            meet_at = None
+            if self.program.jobs > 1:
+                meet_at = Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
+            self.group, found, remarks = emulate(self.program.emulated, self.device, shared=shared, meet_at=meet_at)
             self.journal.write("calibration", points=[point.model_dump() for point in found])
             for sentence in remarks:
                 self.journal.write("remark", message=sentence)
