@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.record_parts import Environment, Estimate, FabricRecord, Interval, Part, Verdict, WorkloadRecord
+from xbench.spec import Overlap
 
 
 class ValidationPoint(Part):
@@ -86,6 +87,7 @@ class Validation(Part):
     command: str
     environment: Environment
     modes: list[str]
+    overlap: Overlap = Field(default="backward", description="what gradients might overlap under `auto`")
     complete: bool
     error: str | None = None
     cells: list[ValidationCell] = []

@@ -26,6 +26,8 @@ def render_validation(record: Validation, console: Console) -> None:
     for goal in record.goals:
         style = "green" if goal.held else "red"
         say(console, f"{'held    ' if goal.held else 'NOT HELD'}  {goal.claim}: {goal.found}", style)
+    if record.overlap == "forward":
+        say(console, FORWARD, "italic")
     if record.goals:
         console.print()
     if record.errors:
@@ -64,6 +66,8 @@ AT_SPEED = (
     "compute measures. Bias: the median of the signed errors; above zero, steps were faster than predicted."
 )
 
+FORWARD = "auto might overlap the next forward pass too (--overlap forward), and so beat the backward-overlap bound."
+
 
 def markdown(record: Validation) -> str:
     """The same as Markdown tables, for a docs page or a pull request."""
@@ -73,6 +77,8 @@ def markdown(record: Validation) -> str:
         f"| {plain(goal.claim)} | {plain(goal.found)} | {'held' if goal.held else '**not held**'} |"
         for goal in record.goals
     ]
+    if record.overlap == "forward":
+        lines += ["", FORWARD]
     lines += ["", _md_row(ERROR_COLUMNS), _md_row(["---"] * len(ERROR_COLUMNS))]
     lines += [_md_row(row) for row in _error_rows(record.errors, record.errors_at_speed)]
     lines += ["", AT_SPEED]

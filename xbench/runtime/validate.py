@@ -29,11 +29,13 @@ from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import parse_fabric
 from xbench.planning import bounds
+from xbench.planning.auto import Candidate
 from xbench.planning.contention import Contention, queue_s_per_byte
 from xbench.planning.cost import Curve
-from xbench.planning.plans import PLANNED_MODES, Planner
+from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_contention, carried_over
+from xbench.planning.what_if_compute import scaled_layer
 from xbench.records import (
     AutoAgainst,
     Comparison,
@@ -53,7 +55,7 @@ from xbench.runtime.prepare import RunRequest
 from xbench.runtime.program import BLOCK_S
 from xbench.runtime.progress import stamp
 from xbench.runtime.run import execute
-from xbench.spec import Effort, FabricSpec, ModeSpec, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
 from xbench.stats.compare import paired_ratio
 from xbench.stats.validation import CONTROLS, goals, summaries
 from xbench.units import parse_rate
@@ -84,6 +86,7 @@ class ValidateRequest:
     held_out: Sequence[FabricSpec] = ()
     cell_s: float = 150.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    overlap: Overlap = "backward"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     resume: Validation | None = None
@@ -102,6 +105,12 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
             f"--resume: that validation is of {', '.join(request.resume.modes)}, and --modes asks for "
             f"{', '.join(asked)}",
             hint=f"write --modes {','.join(request.resume.modes)}",
+        )
+    if request.resume is not None and request.resume.overlap != request.overlap:
+        raise SpecError(
+            f"--resume: auto could overlap the {request.resume.overlap} pass in that validation, and --overlap is "
+            f"{request.overlap}",
+            hint=f"write --overlap {request.resume.overlap}",
         )
     found = probe(list(request.workloads), request.device, max(f.world_size for f in _all_fabrics(request)))
     workloads = [item.record for item in found.workloads]
@@ -149,6 +158,7 @@ def record(
         command=request.command,
         environment=described,
         modes=[mode.text for mode in request.modes],
+        overlap=request.overlap,
         complete=complete,
         error=error,
         cells=list(cells),
@@ -195,7 +205,11 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     control = comparison.modes.get("compute")
     blocks_s = control.step_s.median if control is not None and control.step_s is not None else None
     step = StepModel.of(base_job.layers, base_job.step)
-    at_speed = step.scaled(blocks_s / step.compute_s) if blocks_s is not None else None
+    layers = tuple(base_job.layers)
+    at_speed, layers_at_speed = None, layers
+    if blocks_s is not None:
+        faster = blocks_s / step.compute_s
+        at_speed, layers_at_speed = step.scaled(faster), tuple(scaled_layer(layer, faster) for layer in layers)
     workers = comparison.fabric.world_size
     cost = carried_over(base.cost_model, Topology("ring"), workers)
     contention = None
@@ -207,11 +221,13 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     points = []
     for name, mode in comparison.modes.items():
         plan = job.plans.get(name)
-        if mode.step_s is None or plan is None or name not in PLANNED_MODES:
+        if mode.step_s is None or plan is None or name not in (*PLANNED_MODES, *NEXT_FORWARD):
             continue
-        before = Planner(step, cost, contention, buffers)
-        predicted_s = plan.predicted_step_s if source is None else _predict(before, plan)
-        again_s = _predict(Planner(at_speed, cost, contention, buffers), plan) if at_speed is not None else None
+        predicted_s, again_s = plan.predicted_step_s, None
+        if source is not None:
+            predicted_s = _predict(Planner(step, cost, contention, buffers, layers), plan)
+        if at_speed is not None:
+            again_s = _predict(Planner(at_speed, cost, contention, buffers, layers_at_speed), plan)
         points.append(_point(mode, predicted_s, again_s))
     curve = Curve.of(cost)
     bound_step = at_speed or step
@@ -262,6 +278,7 @@ def _run_cell(
         fabric=fabric,
         effort=effort,
         device=request.device,
+        overlap=request.overlap,
         timeout_s=max(request.timeout_s, 2 * VERY_LONG_STEP_S),
         output=request.output,
     )
@@ -311,9 +328,13 @@ def _source(
 
 
 def _predict(planner: Planner, plan: Plan) -> float:
-    """The step of this plan's buckets under this planner's model."""
+    """The step [s] of this plan's buckets under this planner's model."""
     place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
-    return planner.simulate(plan.mode, [[place[name] for name in names] for names in plan.buckets]).step_s
+    buckets = [[place[name] for name in names] for names in plan.buckets]
+    carrier = plan.mode if plan.mode in NEXT_FORWARD else plan.carrier
+    if carrier is None:
+        return planner.simulate(plan.mode, buckets).step_s
+    return planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s
 
 
 def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> ValidationPoint:

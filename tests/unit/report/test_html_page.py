@@ -218,6 +218,12 @@ def test_an_empty_comparison_is_still_a_page() -> None:
     assert "No mode was measured" in render(made.comparison([], jobs=[], bounds=None, cost_model=None))
 
 
+def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass() -> None:
+    free = made.validation().model_copy(update={"overlap": "forward"})
+    assert "(--overlap forward)" in render(free)
+    assert "(--overlap forward)" not in render(made.validation())
+
+
 BARE: dict[str, Callable[[], AnyRecord]] = {
     "profile": lambda: made.profile().model_copy(
         update={"layers": [], "step": None, "cost_model": None, "bounds": None, "plans": {}, "samples": {}}

@@ -99,3 +99,9 @@ def test_a_fence_is_longer_than_any_in_it(text: str) -> None:
     tokens = MarkdownIt("commonmark").parse(details("x", fenced(text)))
     (block,) = [token for token in tokens if token.type == "fence"]
     assert block.content.rstrip() == text.rstrip()
+
+
+def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass() -> None:
+    free = made.validation().model_copy(update={"overlap": "forward"})
+    assert "(--overlap forward)" in render(free)
+    assert "--overlap" not in render(made.validation())

@@ -83,6 +83,12 @@ def test_an_incomplete_validation_says_so_first_too() -> None:
     assert "INCOMPLETE: it ended before everything" in render(ended.model_copy(update={"error": None}))
 
 
+def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass() -> None:
+    free = made.validation().model_copy(update={"overlap": "forward"})
+    assert "(--overlap forward)" in render(free)
+    assert "--overlap" not in render(made.validation())
+
+
 def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and_why() -> None:
     whole = made.troubled().model_copy(update={"complete": True, "error": None})
     first = " ".join(render(whole, width=60).split("\n\n")[0].split())

@@ -104,6 +104,30 @@ def test_a_cell_holds_each_predicted_mode_against_its_measurement() -> None:
         assert point.predicted_step_s == record.jobs[0].plans[point.mode].predicted_step_s
 
 
+def test_modes_that_overlap_the_next_forward_pass_are_predicted_too() -> None:
+    record = measured()
+    (job,) = record.jobs
+    profile = load(GOLDEN / "profile-v1.json")
+    assert isinstance(profile, Profile)
+    assert profile.step is not None
+    planner = Planner(
+        StepModel.of(profile.layers, profile.step), profile.cost_model, layers=tuple(profile.layers), overlap="forward"
+    )
+    plans = {**job.plans, "dear": planner.plan("dear"), "priority": planner.plan("priority")}
+    plans["auto"] = plans["dear"].model_copy(update={"mode": "auto", "carrier": "dear"})
+    ahead = {name: record.modes["ddp"].model_copy(update={"mode": name}) for name in ("auto", "dear", "priority")}
+    record = record.model_copy(
+        update={"jobs": [job.model_copy(update={"plans": plans})], "modes": {**record.modes, **ahead}}
+    )
+    points = {point.mode: point for point in cell_of(record, "a").points}
+    assert points["dear"].predicted_step_s == plans["dear"].predicted_step_s
+    assert points["auto"].error_at_speed == points["dear"].error_at_speed
+    # Held to what was measured on the same fabric, a carried plan is predicted as the plan says.
+    again = {point.mode: point for point in cell_of(record, "a", record).points}
+    for name in ahead:
+        assert again[name].predicted_step_s == pytest.approx(plans[name].predicted_step_s)
+
+
 def resumed(cells: list[ValidationCell], modes: list[str]) -> Validation:
     golden = load(GOLDEN / "validation-v1.json")
     assert isinstance(golden, Validation)
@@ -117,6 +141,18 @@ def test_a_validation_of_other_modes_is_not_gone_on_with() -> None:
     with pytest.raises(
         SpecError, match="that validation is of compute, ddp, and --modes asks for compute, ddp, single"
     ):
+        validate(request, Console(file=io.StringIO()))
+
+
+def test_a_validation_with_another_overlap_is_not_gone_on_with() -> None:
+    request = ValidateRequest(
+        [WorkloadSpec(name="net")],
+        [parse_fabric("local:ranks=2")],
+        MODES,
+        overlap="forward",
+        resume=resumed([], [mode.text for mode in MODES]),
+    )
+    with pytest.raises(SpecError, match="auto could overlap the backward pass in that validation, and"):
         validate(request, Console(file=io.StringIO()))
 
 

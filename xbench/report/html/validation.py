@@ -10,7 +10,7 @@ from xbench.report.html.axes import BELOW, marks, named, plain, rounded
 from xbench.report.html.bars import signed
 from xbench.report.html.facts import command_section, environment_section, moment, warnings_section
 from xbench.report.html.parts import Badge, Block, Cell, Column, Figure, Page, Section, Sentences, Table, Trace
-from xbench.report.validation import AT_SPEED, held_out_line, parts
+from xbench.report.validation import AT_SPEED, FORWARD, held_out_line, parts
 from xbench.stats.validation import name_of
 from xbench.units import format_percent, format_seconds
 
@@ -20,7 +20,7 @@ def validation_page(record: Validation) -> Page:
     fitted, held_out = parts(record)
     labels = list(dict.fromkeys(cell.fabric.label for cell in record.cells))
     sections = [
-        Section("goals", "Claims", [_goals(record)] if record.goals else []),
+        Section("goals", "Claims", [_goals(record), *_freedom(record)] if record.goals else []),
         Section("cells", "Predicted against measured", _figures(record, fitted, held_out)),
         Section("groups", "Errors by group", [_groups(record.errors, record.errors_at_speed)] if record.errors else []),
         environment_section(record.environment),
@@ -76,6 +76,10 @@ def _goals(record: Validation) -> Table:
     ]
     columns = [Column(name, figures=False) for name in ("claim", "found", "")]
     return Table("What was claimed, and what was found", columns, rows, opened=True)
+
+
+def _freedom(record: Validation) -> list[Block]:
+    return [Sentences([FORWARD])] if record.overlap == "forward" else []
 
 
 def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: Sequence[str]) -> Figure:
