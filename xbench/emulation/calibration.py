@@ -51,18 +51,21 @@ def emulate(
         if common is not None and isinstance(streams, cuda.FlagLink):
             streams.share(common)
     else:
-        pacer = pacer_of(link)
+        pacer = pacer_of(link, in_common=common is not None)
         points, remarks, send = calibrate(pacer), [], host_send(pacer)
-        if common is not None:
+        if common is not None and isinstance(pacer, SharingPacer):
             pacer.share(common)
     return new_group(send, link.model.world_size), points, remarks
 
 
-def pacer_of(link: EmulatedLink) -> Pacer:
-    """The lane of this link, and the thread beside it, which goes before others where that is allowed."""
+def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
+    """The lane of this link, and the thread beside it, which goes before others where that is allowed.
+
+    `in_common`: other processes will share the link.
+    """
     contention = contention_of(link)
     lane = Lane(Curve.of(link.model), contention)
-    pacer = Pacer(lane) if contention is None else SharingPacer(lane)
+    pacer = Pacer(lane) if contention is None and not in_common else SharingPacer(lane)
     if pacer.thread_id is not None:
         with contextlib.suppress(OSError):
             favour_thread(pacer.thread_id)

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from xbench.emulation.group import EmulatedWork, Spoiled, bytes_of
-from xbench.emulation.pacer import fine_timer, sleep_until
+from xbench.emulation.pacer import fine_timer, sleep_for, sleep_until
 from xbench.emulation.shared_link import SharedLink
 from xbench.errors import RunError
 from xbench.kernels.wait import scratch_of, wait, why_not
@@ -171,7 +171,7 @@ class FlagLink(StreamLink):
         self._lead_s = max(0.0, late_s)
 
     def share(self, link: SharedLink) -> None:
-        """From now on this is one of the streams of that link, on which what begins first arrives first."""
+        """From now on this is one of the lanes of that link."""
         self._common = link
 
     def _hold(self, seconds: float) -> None:
@@ -194,9 +194,10 @@ class FlagLink(StreamLink):
         while True:
             ready, seconds, number = self._waiting.get()
             ready.synchronize()
-            now_s = time.perf_counter()
-            end_s = now_s + seconds if self._common is None else self._common.reserve(now_s, seconds)
-            sleep_until(end_s - self._lead_s, time.perf_counter)
+            if self._common is None:
+                sleep_until(time.perf_counter() + seconds - self._lead_s, time.perf_counter)
+            else:
+                sleep_for(seconds, self._common, time.perf_counter, lead_s=self._lead_s)
             self._flag[0] = number
 
 

@@ -8,8 +8,8 @@ With contention (see `planning.contention`, whose rules these are) the one that 
 1 / (T·f), where f is ρ while the device computes and the measured queue's pace while it does not, for one or for more
 than one in flight; and the device that computes meanwhile is slowed by σ, which `load` tells.
 
-The lanes of processes that share a device share its link too (`share`): a collective then also waits for those of the
-others that were launched before it.
+The lanes of processes that share a device share its link too (`share`): each gets an equal part of it while it sends.
+Ends are then as exact as looks are often: between two of them our part is taken to be the same all along.
 
 No clock and no thread: times [s] come in from outside and must not go back.
 """
@@ -40,11 +40,6 @@ class Travel:
     """Of the computation beside it."""
     remaining: float = 1.0
     end_s: float | None = None
-    launched_s: float = 0.0
-    ticket: int | None = None
-    """Its place in the queue of a shared link."""
-    served: bool = True
-    """Whether that queue has come to it."""
 
     def whole_s(self, slot: int, computing: float) -> float:
         """What all of it takes [s] at this share of time (0 to 1) in which the device computes."""
@@ -64,6 +59,7 @@ class Lane:
         self._queue: deque[Travel] = deque()
         self._now_s = 0.0
         self._link: SharedLink | None = None
+        self._service_s = 0.0
 
     def share(self, link: SharedLink, now_s: float = 0.0) -> None:
         """From now on this is one of the lanes of that link. Raises ValueError while something is under way."""
@@ -82,11 +78,6 @@ class Lane:
         """Whether anything was under way when `advance` was last called."""
         return bool(self._queue)
 
-    @property
-    def serving(self) -> bool:
-        """Whether one of ours is being served: with a shared link it may be another's turn."""
-        return bool(self._queue) and self._queue[0].served
-
     def launch(self, now_s: float, nbytes: int, computing: float = 1.0, *, share: float = 1.0) -> Travel:
         """A collective of so many bytes, behind all that are under way; `share` of an all-reduce's time."""
         return self._behind(now_s, self._travel(nbytes, share), computing)
@@ -97,12 +88,8 @@ class Lane:
 
     def _behind(self, now_s: float, travel: Travel, computing: float) -> Travel:
         self.advance(now_s, computing)
-        travel.launched_s = now_s
-        if self._link is not None and not self.contended:
-            travel.end_s = self._link.reserve(now_s, travel.alone_s)
-            return travel
-        if self._link is not None:
-            travel.ticket, travel.served = self._link.take(), False
+        if self._link is not None and not self._queue:
+            self._service_s = self._link.begin(self._now_s)
         self._queue.append(travel)
         return travel
 
@@ -123,48 +110,48 @@ class Lane:
         """Go on to `now_s`; what arrived on the way, in order. A time before the last one counts as that one."""
         arrived: list[Travel] = []
         at_s, self._now_s = self._now_s, max(self._now_s, now_s)
-        while self._queue and at_s < self._now_s:
+        part = self._part(self._now_s - at_s) if self._queue else 0.0
+        while self._queue and at_s < self._now_s and part > 0:
             head = self._queue[0]
-            if not head.served:
-                before_s = self._turn(head)
-                if before_s is None:
-                    break
-                at_s = max(head.launched_s, before_s)
-                if at_s >= self._now_s:
-                    break
-                head.served = True
-            whole_s = head.whole_s(self._slot(0), computing)
+            whole_s = head.whole_s(self._slot(0), computing) / part
             left_s = head.remaining * whole_s
             if at_s + left_s > self._now_s:
                 head.remaining -= (self._now_s - at_s) / whole_s
                 break
             at_s += left_s
             head.remaining, head.end_s = 0.0, at_s
-            if self._link is not None:
-                self._link.pass_on(at_s)
             arrived.append(self._queue.popleft())
+        if self._link is not None and arrived and not self._queue:
+            self._link.leave(at_s)
         return arrived
 
-    def _turn(self, head: Travel) -> float | None:
-        """When the one before it on the shared link ended; None while that travels."""
-        assert self._link is not None
-        assert head.ticket is not None
-        return self._link.turn(head.ticket)
+    def _part(self, passed_s: float) -> float:
+        """Of the seconds that have passed until now, the part in which the link was ours.
+
+        Above 1 where another has told since our last look that it had ended before that.
+        """
+        if self._link is None:
+            return 1.0
+        before_s, (self._service_s, _) = self._service_s, self._link.service(self._now_s)
+        return (self._service_s - before_s) / passed_s if passed_s > 0 else 0.0
+
+    def _sending(self) -> int:
+        """Lanes that have something under way, this one included."""
+        return 1 if self._link is None else max(1, self._link.service(self._now_s)[1])
 
     def _slot(self, place: int) -> int:
-        under_way = len(self._queue) if self._link is None else self._link.waiting()
-        return 1 if under_way - place > 1 else 0
+        return 1 if len(self._queue) - place + self._sending() - 1 > 1 else 0
 
     def end_s(self, travel: Travel, computing: float = 1.0) -> float:
         """When it arrives, or arrived, if nothing more is launched and the device goes on as it does.
 
-        What other processes have under way on a shared link is not in it: ask again while the head is not `served`.
+        On a shared link: if those that send now go on to.
         """
         if travel.end_s is not None:
             return travel.end_s
-        at_s = self._now_s
+        at_s, sending = self._now_s, self._sending()
         for place, other in enumerate(self._queue):
-            at_s += other.remaining * other.whole_s(self._slot(place), computing)
+            at_s += sending * other.remaining * other.whole_s(self._slot(place), computing)
             if other is travel:
                 return at_s
         raise ValueError("this collective was not launched on this lane")
@@ -174,7 +161,10 @@ class Lane:
         return self.end_s(self._queue[0], computing) if self._queue else None
 
     def load(self) -> float:
-        """The share of the device that the collective being served takes from a computation: 1 − 1/σ; 0 without one."""
-        if not self.serving:
+        """The share of the device that the collective under way takes from a computation: 1 − 1/σ, 0 when idle.
+
+        On a shared link: its part of that.
+        """
+        if not self._queue:
             return 0.0
-        return max(0.0, 1.0 - 1.0 / self._queue[0].slowdown[self._slot(0)])
+        return max(0.0, 1.0 - 1.0 / self._queue[0].slowdown[self._slot(0)]) / self._sending()

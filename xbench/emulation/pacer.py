@@ -2,9 +2,9 @@
 
 `Pacer` is for a link without contention: an arrival is known at launch, so whoever waits sleeps until then, and the
 thread is there only for those who want to be called. `SharingPacer` is for a link that shares the processor with the
-computation: there nobody knows before, and the thread looks every half millisecond how much of the time the computing
-thread was on a processor, moves the lane on by that, and takes from the processor what the collective being served
-would take, by copying memory to and fro.
+computation, or that several processes share: there nobody knows before, and the thread looks every half millisecond how
+much of the time the computing threads were on a processor, moves the lane on by that, and takes from the processor what
+the collective under way would take, by copying memory to and fro.
 
 A wait ends with a short spin, because a sleeping thread is woken some ten microseconds late; the one that waits has
 nothing else to do. A collective is dated at the call that launches it.
@@ -65,11 +65,6 @@ class Pacer:
     def thread_id(self) -> int | None:
         """The kernel's number of the thread, for its priority."""
         return self._thread.native_id
-
-    def share(self, link: SharedLink) -> None:
-        """From now on the link is that one, with other processes. Call it in the thread that computes."""
-        with self._changed:
-            self.lane.share(link, self._clock())
 
     def launch(self, nbytes: int, share: float = 1.0) -> Flight:
         """Send so many bytes, behind what is under way; `share` of an all-reduce's time."""
@@ -144,7 +139,10 @@ class Pacer:
 
 
 class SharingPacer(Pacer):
-    """A lane whose collectives and computation slow each other. Construct it in the thread that computes."""
+    """A lane whose collectives and computation slow each other, or that is one of several of a link.
+
+    Construct it in the thread that computes.
+    """
 
     def __init__(self, lane: Lane, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._computing = _Share(threading.get_ident(), clock)
@@ -157,7 +155,7 @@ class SharingPacer(Pacer):
         super().__init__(lane, clock=clock)
 
     def share(self, link: SharedLink) -> None:
-        """See `Pacer.share`."""
+        """From now on this is a lane of that link. Call it in the thread that computes. Raises as `Lane.share` does."""
         link.join()
         with self._changed:
             self.lane.share(link, self._clock())
@@ -194,15 +192,13 @@ class SharingPacer(Pacer):
         next_s = self.lane.next_end_s(share)
         if next_s is None:
             return landed, None
-        if not self.lane.serving:
-            return landed, TICK_S
         return landed, min(TICK_S, max(0.0, next_s - self._clock() - self.lead_s))
 
     def _burden(self) -> None:
         """See `Pacer._burden`."""
         used_s = time.thread_time()
         source, target = self._memory
-        while self._owed_s > 0 and self.lane.serving:
+        while self._owed_s > 0 and self.lane.busy:
             np.copyto(target, source)
             now_s = time.thread_time()
             self._owed_s -= now_s - used_s
@@ -248,6 +244,19 @@ def sleep_until(at_s: float, clock: Callable[[], float]) -> None:
         time.sleep(left_s - SPIN_S)
     while clock() < at_s:
         pass
+
+
+def sleep_for(seconds: float, link: SharedLink, clock: Callable[[], float], *, lead_s: float = 0.0) -> None:
+    """Return when a lane that sends from now on has had so many seconds of this link, or `lead_s` before."""
+    target_s = link.begin(clock()) + seconds - lead_s
+    while True:
+        now_s = clock()
+        service_s, sending = link.service(now_s)
+        left_s = (target_s - service_s) * sending
+        if left_s <= 0:
+            break
+        sleep_until(now_s + min(left_s, TICK_S), clock)
+    link.leave(clock())
 
 
 def fine_timer() -> None:

@@ -1,13 +1,19 @@
-"""Where the processes that share a device meet on its one emulated link: a queue in a file that all of them map.
+"""Where the processes that share a device meet on its one emulated link: a page of memory that all of them map.
 
-The jobs of a pair are processes of their own, and each has a lane; the link between the hosts they stand for is one. It
-serves first in, first out, as the predictions for pairs say (`planning.turns`). Two kinds of lane queue here:
+The jobs of a pair are processes of their own, and each has a lane; the link between the hosts that they stand for is
+one. Whoever has something under way gets an equal share of it, as streams on a real link do: of k lanes that send, each
+goes on at 1/k of its pace, and within a lane collectives go one after the other. So a small message of one job need not
+wait for a large one of the other.
 
-- one whose collectives take a time known at launch (or, on a GPU, at the moment they begin) reserves that much of the
-  link, and knows the end at once: `reserve`;
-- one whose collectives are slowed by what the device computes takes a ticket (`take`), is served when the number comes
-  up, from the end of the one before (`turn`), and says when its own ended (`pass_on`). The device computes when any of
-  its processes does, so each says which of its threads computes (`join`), and the others look how much that one runs.
+What is kept is the *service* [s] that a lane has had which never stopped sending:
+
+    service(t) = ∫ dt / k(t)
+
+It moves on whenever a lane begins or ends (`begin`, `leave`), and what a lane got of the link between two looks is the
+difference of the two (processor sharing in virtual time, as in fair queueing: Demers, Keshav, Shenker 1989).
+
+Where collectives and computation slow each other, the device computes when any of its processes does: each says which
+of its threads computes (`join`), and the others look how much that one runs (`Running`).
 
 Times [s] are of `time.perf_counter`, which on Linux is one clock for all processes. All methods hold the file's lock
 for some microseconds; a process that dies gives it back.
@@ -28,7 +34,7 @@ from typing import NamedTuple
 MOST = 16
 """Processes that can meet on one link."""
 
-_QUEUE = struct.Struct("qqdq")  # the next ticket, the one being served, when the last one ended, how many have joined
+_STATE = struct.Struct("ddqq")
 _MEMBER = struct.Struct("qq")
 
 
@@ -40,18 +46,25 @@ class Member(NamedTuple):
 
 
 class _State(NamedTuple):
-    next: int
-    serving: int
-    free_s: float
+    """`service_s` at `at_s` [s], lanes that send since then, processes that have joined."""
+
+    service_s: float
+    at_s: float
+    sending: int
     members: int
+
+    def on_to(self, now_s: float) -> _State:
+        """The same at this time, or at its own if that is later."""
+        at_s = max(self.at_s, now_s)
+        return self._replace(service_s=self.service_s + (at_s - self.at_s) / max(1, self.sending), at_s=at_s)
 
 
 class SharedLink:
-    """The queue at this path, which the first process to come makes. Raises OSError where it cannot be."""
+    """The link at this path, which the first process to come makes. Raises OSError where it cannot be."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._file, mmap.PAGESIZE)  # what is new is zero: nobody waits, and the link is free
+        os.ftruncate(self._file, mmap.PAGESIZE)  # what is new is zero: nobody sends
         self._memory = mmap.mmap(self._file, mmap.PAGESIZE)
 
     def close(self) -> None:
@@ -63,56 +76,50 @@ class SharedLink:
     def _locked(self) -> Iterator[_State]:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            yield _State(*_QUEUE.unpack_from(self._memory))
+            yield _State(*_STATE.unpack_from(self._memory))
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _write(self, state: _State) -> None:
-        _QUEUE.pack_into(self._memory, 0, *state)
+        _STATE.pack_into(self._memory, 0, *state)
 
     def join(self) -> None:
         """Say that this thread computes on the device. Raises ValueError when MOST others do."""
         with self._locked() as state:
             if state.members == MOST:
                 raise ValueError(f"{MOST} processes share this link already")
-            place = _QUEUE.size + state.members * _MEMBER.size
+            place = _STATE.size + state.members * _MEMBER.size
             _MEMBER.pack_into(self._memory, place, os.getpid(), threading.get_native_id())
             self._write(state._replace(members=state.members + 1))
 
     def others(self) -> list[Member]:
         """Who has joined from other processes."""
         with self._locked() as state:
-            places = [_QUEUE.size + number * _MEMBER.size for number in range(state.members)]
+            places = [_STATE.size + number * _MEMBER.size for number in range(state.members)]
             members = [Member(*_MEMBER.unpack_from(self._memory, place)) for place in places]
         return [member for member in members if member.process != os.getpid()]
 
-    def reserve(self, now_s: float, alone_s: float) -> float:
-        """The end [s] of something that takes so long and comes now, behind all that came before it."""
+    def begin(self, now_s: float) -> float:
+        """One more lane sends from now on: the service [s] so far."""
         with self._locked() as state:
-            end_s = max(now_s, state.free_s) + alone_s
-            self._write(state._replace(free_s=end_s))
-        return end_s
+            state = state.on_to(now_s)
+            self._write(state._replace(sending=state.sending + 1))
+        return state.service_s
 
-    def take(self) -> int:
-        """A ticket, behind all others."""
+    def service(self, now_s: float) -> tuple[float, int]:
+        """The service [s] until now, and how many lanes send."""
         with self._locked() as state:
-            self._write(state._replace(next=state.next + 1))
-        return state.next
+            return state.on_to(now_s).service_s, state.sending
 
-    def turn(self, ticket: int) -> float | None:
-        """When [s] the one before this ticket ended; None while the link serves another."""
+    def leave(self, at_s: float) -> None:
+        """One lane has had nothing to send since `at_s`, which may be a while ago: the others get what it left."""
         with self._locked() as state:
-            return state.free_s if state.serving == ticket else None
-
-    def pass_on(self, end_s: float) -> None:
-        """What was served ended at this time [s]; the next ticket's turn."""
-        with self._locked() as state:
-            self._write(state._replace(serving=state.serving + 1, free_s=end_s))
-
-    def waiting(self) -> int:
-        """Tickets taken and not yet done with, of all processes; the one being served is among them."""
-        with self._locked() as state:
-            return state.next - state.serving
+            passed_s = max(0.0, state.at_s - at_s)
+            state = state.on_to(at_s)
+            if state.sending > 1:
+                more_s = passed_s * (1 / (state.sending - 1) - 1 / state.sending)
+                state = state._replace(service_s=state.service_s + more_s)
+            self._write(state._replace(sending=max(0, state.sending - 1)))
 
 
 class Running:
