@@ -179,7 +179,9 @@ def build(what: Target, into: Path, log: Path) -> Path:
         pip([*words, f"horovod=={VERSION}"], log, what=f"Horovod {VERSION} could not be downloaded", env=env)
         (archive,) = folder.glob(f"horovod-{VERSION}.tar.gz")
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+            if hasattr(tarfile, "data_filter"):  # which Debian 12's Python is too old for
+                packed.extraction_filter = tarfile.data_filter
+            packed.extractall(folder)
         source = folder / f"horovod-{VERSION}"
         patch(source, cuda=what.cuda_home is not None)
         kind = f"CUDA from {what.cuda_home}" if what.cuda_home else "CPUs alone"
