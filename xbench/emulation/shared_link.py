@@ -60,17 +60,15 @@ class _State(NamedTuple):
 
 
 class SharedLink:
-    """The link at this path, which the first process to come makes. Raises OSError where it cannot be."""
+    """The link at this path, which the first process to come makes, for as long as the process lives.
+
+    Whoever made the folder removes the file. Raises OSError where it cannot be made.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._file, mmap.PAGESIZE)  # what is new is zero: nobody sends
         self._memory = mmap.mmap(self._file, mmap.PAGESIZE)
-
-    def close(self) -> None:
-        """Forget the file, which whoever made its folder removes."""
-        self._memory.close()
-        os.close(self._file)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[_State]:

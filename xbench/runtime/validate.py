@@ -208,8 +208,8 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     layers = tuple(base_job.layers)
     at_speed, layers_at_speed = None, layers
     if blocks_s is not None:
-        faster = blocks_s / step.compute_s
-        at_speed, layers_at_speed = step.scaled(faster), tuple(scaled_layer(layer, faster) for layer in layers)
+        factor = blocks_s / step.compute_s
+        at_speed, layers_at_speed = step.scaled(factor), tuple(scaled_layer(layer, factor) for layer in layers)
     workers = comparison.fabric.world_size
     cost = carried_over(base.cost_model, Topology("ring"), workers)
     contention = None

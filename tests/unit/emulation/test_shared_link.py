@@ -46,8 +46,6 @@ def test_service_is_what_a_lane_gets_that_never_stops_sending(tmp_path: Path) ->
     assert other.service(17.0) == (15.0, 1)
     other.leave(17.0)
     assert one.service(17.0) == (15.0, 0)
-    one.close()
-    other.close()
 
 
 def test_what_a_lane_left_before_it_said_so_is_the_others(tmp_path: Path) -> None:

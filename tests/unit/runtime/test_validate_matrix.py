@@ -16,6 +16,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.records import Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
 from xbench.runtime import validate as matrix
+from xbench.runtime.prepare import RunRequest
 from xbench.runtime.validate import ValidateRequest, cell_of, effort_for, validate
 from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
@@ -154,6 +155,21 @@ def test_a_validation_with_another_overlap_is_not_gone_on_with() -> None:
     )
     with pytest.raises(SpecError, match="auto could overlap the backward pass in that validation, and"):
         validate(request, Console(file=io.StringIO()))
+
+
+def test_what_auto_may_overlap_is_asked_of_every_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[RunRequest] = []
+
+    def stopped(request: RunRequest, _: object) -> None:
+        asked.append(request)
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(matrix, "execute", stopped)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [workload(MIB)]))
+    spec = [WorkloadSpec(name="net")]
+    request = ValidateRequest(spec, [parse_fabric("local:ranks=2")], MODES, overlap="forward", output=tmp_path)
+    record, _, _ = validate(request, Console(file=io.StringIO()))
+    assert [one.overlap for one in asked] == [record.overlap] == ["forward"]
 
 
 def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(
