@@ -6,9 +6,11 @@
 Shaped, emulated, emulated, shaped, in one go, so that a machine that changes its speed slants both alike: first a
 comparison on two shaped hosts, whose cost model and contention the emulated ones are then as (`emulated:from=`). Two
 shaped hosts compute beside each other, each on its share of the cores, and that makes both slower; so an emulated run
-is two at once, each on the cores of one of the hosts, that know nothing of each other. Of each mode the step on the
-emulated link over the step on the shaped one, means of all; and for single-job modes the same at speed: each step over
-what the model says of it at the speed that the computation had in that very run. Shaped steps are real.
+is two at once, each on the cores of one of the hosts, that know nothing of each other. A step on shaped hosts takes
+what it takes on the slower of them; so does one of two emulated runs at once, step by step, in single-job modes. Of
+each mode the step on the emulated link over the step on the shaped one, means of all; and for single-job modes the same
+at speed: each step over what the model says of it at the speed that the computation had in that very run. Shaped steps
+are real.
 """
 
 from __future__ import annotations
@@ -21,14 +23,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from xbench import environment
+from xbench.record_parts import Estimate
 from xbench.records import Comparison, load
+from xbench.runtime.collect import block_step_s
 from xbench.runtime.validate import cell_of
+from xbench.stats.summary import median_estimate
 
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
+PAIRED = ("sequential", "concurrent", "crossover")
 GOAL = 0.05
 
 
@@ -63,6 +70,20 @@ def compared(
     return found
 
 
+def steps_of(run: Sequence[Comparison], mode: str) -> list[Estimate]:
+    """A mode's step in one run: on the slower host of each step, or on each host where two jobs are timed by a mean."""
+    if len(run) == 1 or mode in PAIRED:
+        return [found for found in (record.modes[mode].step_s for record in run) if found is not None]
+    blocks: dict[tuple[int, int], list[Sequence[float]]] = {}
+    for sample in (sample for record in run for sample in record.samples if sample.mode == mode):
+        blocks.setdefault((sample.launch, sample.round), []).append(sample.steps_s)
+    return [
+        median_estimate(
+            [block_step_s(mode, [max(hosts) for hosts in zip(*block, strict=True)]) for block in blocks.values()]
+        )
+    ]
+
+
 def at_speed(record: Comparison, mode: str) -> float | None:
     """The mode's step over the model's, at the speed of the computation in this run; None without the control mode."""
     if "compute" not in record.modes:
@@ -78,30 +99,31 @@ def main() -> None:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--modes", default=MODES)
     parser.add_argument("--rounds", default="4")
+    parser.add_argument("--steps", default="12", help="in a block: alike in runs at once, so that they can be paired")
     parser.add_argument("--output", type=Path, default=Path("results/emulated-agreement.json"))
     options = parser.parse_args()
     shaped = f"shaped:hosts=2,rate={options.rate}"
-    effort = ["--launches", "1", "--rounds", options.rounds]
-    records: dict[str, list[Comparison]] = {"shaped": [], "emulated": []}
+    effort = ["--launches", "1", "--rounds", options.rounds, "--steps", options.steps]
+    runs: dict[str, list[list[Comparison]]] = {"shaped": [], "emulated": []}
     with tempfile.TemporaryDirectory() as base:
         ((first, source),) = compared(options.workload, shaped, options.modes, Path(base) / "0", effort)
-        records["shaped"].append(first)
+        runs["shaped"].append([first])
         apart = [cores for cores in first.fabric.cores_per_rank if cores]
         for number, kind in enumerate(("emulated", "emulated", "shaped"), start=1):
             fabric, beside = (shaped, None) if kind == "shaped" else (f"emulated:from={source}", apart)
             found_here = compared(options.workload, fabric, options.modes, Path(base) / str(number), effort, beside)
-            records[kind] += [record for record, _ in found_here]
+            runs[kind].append([record for record, _ in found_here])
     found: dict[str, dict[str, Any]] = {}
     for mode in options.modes.split(","):
-        steps = {
-            kind: [r.modes[mode].step_s.model_dump() for r in each if r.modes[mode].step_s is not None]  # type: ignore[union-attr]
-            for kind, each in records.items()
-        }
-        means = {kind: statistics.fmean(step["median"] for step in each) for kind, each in steps.items()}
+        steps = {kind: [step for run in each for step in steps_of(run, mode)] for kind, each in runs.items()}
+        means = {kind: statistics.fmean(step.median for step in each) for kind, each in steps.items()}
         over = means["emulated"] / means["shaped"]
-        against = {kind: [at_speed(r, mode) for r in each] for kind, each in records.items()}
+        against = {kind: [at_speed(r, mode) for run in each for r in run] for kind, each in runs.items()}
         known = {kind: [each for each in values if each is not None] for kind, values in against.items()}
-        found[mode] = {"steps_s": steps, "emulated_over_shaped": over}
+        found[mode] = {
+            "steps_s": {kind: [step.model_dump() for step in each] for kind, each in steps.items()},
+            "emulated_over_shaped": over,
+        }
         line = f"{mode:10} shaped {means['shaped']:.4f} s  emulated {means['emulated']:.4f} s  ratio {over:.3f}"
         if all(known.values()):
             speed = statistics.fmean(known["emulated"]) / statistics.fmean(known["shaped"])
