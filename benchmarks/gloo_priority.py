@@ -1,10 +1,12 @@
-"""How long a small all-reduce takes on two ranks of one core each, with Gloo's threads as they are and before its loop.
+"""How long a small all-reduce takes on two ranks of one core each: Gloo's threads as they are, and put first two ways.
 
     python benchmarks/gloo_priority.py [--rounds 5] [--repeats 300] [--output results/gloo-priority.json]
 
 Two ranks over the loopback interface, each pinned to a core of its own (both to the only one where there is one). Each
-round starts two pairs of ranks, one pair of each kind, in turn. Real times. Without the right to raise priorities both
-kinds are the same, and the output says so.
+round starts three pairs of ranks, one of each kind, in turn: threads as they are, the sending ones before the event
+loop, and both before the computation. Beside a computation: all-reduces are launched, products of matrices that take
+milliseconds are computed, all-reduces are waited for; the time is that of the whole. Real times. Without the right to
+raise priorities all kinds are the same, and the output says so.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from xbench import environment
 
 BYTES = (1024, 65536, 1048576)
 IN_FLIGHT = (1, 6)
+KINDS = {"as they are": "plain", "before the loop": "first", "before the computation": "above-compute"}
+EDGE, PRODUCTS = 192, 36
 
 
-def rank(index: int, favoured: bool, repeats: int) -> None:
+def rank(index: int, kind: str, repeats: int) -> None:
     """One rank: times an all-reduce [s] by size and how many are in flight, as JSON on stdout of rank 0."""
     import torch
     import torch.distributed as dist
@@ -38,8 +42,14 @@ def rank(index: int, favoured: bool, repeats: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     dist.all_reduce(torch.zeros(1))
-    raised = favour_gloo_threads() if favoured else 0
+    raised = favour_gloo_threads(above_compute=kind == "above-compute") if kind != "plain" else 0
     found: dict[str, list[float]] = {}
+    matrix = torch.randn(EDGE, EDGE)
+
+    def compute() -> None:
+        for _ in range(PRODUCTS):
+            matrix @ matrix
+
     for nbytes, in_flight in product(BYTES, IN_FLIGHT):
         buffers = [torch.zeros(nbytes // 4) for _ in range(in_flight)]
         times = found.setdefault(f"{nbytes} B, {in_flight} in flight", [])
@@ -48,19 +58,32 @@ def rank(index: int, favoured: bool, repeats: int) -> None:
             for work in [dist.all_reduce(buffer, async_op=True) for buffer in buffers]:
                 work.wait()
             times.append((time.perf_counter() - start_s) / in_flight)
+        times = found.setdefault(f"{nbytes} B, {in_flight} beside a computation", [])
+        for _ in range(repeats):
+            start_s = time.perf_counter()
+            travelling = [dist.all_reduce(buffer, async_op=True) for buffer in buffers]
+            compute()
+            for work in travelling:
+                work.wait()
+            times.append(time.perf_counter() - start_s)
+    times = found.setdefault("computation alone", [])
+    for _ in range(repeats):
+        start_s = time.perf_counter()
+        compute()
+        times.append(time.perf_counter() - start_s)
     if index == 0:
         print(json.dumps({"raised": raised, "times": found}))
     dist.barrier()
 
 
-def pair(favoured: bool, repeats: int) -> dict:  # type: ignore[type-arg]
+def pair(kind: str, repeats: int) -> dict:  # type: ignore[type-arg]
     """Both ranks, from start to end: what rank 0 printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     ranks = [
         subprocess.Popen(
-            [sys.executable, __file__, "--rank", str(index), "--repeats", str(repeats), *(["--favoured"] * favoured)],
+            [sys.executable, __file__, "--rank", str(index), "--repeats", str(repeats), "--kind", kind],
             env=os.environ | {"RANK": str(index), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                               "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"},
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -72,26 +95,25 @@ def pair(favoured: bool, repeats: int) -> dict:  # type: ignore[type-arg]
 
 
 def main() -> None:
-    """Both kinds in turn, and a summary of each."""
+    """All kinds in turn, and a summary of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--favoured", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--kind", choices=KINDS.values(), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is not None:
-        rank(options.rank, options.favoured, options.repeats)
+        rank(options.rank, options.kind, options.repeats)
         return
-    samples: dict[str, dict[str, list[float]]] = {"as they are": {}, "before the loop": {}}
+    samples: dict[str, dict[str, list[float]]] = {kind: {} for kind in KINDS}
     raised = 0
     for number in range(options.rounds):
-        kinds = [False, True] if number % 2 == 0 else [True, False]
-        for favoured in kinds:
-            found = pair(favoured, options.repeats)
+        for kind in list(KINDS)[:: 1 if number % 2 == 0 else -1]:
+            found = pair(KINDS[kind], options.repeats)
             raised = max(raised, found["raised"])
             for size, times in found["times"].items():
-                samples["before the loop" if favoured else "as they are"].setdefault(size, []).extend(times)
+                samples[kind].setdefault(size, []).extend(times)
     table = {kind: {size: _summary(times) for size, times in by_size.items()} for kind, by_size in samples.items()}
     result = {
         "command": "python benchmarks/gloo_priority.py",
@@ -104,7 +126,7 @@ def main() -> None:
     }
     print(json.dumps(table, indent=1))
     if raised == 0:
-        print("no thread could be raised: both kinds are the same", file=sys.stderr)
+        print("no thread could be raised: all kinds are the same", file=sys.stderr)
     if options.output is not None:
         options.output.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -22,7 +22,7 @@ class Spec(BaseModel):
 DType = Literal["fp32", "bf16"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
-GlooThreads = Literal["first", "plain"]
+GlooThreads = Literal["first", "plain", "above-compute"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
@@ -136,7 +136,7 @@ class RunSpec(Spec):
     gpu: int | None = Field(default=None, ge=0, description="the GPU that --device cuda:N picked; null: one a rank")
     timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
     gloo_threads: GlooThreads | None = Field(
-        default=None, description="whether Gloo's sending threads run before its loop; null in records that do not say"
+        default=None, description="which of Gloo's threads run before which others; null in records that do not say"
     )
     nvtx: bool = Field(default=False, description="whether ranges were marked for Nsight Systems")
     copies: Copies | None = Field(

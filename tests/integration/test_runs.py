@@ -252,6 +252,18 @@ def test_gloo_s_threads_stay_as_they_come_where_asked(tmp_path: Path) -> None:
     assert NOTE not in record.fabric.notes
 
 
+def test_a_computation_that_yields_to_gloo_trains_the_same_network(tmp_path: Path) -> None:
+    done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp,dear",
+                  "--gloo-threads", "above-compute", "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path)
+    assert isinstance(record, Comparison)
+    assert record.spec.gloo_threads == "above-compute"
+    assert PLAIN not in record.fabric.notes
+    assert NOTE not in record.fabric.notes
+    assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
+
+
 def test_compressed_gradients_are_gated_with_their_own_tolerance_and_predicted_as_they_travel(tmp_path: Path) -> None:
     done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,single,auto",
                   "--copies", "fused", "--compress", "bf16", "--output", str(tmp_path))  # fmt: skip

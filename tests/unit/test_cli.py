@@ -87,8 +87,11 @@ def test_version(run: Callable[..., Outcome]) -> None:
         (["modes", "--hepl"], "xbench modes has no option '--hepl'", "did you mean --help?"),
         (["fabric", "claen"], "no such command 'claen'", "did you mean 'clean'?"),
         (["--versoin"], "xbench has no option '--versoin'", "did you mean --version?"),
-        (["compare", "--gloo-threads", "plian"], "--gloo-threads: 'plian' is not one of 'first', 'plain'",
-         "did you mean 'plain'?"),
+        (["compare", "--gloo-threads", "plian"],
+         "--gloo-threads: 'plian' is not one of 'first', 'plain', 'above-compute'", "did you mean 'plain'?"),
+        (["compare", "resnet18", "--modes", "ddp,crossover", "--gloo-threads", "above-compute"],
+         "--gloo-threads above-compute is for one job: under mode 'crossover' each job's computation would yield to "
+         "its own Gloo, and not to the other's", "write --gloo-threads first"),
         (["compare", "--copies", "veiws"], "--copies: 'veiws' is not one of 'views', 'coalesced', 'fused'",
          "did you mean 'views'?"),
         (["profile", "--compress", "fp8"], "--compress: 'fp8' is not one of 'none', 'bf16'",

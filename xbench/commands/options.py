@@ -94,8 +94,9 @@ def run_options(command: F) -> F:
                      help="local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, cluster, or auto."),
         device_option("auto", help="Where to compute; auto takes GPUs where there are any, cuda:3 that one."),
         json_option,
-        click.option("--gloo-threads", type=click.Choice(["first", "plain"]), default="first", show_default=True,
-                     help="Gloo's sending threads before its event loop, in every mode, or as they come."),
+        click.option("--gloo-threads", type=click.Choice(["first", "plain", "above-compute"]), default="first",
+                     show_default=True, help="Gloo's sending threads before its event loop, in every mode; as they "
+                     "come; or both before the computation."),
         timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
                      help="Folder that keeps each run's record."),

@@ -95,7 +95,8 @@ def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Con
     """`xbench.attach` on stdout, and on the console what to know before pasting it."""
     from xbench.report.snippets import attach_snippet
 
-    click.echo(attach_snippet(planned.plans[mode], str(Path(json_to).resolve()) if json_to else None), nl=False)
+    path = str(Path(json_to).resolve()) if json_to else None
+    click.echo(attach_snippet(planned.plans[mode], path, fabric=planned.scenario.measured.fabric), nl=False)
     if json_to is None:
         _say(console, "The buckets stand in the snippet; with --json FILE it names that file instead.")
     missing = planned.scenario.measured.workload.tensors - len(planned.scenario.step.gradients)

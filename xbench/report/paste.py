@@ -43,7 +43,7 @@ def what_to_paste(record: Comparison) -> Paste | None:
     later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
     return Paste(
         f"Put {best.mode} under the training loop.{later if put_off else ''}",
-        attach_snippet(best.plan, told=_measured(best, reference)),
+        attach_snippet(best.plan, told=_measured(best, reference), fabric=record.fabric),
     )
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import FabricRecord, Plan
-from xbench.schedules.gloo_threads import NOTE
+from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 from xbench.units import format_seconds
 
 BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
+
+_GLOO = "xbench.favour_gloo_threads({})  # as in the measurement; needs root or CAP_SYS_NICE\n"
 
 
 def ddp_snippet(
@@ -22,25 +24,26 @@ def ddp_snippet(
     line does the same there; `xbench.attach` does it by itself. Numbers are written so that Python reads the same
     float again, and DDP makes exact bytes of it.
     """
-    gloo = fabric is not None and NOTE in fabric.notes
+    gloo = _gloo_line(fabric, attached=False)
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
     return (
         f"# {plan.mode}: {told or _told(plan)}; DDP takes them from its second step on\n"
         + ("import xbench\n" if gloo else "")
         + "from torch.nn.parallel import DistributedDataParallel\n"
-        "\n"
-        + ("xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE\n" if gloo else "")
-        + "model = DistributedDataParallel(\n"
+        "\n" + gloo + "model = DistributedDataParallel(\n"
         "    model,\n"
         f"    bucket_cap_mb_list=[{caps}],\n"
         ")\n"
     )
 
 
-def attach_snippet(plan: Plan, record: str | None = None, told: str | None = None) -> str:
+def attach_snippet(
+    plan: Plan, record: str | None = None, told: str | None = None, fabric: FabricRecord | None = None
+) -> str:
     """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
 
-    `told` takes the place of the prediction in the comment.
+    `told` takes the place of the prediction in the comment. Where the computation yielded to Gloo's threads on the
+    measured `fabric`, a line does the same; what else was done about them, `xbench.attach` does by itself.
 
     It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
     gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
@@ -61,7 +64,8 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
     return "\n".join(
         [
             *lines,
-            f'with xbench.attach(model, optimizer, schedule="{schedule}"{source}{wait}) as handle:',
+            _gloo_line(fabric, attached=True)
+            + f'with xbench.attach(model, optimizer, schedule="{schedule}"{source}{wait}) as handle:',
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
             "        loss = criterion(handle.model(inputs), targets)",
@@ -70,6 +74,14 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
             "",
         ]
     )
+
+
+def _gloo_line(fabric: FabricRecord | None, *, attached: bool) -> str:
+    """What makes Gloo's threads run as on the measured fabric; nothing where `xbench.attach` does it by itself."""
+    notes = [] if fabric is None else fabric.notes
+    if ABOVE_COMPUTE in notes:
+        return _GLOO.format("above_compute=True")
+    return _GLOO.format("") if NOTE in notes and not attached else ""
 
 
 def _names(bucket: Sequence[str]) -> str:

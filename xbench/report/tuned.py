@@ -88,7 +88,7 @@ def snippet(tuned: Tuned, path: str) -> str:
             if tuned.unused_parameters
             else text
         )
-    return attach_snippet(plan, path, measured)
+    return attach_snippet(plan, path, measured, tuned.fabric)
 
 
 def kept_sentence(record: Tuned) -> str:

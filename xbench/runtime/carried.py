@@ -17,7 +17,7 @@ from xbench.horovod import available
 from xbench.horovod.options import UNFUSED
 from xbench.planning.plans import DDP_REDUCER
 from xbench.schedules.base import Handle
-from xbench.schedules.gloo_threads import favour_thread
+from xbench.schedules.gloo_threads import favour_thread, is_above_compute, yield_on_waking
 from xbench.spec import ModeSpec
 
 if TYPE_CHECKING:
@@ -94,3 +94,6 @@ def _favour(threads: list[int]) -> None:
     for thread in threads[:1]:
         with suppress(OSError):
             favour_thread(thread)
+    if is_above_compute():
+        for thread in threads[1:]:
+            yield_on_waking(thread)

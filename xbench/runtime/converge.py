@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -30,7 +30,7 @@ from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import Phase
 from xbench.runtime.progress import stamp
 from xbench.schedules import MODES, cycle_of
-from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.units import format_percent, format_seconds
 from xbench.workloads.catalog import family_of
@@ -63,7 +63,7 @@ class ConvergeRequest:
     samples: int | None = None
     lr: float | None = None
     device: str = "auto"
-    gloo_threads: Literal["first", "plain"] = "first"
+    gloo_threads: GlooThreads = "first"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])

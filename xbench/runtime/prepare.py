@@ -99,6 +99,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     """
     workloads, modes = check_request(request)
     _check_nvtx(request.nvtx, request.device)
+    _check_gloo_threads(request.gloo_threads, modes)
     chosen_copies(request.copies, "", request.compress)
     notes = check_available(modes, request.collectives, request.compress)
     ours = ranks_around(os.environ) if request.fabric.name == "auto" else None
@@ -199,6 +200,17 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
         raise SpecError(
             f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
             hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",
+        )
+
+
+def _check_gloo_threads(asked: GlooThreads, modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for two jobs of which each would hold the core against the other's Gloo."""
+    paired = [mode.text for mode in modes if mode.paired]
+    if asked == "above-compute" and paired:
+        raise SpecError(
+            f"--gloo-threads above-compute is for one job: under mode {paired[0]!r} each job's computation would yield "
+            "to its own Gloo, and not to the other's",
+            hint="write --gloo-threads first",
         )
 
 

@@ -57,7 +57,7 @@ from xbench.runtime.program import (
 from xbench.runtime.timeline import record_timeline, record_turns
 from xbench.schedules import MODES, cycle_of, puts_off
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.gloo_threads import NOTE, PLAIN, favour_gloo_threads
+from xbench.schedules.gloo_threads import arrange, favour_gloo_threads
 from xbench.spec import ModeSpec, RunSpec
 from xbench.workloads.build import Workload, build
 
@@ -130,7 +130,7 @@ class Rank:
                 self.journal.write("remark", message=sentence)
         elif backend == "gloo":
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
-            said = PLAIN if self.run.gloo_threads == "plain" else NOTE if favour_gloo_threads() else None
+            said = arrange(self.run.gloo_threads)
             if said is not None and self.rank == 0:
                 self.journal.write("remark", message=said)
         self.carried = Carried(self)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import FabricRecord, Plan
 from xbench.report.snippets import attach_snippet, ddp_snippet
-from xbench.schedules.gloo_threads import NOTE
+from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 
 
 def plan_of(mode: str, buckets: list[list[str]], nbytes: list[int]) -> Plan:
@@ -48,6 +48,20 @@ def test_ddps_argument_with_the_threads_that_were_measured() -> None:
         "xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE",
         "model = DistributedDataParallel(",
     ]
+
+
+def test_a_computation_that_yielded_yields_where_it_is_pasted() -> None:
+    fabric = FabricRecord(
+        name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2, world_size=2
+    )
+    yielding = fabric.model_copy(update={"notes": [ABOVE_COMPUTE]})
+    line = "xbench.favour_gloo_threads(above_compute=True)  # as in the measurement; needs root or CAP_SYS_NICE"
+    in_ddp = ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=yielding).splitlines()
+    assert (in_ddp[1], in_ddp[4]) == ("import xbench", line)
+    attached = attach_snippet(TWO, fabric=yielding).splitlines()
+    assert attached[attached.index(line) + 1].startswith("with xbench.attach(")
+    raised = fabric.model_copy(update={"notes": [NOTE]})
+    assert attach_snippet(TWO, fabric=raised) == attach_snippet(TWO)  # which does that by itself
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=1, max_size=20))
