@@ -31,7 +31,7 @@ from xbench import environment
 from xbench.record_parts import Estimate
 from xbench.records import Comparison, load
 from xbench.runtime.collect import block_step_s
-from xbench.runtime.validate import cell_of
+from xbench.runtime.validation_cells import cell_of
 from xbench.stats.summary import median_estimate
 
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"

@@ -5,7 +5,7 @@ are compared with are its timed blocks. A machine may compute faster or slower i
 no model of schedules can know; the control mode `compute`, timed among the others, tells by how much, and a second
 error says what is left when the computation is predicted at that speed.
 
-Where that control says that the machine changed its speed by more than STATIONARY, and by so much that steps feel it,
+Where that control says that the machine changed its speed by more than a tenth, and by so much that steps feel it,
 the cell is measured again, once, and the first comparison is named in the record: such a cell tells about the machine.
 
 Held-out cells run on another number of hosts than the predictions come from: the cost model and the contention of the
@@ -28,36 +28,23 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import parse_fabric
-from xbench.planning import bounds
-from xbench.planning.auto import Candidate
-from xbench.planning.contention import Contention, queue_s_per_byte
-from xbench.planning.cost import Curve
-from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
-from xbench.planning.step import StepModel
-from xbench.planning.topology import Topology, carried_contention, carried_over
-from xbench.planning.what_if_compute import scaled_layer
 from xbench.records import (
-    AutoAgainst,
     Comparison,
     Environment,
-    FabricRecord,
-    ModeResult,
-    Plan,
     Validation,
     ValidationCell,
-    ValidationPoint,
     WorkloadRecord,
     load,
     save,
 )
-from xbench.runtime.assemble import mode_values, now
+from xbench.runtime.assemble import now
 from xbench.runtime.prepare import RunRequest
 from xbench.runtime.program import BLOCK_S
 from xbench.runtime.progress import stamp
 from xbench.runtime.run import execute
+from xbench.runtime.validation_cells import cell_of, failed_cell, unsteady
 from xbench.spec import Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
-from xbench.stats.compare import paired_ratio
-from xbench.stats.validation import CONTROLS, goals, summaries
+from xbench.stats.validation import goals, summaries
 from xbench.units import parse_rate
 from xbench.workloads.probe import probe
 
@@ -67,12 +54,6 @@ LONG_STEP_S = 0.75
 VERY_LONG_STEP_S = 20.0
 ROUNDS = (6, 5, 4)
 GUESSED_COMPUTE_S = 0.5
-STATIONARY = 0.10
-"""A cell is measured again where the computation took so much longer or shorter in the blocks than in the profile."""
-
-FELT = 0.05
-"""And only where the difference is more than this share of the shortest step."""
-
 AGAIN = 1
 
 
@@ -192,75 +173,6 @@ def effort_for(
     return Effort(launches=1, rounds=rounds, steps=steps, warmup_steps=1, parity_steps=2)
 
 
-def cell_of(comparison: Comparison, path: str, source: Comparison | None = None) -> ValidationCell:
-    """A comparison as a cell; with `source`, predicted from what was measured there, on fewer workers.
-
-    Raises SpecError when the comparison holds no profile.
-    """
-    job = comparison.jobs[0]
-    base = source or comparison
-    base_job = base.jobs[0]
-    if base_job.step is None or base.cost_model is None or not base_job.layers:
-        raise SpecError(f"{path!r} holds no profile: nothing was predicted")
-    control = comparison.modes.get("compute")
-    blocks_s = control.step_s.median if control is not None and control.step_s is not None else None
-    step = StepModel.of(base_job.layers, base_job.step)
-    layers = tuple(base_job.layers)
-    at_speed, layers_at_speed = None, layers
-    if blocks_s is not None:
-        factor = blocks_s / step.compute_s
-        at_speed, layers_at_speed = step.scaled(factor), tuple(scaled_layer(layer, factor) for layer in layers)
-    workers = comparison.fabric.world_size
-    cost = carried_over(base.cost_model, Topology("ring"), workers)
-    contention = None
-    if base_job.contention is not None and base_job.contention.points:
-        contention = Contention.of(base_job.contention, Curve.of(base.cost_model))
-    if contention is not None:
-        contention = carried_contention(contention, base.cost_model.world_size, Topology("ring"), workers)
-    buffers = tuple(base_job.workload.buffer_bytes)
-    points = []
-    for name, mode in comparison.modes.items():
-        plan = job.plans.get(name)
-        if mode.step_s is None or plan is None or name not in (*PLANNED_MODES, *NEXT_FORWARD):
-            continue
-        predicted_s, again_s = plan.predicted_step_s, None
-        if source is not None:
-            predicted_s = _predict(Planner(step, cost, contention, buffers, layers), plan)
-        if at_speed is not None:
-            again_s = _predict(Planner(at_speed, cost, contention, buffers, layers_at_speed), plan)
-        points.append(_point(mode, predicted_s, again_s))
-    curve = Curve.of(cost)
-    bound_step = at_speed or step
-    return ValidationCell(
-        workload=job.workload,
-        fabric=comparison.fabric,
-        predicted_on=base.fabric.world_size,
-        compute_s=step.compute_s,
-        compute_blocks_s=blocks_s,
-        backward_overlap_bound_s=bounds(
-            bound_step.gradients,
-            curve,
-            compute_s=bound_step.compute_s,
-            queue_s_per_byte=queue_s_per_byte(job.contention),
-            **bound_step.parts,
-        ).backward_overlap_bound_s,
-        points=points,
-        auto_against=_against(comparison),
-        blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),
-        record=path,
-    )
-
-
-def unsteady(cell: ValidationCell) -> bool:
-    """Whether the machine computed at another speed in the blocks than in the profile, and the steps feel it."""
-    moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
-    shortest_s = min(
-        (point.measured_step_s.median for point in cell.points if point.mode not in CONTROLS),
-        default=cell.compute_s,
-    )
-    return moved_s > STATIONARY * cell.compute_s and moved_s > FELT * shortest_s
-
-
 def _run_cell(
     request: ValidateRequest,
     spec: WorkloadSpec,
@@ -310,7 +222,7 @@ def _run_cell(
             console.print(f"the first measurement stands: {failed}", style="yellow", highlight=False)
             return first
         console.print(f"left out: {failed}", style="red", highlight=False)
-        return _failed(workload, fabric, str(failed))
+        return failed_cell(workload, fabric, str(failed))
 
 
 def _source(
@@ -325,70 +237,6 @@ def _source(
             found = load(Path(cell.record))
             return found if isinstance(found, Comparison) else None
     return None
-
-
-def _predict(planner: Planner, plan: Plan) -> float:
-    """The step [s] of this plan's buckets under this planner's model."""
-    place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
-    buckets = [[place[name] for name in names] for names in plan.buckets]
-    carrier = plan.mode if plan.mode in NEXT_FORWARD else plan.carrier
-    if carrier is None:
-        return planner.simulate(plan.mode, buckets).step_s
-    return planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s
-
-
-def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> ValidationPoint:
-    assert mode.step_s is not None
-    measured_s = mode.step_s.median
-    return ValidationPoint(
-        mode=mode.mode,
-        predicted_step_s=predicted_s,
-        measured_step_s=mode.step_s,
-        error=predicted_s / measured_s - 1,
-        error_at_speed=again_s / measured_s - 1 if again_s is not None else None,
-        ratio_to_ddp=mode.ratio.value if mode.ratio is not None else None,
-        against_ddp=mode.ratio.ci95 if mode.ratio is not None else None,
-        verdict=mode.ratio.verdict if mode.ratio is not None else None,
-    )
-
-
-def _against(comparison: Comparison) -> list[AutoAgainst]:
-    """`auto` against every other mode that trains, in pairs of blocks."""
-    run = comparison.spec
-    values = {
-        mode.text: mode_values(run, mode, comparison.samples, None)
-        for mode in run.modes
-        if mode.name != "compute" and comparison.modes[mode.text].status == "ok"
-    }
-    found = []
-    for name, blocks in values.items():
-        if name != "auto" and blocks and values.get("auto"):
-            ratio = paired_ratio(values["auto"], blocks)
-            found.append(AutoAgainst(mode=name, ratio=ratio.value, ci95=ratio.ci95, verdict=ratio.verdict))
-    return found
-
-
-def _failed(workload: WorkloadRecord, fabric: FabricSpec, why: str) -> ValidationCell:
-    return ValidationCell(
-        workload=workload,
-        fabric=FabricRecord(
-            name=fabric.name,
-            spec=str(fabric),
-            label="real",
-            backend="",
-            hosts=fabric.hosts,
-            ranks_per_host=fabric.ranks,
-            world_size=fabric.world_size,
-            rate_bps=parse_rate(fabric.rate) if fabric.rate is not None else None,
-        ),
-        predicted_on=fabric.world_size,
-        compute_s=0.0,
-        backward_overlap_bound_s=None,
-        points=[],
-        blocks=0,
-        record="",
-        error=why,
-    )
 
 
 def _all_fabrics(request: ValidateRequest) -> list[FabricSpec]:

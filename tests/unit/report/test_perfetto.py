@@ -99,10 +99,8 @@ def test_every_committed_record_with_steps_keeps_the_rules(path: Path) -> None:
         drawn = Counter(event["pid"] for event in found if event["ph"] == "X" and event["cat"] != "exposed")
         for name, mode in record.modes.items():
             recorded = [pid for said, pid in pids.items() if f"· {name} · recorded" in said]
-            kept = mode.timeline
-            assert [drawn[pid] for pid in recorded] == (
-                [len(kept.compute) + len(kept.communication)] if kept is not None else []
-            )
+            kept = [mode.timeline, *mode.other_ranks] if mode.timeline is not None else []
+            assert [drawn[pid] for pid in recorded] == [len(step.compute) + len(step.communication) for step in kept]
 
 
 def test_there_are_records_to_hold_to_the_rules() -> None:

@@ -17,7 +17,8 @@ from xbench.planning.step import StepModel
 from xbench.records import Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
 from xbench.runtime import validate as matrix
 from xbench.runtime.prepare import RunRequest
-from xbench.runtime.validate import ValidateRequest, cell_of, effort_for, validate
+from xbench.runtime.validate import ValidateRequest, effort_for, validate
+from xbench.runtime.validation_cells import cell_of
 from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
 
