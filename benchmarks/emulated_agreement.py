@@ -35,7 +35,6 @@ from xbench.runtime.validation_cells import cell_of
 from xbench.stats.summary import median_estimate
 
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
-PAIRED = ("sequential", "concurrent", "crossover")
 GOAL = 0.05
 
 
@@ -72,7 +71,7 @@ def compared(
 
 def steps_of(run: Sequence[Comparison], mode: str) -> list[Estimate]:
     """A mode's step in one run: on the slower host of each step, or on each host where two jobs are timed by a mean."""
-    if len(run) == 1 or mode in PAIRED:
+    if len(run) == 1 or any(asked.paired for asked in run[0].spec.modes if asked.text == mode):
         return [found for found in (record.modes[mode].step_s for record in run) if found is not None]
     blocks: dict[tuple[int, int], list[Sequence[float]]] = {}
     for sample in (sample for record in run for sample in record.samples if sample.mode == mode):

@@ -11,8 +11,8 @@ threads: `sched_setattr`, Linux 6.12; older kernels ignore them).
 The loop can still be woken by a packet while a sending thread holds the lock, and take the core from it. A loop of
 SCHED_BATCH takes it from nobody when it wakes, so the holder ends first; but then it does not interrupt the computation
 either, unless that is of SCHED_IDLE, which anything interrupts (sched(7)). Together they are `above_compute`: the
-computation gets what the rest leaves. It is not the default, since that goes for anything else in the same process
-group or container too, a data loader or a stranger's program, however long that runs.
+computation gets what the rest leaves. It is not the default, since that goes for anything else in the same session or
+container too, a data loader or a stranger's program, however long that runs.
 
 results/gloo-priority.json has the times of all three. Every mode of a comparison runs in the same process and has it;
 schedules with many buckets gain most.
@@ -39,6 +39,8 @@ ABOVE_COMPUTE = (
     f"{NOTE}, and both before the computation (SCHED_IDLE beside loops of SCHED_BATCH; --gloo-threads above-compute)"
 )
 
+NOT_ALLOWED = "Gloo's threads run as they come: raising them, as --gloo-threads above-compute does, is not allowed here"
+
 PLAIN = "Gloo's threads run as they come (--gloo-threads plain)"
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
@@ -49,9 +51,9 @@ _ATTRIBUTES = struct.Struct("IIQiIQQQ")
 def favour_gloo_threads(*, above_compute: bool = False) -> int:
     """Raise the priority of this process's Gloo threads; how many were raised: 0 where it is not allowed, or elsewhere.
 
-    Call it after the first collective, when the threads are there, and `above_compute` before the threads of a
-    computation that are not to be Gloo's equals begin: they are what they are begun by. Threads of Gloo that begin
-    later take part when it is called again, without `above_compute` too. Needs Linux and CAP_SYS_NICE.
+    Call it after the first collective, when the threads are there. With `above_compute` the computation yields to them
+    too: the threads that have the program's own name, and those that they start from then on. For threads of Gloo that
+    begin later call it again; whether the computation yields it knows by then. Needs Linux and CAP_SYS_NICE.
     """
     raised = 0
     threads = _threads()
@@ -69,12 +71,12 @@ def favour_gloo_threads(*, above_compute: bool = False) -> int:
 
 
 def arrange(asked: str | None) -> str | None:
-    """Do as `--gloo-threads` asks, after the first collective; what to say of it, None where nothing was allowed."""
+    """Do as `--gloo-threads` asks, after the first collective; what to say of it, None where the default is denied."""
     if asked == "plain":
         return PLAIN
     above = asked == "above-compute"
     if favour_gloo_threads(above_compute=above) == 0:
-        return None
+        return NOT_ALLOWED if above else None
     return ABOVE_COMPUTE if above else NOTE
 
 

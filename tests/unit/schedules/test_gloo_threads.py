@@ -106,7 +106,8 @@ def test_without_the_right_the_computation_does_not_yield_either(monkeypatch: py
     monkeypatch.setattr(os, "sched_setscheduler", lambda thread, *_: changed.append(thread))
     with named_thread("pt_gloo_runloop"), named_thread("gloo_tcp_loop"):
         assert gloo_threads.favour_gloo_threads(above_compute=True) == 0
-        assert gloo_threads.arrange("above-compute") is None
+        assert gloo_threads.arrange("above-compute") == gloo_threads.NOT_ALLOWED
+        assert gloo_threads.arrange("first") is None
     assert changed == []
 
 
