@@ -2,7 +2,10 @@
 
     python benchmarks/emulated_predictions.py results/emulated-resnet18-*.json
 
-Nothing is measured: the errors are those in the records.
+Nothing is measured: the errors are those in the records, and beside them those of the same plans predicted at the
+speed that the computation had among the timed blocks, where `compute` was one of the modes: by that a machine that
+became slower or faster after the profile is told apart from a model that is wrong (`error_at_speed` of `xbench
+validate`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ import sys
 from pathlib import Path
 
 from xbench.records import Comparison, load
+from xbench.report.cells import signed_percent
+from xbench.runtime.validation_cells import cell_of
+from xbench.stats.validation import CONTROLS
 from xbench.units import format_percent
 
 
@@ -19,20 +25,32 @@ def main() -> None:
     """The worst of each file, and the median and the worst of all."""
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    everything: list[float] = []
+    made: list[float] = []
+    at_speed: list[float] = []
     for name in sys.argv[1:]:
         record = load(Path(name))
         if not isinstance(record, Comparison):
             sys.exit(f"{name} is no comparison")
-        errors = [
-            abs(mode.prediction_error)
-            for mode in record.modes.values()
-            if mode.prediction_error is not None and mode.mode != "compute" and mode.pattern is None
-        ]
-        everything += errors
-        print(f"{name}: {len(errors)} predictions, worst {format_percent(max(errors))}")
-    print(f"median {format_percent(statistics.median(everything))} of {len(everything)} predictions, "
-          f"worst {format_percent(max(everything))}")  # fmt: skip
+        cell = cell_of(record, name)
+        points = [point for point in cell.points if point.mode not in CONTROLS]
+        made += [abs(point.error) for point in points]
+        again = [abs(point.error_at_speed) for point in points if point.error_at_speed is not None]
+        at_speed += again
+        moved = f", computation {signed_percent(cell.compute_blocks_s / cell.compute_s - 1)}" \
+            if cell.compute_blocks_s is not None else ""  # fmt: skip
+        print(f"{name}: {len(points)} modes{moved}")
+        print(f"    as predicted  {said([abs(point.error) for point in points])}")
+        print(f"    at the speed  {said(again)}")
+    print(f"all: {len(made)} predictions")
+    print(f"    as predicted  {said(made)}")
+    print(f"    at the speed  {said(at_speed)}")
+
+
+def said(errors: list[float]) -> str:
+    """The median and the worst."""
+    if not errors:
+        return "not known: no compute among the modes"
+    return f"median {format_percent(statistics.median(errors))}, worst {format_percent(max(errors))}"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The public API, and nothing else. Nothing here imports torch until it is used.
 
     attach(model, optimizer, schedule=..., plan=...)   put a schedule under a training loop
     favour_gloo_threads()                              make small all-reduces quick where a rank has one core
+    keep_heap()                                        let steps on a CPU pay for no page faults
     load_result(path)                                  a saved record, of whatever kind
     Profile, Comparison, Plan                          what records are made of
     XbenchError                                        the root of every error
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xbench.errors import XbenchError
+    from xbench.heap import keep_heap
     from xbench.records import Comparison, Plan, Profile
     from xbench.records import load as load_result
     from xbench.schedules.attach import attach
@@ -30,12 +32,14 @@ __all__ = [
     "__version__",
     "attach",
     "favour_gloo_threads",
+    "keep_heap",
     "load_result",
 ]
 
 _HOMES = {
     "attach": ("xbench.schedules.attach", "attach"),
     "favour_gloo_threads": ("xbench.schedules.gloo_threads", "favour_gloo_threads"),
+    "keep_heap": ("xbench.heap", "keep_heap"),
     "load_result": ("xbench.records", "load"),
     "Profile": ("xbench.records", "Profile"),
     "Comparison": ("xbench.records", "Comparison"),

@@ -23,6 +23,7 @@ DType = Literal["fp32", "bf16"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
 GlooThreads = Literal["first", "plain", "above-compute"]
+Heap = Literal["keep", "system"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
@@ -137,6 +138,9 @@ class RunSpec(Spec):
     timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
     gloo_threads: GlooThreads | None = Field(
         default=None, description="which of Gloo's threads run before which others; null in records that do not say"
+    )
+    heap: Heap | None = Field(
+        default=None, description="whether ranks on CPUs keep freed memory; null in records that do not say: system"
     )
     nvtx: bool = Field(default=False, description="whether ranges were marked for Nsight Systems")
     copies: Copies | None = Field(

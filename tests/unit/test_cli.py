@@ -290,7 +290,7 @@ def test_shared_options_have_defaults(run: Callable[..., Outcome], options: dict
     assert options == {
         "batch_size": None, "image_size": None, "seq_len": None, "dtype": "fp32", "optimizer": "sgd", "seed": 0,
         "launches": None, "rounds": None, "steps": None, "quick": False, "rigorous": False,
-        "fabric": "auto", "device": "auto", "json_to": None, "gloo_threads": "first",
+        "fabric": "auto", "device": "auto", "json_to": None, "gloo_threads": "first", "heap": "keep",
         "timeout_s": 120.0, "output": Path("results/runs"),
     }  # fmt: skip
 

@@ -64,6 +64,7 @@ def compare(
     device: str,
     json_to: str | None,
     gloo_threads: str,
+    heap: str,
     timeout_s: float,
     output: Path,
     nvtx: bool,
@@ -96,6 +97,7 @@ def compare(
         effort=effort,
         device=device,
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
+        heap=heap,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
         nvtx=nvtx,

@@ -45,6 +45,7 @@ def converge(
     device: str,
     json_to: str | None,
     gloo_threads: str,
+    heap: str,
     timeout_s: float,
     output: Path,
 ) -> int:
@@ -76,6 +77,7 @@ def converge(
         lr=lr,
         device=device,
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
+        heap=heap,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
     )

@@ -1,8 +1,9 @@
 """Options that several commands share, one decorator a group, and how their values become specs.
 
 `workload_options` passes `batch_size, image_size, seq_len, dtype, optimizer, seed`; `effort_options` passes
-`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to, gloo_threads, timeout_s,
-output`. `--debug` is added to every command by `xbench.cli`. Only click is imported here: `--help` stays fast.
+`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to, gloo_threads, heap,
+timeout_s, output`. `--debug` is added to every command by `xbench.cli`. Only click is imported here: `--help` stays
+fast.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def effort_options(command: F) -> F:
 
 
 def run_options(command: F) -> F:
-    """`--fabric --device --json --gloo-threads --timeout --output`."""
+    """`--fabric --device --json --gloo-threads --heap --timeout --output`."""
     return _all(
         click.option("--fabric", default="auto", show_default=True, metavar="SPEC", shell_complete=complete_fabric,
                      help="local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, cluster, or auto."),
@@ -97,6 +98,8 @@ def run_options(command: F) -> F:
         click.option("--gloo-threads", type=click.Choice(["first", "plain", "above-compute"]), default="first",
                      show_default=True, help="Gloo's sending threads before its event loop, in every mode; as they "
                      "come; or both before the computation."),
+        click.option("--heap", type=click.Choice(["keep", "system"]), default="keep", show_default=True,
+                     help="Whether ranks on CPUs keep freed memory, so that steps pay for no page faults."),
         timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
                      help="Folder that keeps each run's record."),

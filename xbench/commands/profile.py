@@ -34,6 +34,7 @@ def profile(
     device: str,
     json_to: str | None,
     gloo_threads: str,
+    heap: str,
     timeout_s: float,
     output: Path,
     nvtx: bool,
@@ -62,6 +63,7 @@ def profile(
         effort=Effort(profile_steps=steps, launches=1),
         device=device,
         gloo_threads=gloo_threads,  # type: ignore[arg-type]
+        heap=heap,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
         nvtx=nvtx,

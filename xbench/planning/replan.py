@@ -162,6 +162,7 @@ def to_profile(planned: Planned, command: str) -> Profile:
             device=spec.device,
             timeout_s=spec.timeout_s,
             gloo_threads=spec.gloo_threads,
+            heap=spec.heap,
             copies=spec.copies,
             compress=spec.compress,
             overlap=planned.overlap,

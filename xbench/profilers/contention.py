@@ -15,6 +15,8 @@ that do not. What the ranks' slowest step takes longer, beyond T, is what it cos
 rank, threads that wake up with cold caches). It is measured only where steps are short: elsewhere the difference is
 below the noise of a handful of steps, and too small to matter.
 
+What hooks and copies cost is measured elsewhere (`engine_cost`).
+
 The other thread launches, so what a launch costs the processor is part of the slow-down. Collectives release the
 interpreter while they wait. On a GPU the two share the device and not the host, and this measures the host: there,
 contention is not measured.
@@ -156,8 +158,6 @@ class Measured:
     together: list[Stream] = field(default_factory=list)
     slowdowns: list[float] = field(default_factory=list)
     launch_s: float = 0.0
-    hook_s: float = 0.0
-    copy_s_per_byte: float = 0.0
     met_s: list[float] = field(default_factory=list)
     bare_s: list[float] = field(default_factory=list)
     least_s: float = 0.0
@@ -183,7 +183,6 @@ def measure_contention(
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
     found = Measured()
-    found.hook_s, found.copy_s_per_byte = _copy_cost(wire)
     sizes = [size for size in SIZES if size <= most_bytes and transfer_s(size) <= LONGEST_S] or [SIZES[0]]
 
     def streams(seconds: float) -> list[Stream]:
@@ -237,13 +236,11 @@ def measure_contention(
     return found
 
 
-def unshared_contention(
-    group: dist.ProcessGroup | None, transfer_s: Callable[[float], float], *, wire: torch.dtype = torch.float32
-) -> Contention:
+def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[float], float]) -> Contention:
     """What there is to know where collectives take nothing from the computation: an emulated link that shares nothing.
 
-    Hooks, copies and launches are measured. A computation beside a collective loses the time of its launch, which is
-    all of σ. `wire`, as for `measure_contention`. Every rank of `group` calls it together.
+    Launches are measured. A computation beside a collective loses the time of its launch, which is all of σ. Every rank
+    of `group` calls it together.
     """
     launches: list[float] = []
     token = torch.zeros(1)
@@ -254,7 +251,6 @@ def unshared_contention(
         assert work is not None
         work.wait()
     launch_s = statistics.median(launches)
-    hook_s, copy_s_per_byte = _copy_cost(wire)
     times = [(size, transfer_s(size)) for size in SIZES]
     points = [
         ContentionPoint(
@@ -267,7 +263,7 @@ def unshared_contention(
         for size, took_s in times
         for in_flight in IN_FLIGHT
     ]
-    return Contention(launch_s=launch_s, hook_s=hook_s, copy_s_per_byte=copy_s_per_byte, points=points)
+    return Contention(launch_s=launch_s, points=points)
 
 
 def _step(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> None:
@@ -332,8 +328,6 @@ def summarise_contention(ranks: Sequence[Measured]) -> Contention:
             )
     return Contention(
         launch_s=max(rank.launch_s for rank in ranks),
-        hook_s=max(rank.hook_s for rank in ranks),
-        copy_s_per_byte=max(rank.copy_s_per_byte for rank in ranks),
         meeting_s=_meeting_s(ranks),
         points=points,
     )
@@ -368,23 +362,3 @@ def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) ->
         work.wait()
     stream.end_s = time.perf_counter()
     return launches
-
-
-def _copy_cost(wire: torch.dtype, repetitions: int = 30) -> tuple[float, float]:
-    """Host time of a scaled copy into a bucket: (whatever its size [s], a byte [s/B]), from a tiny and a large one.
-
-    Where the bucket is of another dtype, of the copy back as well.
-    """
-    took: list[float] = []
-    sizes = (64, 1024 * 1024)  # elements: the large one does not fit a core's own cache, as a step's gradients do not
-    for elements in sizes:
-        source, bucket = torch.ones(elements), torch.ones(elements, dtype=wire)
-        times: list[float] = []
-        for _ in range(repetitions):
-            before_s = time.perf_counter()
-            torch.mul(source, 0.5, out=bucket)
-            if wire != source.dtype:
-                source.copy_(bucket)
-            times.append(time.perf_counter() - before_s)
-        took.append(statistics.median(times))
-    return took[0], max(0.0, (took[1] - took[0]) / (4 * (sizes[1] - sizes[0])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xbench import heap
 from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import FabricRecord, Plan
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
@@ -13,6 +14,7 @@ BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
 
 _GLOO = "xbench.favour_gloo_threads({})  # as in the measurement; needs root or CAP_SYS_NICE\n"
+_HEAP = "xbench.keep_heap()  # as in the measurement: freed memory stays, so that steps pay for no page faults\n"
 
 
 def ddp_snippet(
@@ -20,17 +22,17 @@ def ddp_snippet(
 ) -> str:
     """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
-    `told` takes the place of the prediction in the comment. Where Gloo's threads ran first on the measured `fabric`, a
-    line does the same there; `xbench.attach` does it by itself. Numbers are written so that Python reads the same
+    `told` takes the place of the prediction in the comment. Where Gloo's threads ran first on the measured `fabric`, or
+    heaps kept what was freed, lines do the same there. Numbers are written so that Python reads the same
     float again, and DDP makes exact bytes of it.
     """
-    gloo = _gloo_line(fabric, attached=False)
+    conditions = _conditions(fabric, attached=False)
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
     return (
         f"# {plan.mode}: {told or _told(plan)}; DDP takes them from its second step on\n"
-        + ("import xbench\n" if gloo else "")
+        + ("import xbench\n" if conditions else "")
         + "from torch.nn.parallel import DistributedDataParallel\n"
-        "\n" + gloo + "model = DistributedDataParallel(\n"
+        "\n" + conditions + "model = DistributedDataParallel(\n"
         "    model,\n"
         f"    bucket_cap_mb_list=[{caps}],\n"
         ")\n"
@@ -43,7 +45,8 @@ def attach_snippet(
     """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
 
     `told` takes the place of the prediction in the comment. Where the computation yielded to Gloo's threads on the
-    measured `fabric`, a line does the same; what else was done about them, `xbench.attach` does by itself.
+    measured `fabric`, or heaps kept what was freed, lines do the same; what else was done about threads,
+    `xbench.attach` does by itself.
 
     It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
     gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
@@ -64,7 +67,7 @@ def attach_snippet(
     return "\n".join(
         [
             *lines,
-            _gloo_line(fabric, attached=True)
+            _conditions(fabric, attached=True)
             + f'with xbench.attach(model, optimizer, schedule="{schedule}"{source}{wait}) as handle:',
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
@@ -76,12 +79,13 @@ def attach_snippet(
     )
 
 
-def _gloo_line(fabric: FabricRecord | None, *, attached: bool) -> str:
-    """What makes Gloo's threads run as on the measured fabric; nothing where `xbench.attach` does it by itself."""
+def _conditions(fabric: FabricRecord | None, *, attached: bool) -> str:
+    """What makes Gloo's threads run, and the heap work, as on the measured fabric; `xbench.attach` does some of it."""
     notes = [] if fabric is None else fabric.notes
+    lines = _HEAP if heap.NOTE in notes else ""
     if ABOVE_COMPUTE in notes:
-        return _GLOO.format("above_compute=True")
-    return _GLOO.format("") if NOTE in notes and not attached else ""
+        return lines + _GLOO.format("above_compute=True")
+    return lines + (_GLOO.format("") if NOTE in notes and not attached else "")
 
 
 def _names(bucket: Sequence[str]) -> str:

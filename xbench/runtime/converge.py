@@ -30,7 +30,7 @@ from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import Phase
 from xbench.runtime.progress import stamp
 from xbench.schedules import MODES, cycle_of
-from xbench.spec import Effort, FabricSpec, GlooThreads, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, GlooThreads, Heap, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.units import format_percent, format_seconds
 from xbench.workloads.catalog import family_of
@@ -64,6 +64,7 @@ class ConvergeRequest:
     lr: float | None = None
     device: str = "auto"
     gloo_threads: GlooThreads = "first"
+    heap: Heap = "keep"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
@@ -118,6 +119,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
             effort=Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS),
             device=request.device,
             gloo_threads=request.gloo_threads,
+            heap=request.heap,
             timeout_s=request.timeout_s,
             output=request.output,
         )

@@ -3,8 +3,9 @@
 Gradients become ready later while others travel, where one processor computes and sends. So three more things are
 measured after the quiet step and the quiet link: the ready times under the exact plan's own traffic, twice, each time
 planned anew (schedules whose planners know no contention choose their buckets by these), what collectives and
-computation cost each other (`profilers.contention`; every prediction is made with it), and, where `auto` is to run,
-the best candidates for a few steps (`runtime.trial`).
+computation cost each other and what the engine costs it by itself (`profilers.contention`, `profilers.engine_cost`;
+every prediction is made with both), and, where `auto` is to run, the best candidates for a few steps
+(`runtime.trial`).
 
 Where gradients are compressed, collectives are measured as they then travel, and their times kept by the bytes that the
 gradients had before: T(M) is what it takes to average M bytes of fp32 gradients, and plans need to know no more. In a
@@ -32,6 +33,12 @@ from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
+from xbench.profilers.engine_cost import (
+    EngineCost,
+    bare_copy_cost,
+    measure_engine_cost,
+    summarise_engine_cost,
+)
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, summarise
 from xbench.records import Contention as ContentionRecord
@@ -120,7 +127,7 @@ def profile_job(rank: Rank) -> JobPlan:
             link = rank.program.emulated
             if link is not None and link.contention is None and link.slowdown is None:
                 # Rank 0's for all: ranks that knew different things would plan different buckets.
-                contention = gathered(unshared_contention(rank.group, curve, wire=wire))[0]
+                contention = gathered(unshared_contention(rank.group, curve))[0]
             else:
                 both = measure_contention(
                     rank.workload,
@@ -132,6 +139,10 @@ def profile_job(rank: Rank) -> JobPlan:
                     wire=wire,
                 )
                 contention = summarise_contention(gathered(both))
+            exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
+            own = engine_cost(rank, with_missing(exact.buckets, unused), step.uninstrumented_step_s, most_bytes, wire)
+            hook_s, copy_s_per_byte = summarise_engine_cost(gathered(own))
+            contention = contention.model_copy(update={"hook_s": hook_s, "copy_s_per_byte": copy_s_per_byte})
         step = at_present_speed(rank, step)
         keep_profile()
     planner = Planner(
@@ -212,6 +223,27 @@ def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[s
     slowest = everyone.tolist()
     names = [tensor.name for tensor in profiler.tensors]
     return {name: ready_s for name, ready_s in zip(names, slowest, strict=True) if ready_s >= 0}
+
+
+def engine_cost(rank: Rank, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype) -> EngineCost:
+    """What our engine's hooks and copies cost a step of `step_s` [s] on this rank."""
+
+    def engine_of(model: torch.nn.Module, buckets: list[list[str]]) -> Engine:
+        run = rank.run
+        return Engine(model, None, buckets, group=rank.group, copies=run.copies, compress=run.compress)
+
+    try:
+        return measure_engine_cost(
+            rank.workload,
+            engine_of,
+            buckets,
+            step_s=step_s,
+            note=rank.note,
+            wire=wire,
+            quick=rank.run.effort.is_quick,
+        )
+    except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
+        return bare_copy_cost(wire, grad_bytes)
 
 
 def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer]:

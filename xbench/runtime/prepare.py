@@ -27,6 +27,7 @@ from xbench.spec import (
     Effort,
     FabricSpec,
     GlooThreads,
+    Heap,
     ModeSpec,
     Overlap,
     RunSpec,
@@ -50,6 +51,7 @@ class RunRequest:
     device: str = "auto"
     """auto, cpu, cuda, or cuda:N for one GPU."""
     gloo_threads: GlooThreads = "first"
+    heap: Heap = "keep"
     nvtx: bool = False
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
@@ -165,6 +167,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
         gpu=found.gpu,
         timeout_s=request.timeout_s,
         gloo_threads=request.gloo_threads,
+        heap=request.heap if device == "cpu" else None,
         nvtx=request.nvtx,
         copies=chosen_copies(
             request.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress

@@ -10,7 +10,7 @@ from xbench.planning.cost import Curve
 from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_contention, carried_over
-from xbench.planning.what_if_compute import scaled_layer
+from xbench.planning.what_if_compute import scaled_contention, scaled_layer
 from xbench.records import (
     AutoAgainst,
     Comparison,
@@ -48,18 +48,20 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     blocks_s = control.step_s.median if control is not None and control.step_s is not None else None
     step = StepModel.of(base_job.layers, base_job.step)
     layers = tuple(base_job.layers)
-    at_speed, layers_at_speed = None, layers
-    if blocks_s is not None:
-        factor = blocks_s / step.compute_s
-        at_speed, layers_at_speed = step.scaled(factor), tuple(scaled_layer(layer, factor) for layer in layers)
+    factor = blocks_s / step.compute_s if blocks_s is not None else 1.0
     workers = comparison.fabric.world_size
     cost = carried_over(base.cost_model, Topology("ring"), workers)
-    contention = None
-    if base_job.contention is not None and base_job.contention.points:
-        contention = Contention.of(base_job.contention, Curve.of(base.cost_model))
-    if contention is not None:
-        contention = carried_contention(contention, base.cost_model.world_size, Topology("ring"), workers)
+
+    def contention(scale: float) -> Contention | None:
+        if base_job.contention is None or not base_job.contention.points or base.cost_model is None:
+            return None
+        here = Contention.of(scaled_contention(base_job.contention, scale), Curve.of(base.cost_model))
+        return carried_contention(here, base.cost_model.world_size, Topology("ring"), workers)
+
     buffers = tuple(base_job.workload.buffer_bytes)
+    planner = Planner(step, cost, contention(1.0), buffers, layers)
+    slowed = tuple(scaled_layer(layer, factor) for layer in layers)
+    at_speed = Planner(step.scaled(factor), cost, contention(factor), buffers, slowed)
     points = []
     for name, mode in comparison.modes.items():
         plan = job.plans.get(name)
@@ -67,12 +69,12 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
             continue
         predicted_s, again_s = plan.predicted_step_s, None
         if source is not None:
-            predicted_s = _predict(Planner(step, cost, contention, buffers, layers), plan)
-        if at_speed is not None:
-            again_s = _predict(Planner(at_speed, cost, contention, buffers, layers_at_speed), plan)
+            predicted_s = _predict(planner, plan)
+        if blocks_s is not None:
+            again_s = _predict(at_speed, plan)
         points.append(_point(mode, predicted_s, again_s))
     curve = Curve.of(cost)
-    bound_step = at_speed or step
+    bound_step = at_speed.step
     return ValidationCell(
         workload=job.workload,
         fabric=comparison.fabric,

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from xbench import heap
 from xbench.compiled import cut_by_ddp
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
@@ -100,6 +101,10 @@ class Rank:
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
         self.device = torch.device(self.run.device)
+        if self.run.heap is not None:
+            said = heap.arrange(self.run.heap)
+            if said is not None and self.rank == 0:
+                self.journal.write("remark", message=said)
         if self.device.type == "cuda":
             # Round and round where ranks share GPUs; where there is none, the next line says why.
             own = self.local_rank % max(1, torch.cuda.device_count())
@@ -342,6 +347,8 @@ class Rank:
         mode = self.program.mode(phase.mode)
         if not self.refuses(mode) and self.takes_part(mode):
             parity.gate(self, mode)
+            if self.run.heap == "keep":
+                heap.give_back()  # three states of the network
 
     def refuses(self, mode: ModeSpec) -> bool:
         """Whether a schedule refuses one of the jobs' models, or its buckets find no memory: tried once a mode.

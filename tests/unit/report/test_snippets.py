@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xbench import heap
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import FabricRecord, Plan
 from xbench.report.snippets import attach_snippet, ddp_snippet
@@ -48,6 +49,20 @@ def test_ddps_argument_with_the_threads_that_were_measured() -> None:
         "xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE",
         "model = DistributedDataParallel(",
     ]
+
+
+def test_a_heap_that_kept_what_was_freed_does_so_where_it_is_pasted() -> None:
+    fabric = FabricRecord(
+        name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2, world_size=2,
+        notes=[heap.NOTE, NOTE],
+    )  # fmt: skip
+    line = "xbench.keep_heap()  # as in the measurement: freed memory stays, so that steps pay for no page faults"
+    assert ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric).splitlines()[4:6] == [
+        line,
+        "xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE",
+    ]
+    attached = attach_snippet(TWO, fabric=fabric).splitlines()
+    assert attached[attached.index(line) + 1].startswith("with xbench.attach(")
 
 
 def test_a_computation_that_yielded_yields_where_it_is_pasted() -> None:

@@ -334,6 +334,7 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "backend": record.fabric.backend,
         "workers": str(record.fabric.world_size),
         "reference": record.reference,
+        "heap": record.spec.heap or "not said",
         "gradients' copies": record.spec.copies or "not said",
         "compression": record.spec.compress or "none",
         "overlap": record.spec.overlap,

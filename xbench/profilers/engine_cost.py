@@ -1,0 +1,199 @@
+"""What an engine costs the computation by itself: a hook for every gradient, and its copy into a bucket.
+
+Both are measured with the engine as it is, of which nothing is sent: a collective is said to have arrived before it is
+launched.
+
+- **hooks**: backward passes over many parameters of one element, with the engine and without, in turn.
+- **copies**: training steps, with the engine and without, in turn. What the slowest rank's step takes longer, less the
+  hooks, is what the copies cost, with all that they bring along: buckets that the caches have forgotten since the last
+  step, gradients whose memory is free again at once, an optimizer that reads buckets.
+
+Steps so long that only a few fit the time differ by more than a copy takes. There a copy from memory that was just
+written into memory that was not touched for long stands for all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from xbench.profilers.layers import StepWorkload
+from xbench.schedules.engine import Engine
+
+STEPS_S = 6.0
+"""For the steps with and without the engine; a quick run has half."""
+
+IN_A_ROW = 3
+"""Steps of a kind in a row. The first of them does not count: it finds the heap as the other kind leaves it."""
+
+FEWEST_ROWS, MOST_ROWS = 4, 30
+TINY, TINY_PASSES = 64, 40
+PIECE_BYTES = 4 * 1024 * 1024
+MOST_COLD_BYTES = 128 * 1024 * 1024
+"""Memory that is written in turn, so that no part of it is in a cache when its turn comes: no more than this."""
+
+FEWEST_COPIES = 30
+
+
+@dataclass
+class EngineCost:
+    """What one rank saw. `with_s` and `without_s`: one entry a step, none where steps are long.
+
+    `gradients` counts them, `grad_bytes` [B] is their size; `cold_s_per_byte` is a copy's time in a row of such.
+    """
+
+    hook_s: float
+    gradients: int
+    grad_bytes: int
+    cold_s_per_byte: float
+    with_s: list[float] = field(default_factory=list)
+    without_s: list[float] = field(default_factory=list)
+
+
+class _Arrived:
+    """In place of a collective: it has arrived."""
+
+    def wait(self) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def measure_engine_cost(
+    workload: StepWorkload,
+    engine_of: Callable[[nn.Module, list[list[str]]], Engine],
+    buckets: list[list[str]],
+    *,
+    step_s: float,
+    note: Callable[[str], None],
+    wire: torch.dtype = torch.float32,
+    quick: bool = False,
+) -> EngineCost:
+    """Measure both; CPU ranks only. Trains the model, on gradients that are not averaged.
+
+    `engine_of` attaches an engine to a model with such buckets, and `buckets` are the workload's; `step_s` [s] is a
+    step as every rank knows it. `wire` is what an fp32 gradient travels as.
+    Raises UsageError, as the engine does, for a model that it refuses.
+    """
+    carried = [p for p in workload.model.parameters() if p.requires_grad]
+    grad_bytes = sum(p.numel() * p.element_size() for p in carried)
+    rows = min(MOST_ROWS, int(STEPS_S * (0.5 if quick else 1.0) / (2 * IN_A_ROW * step_s)))
+    found = EngineCost(0.0, len(carried), grad_bytes, _cold_copy_s_per_byte(grad_bytes, wire))
+    engine = engine_of(workload.model, buckets)
+    try:
+        for number in range(rows if rows >= FEWEST_ROWS else 0):
+            note(f"steps with and without hooks, {number + 1} of {rows}")
+            with_s, without_s = _rows(engine, lambda: _step(workload), IN_A_ROW, number)
+            found.with_s += with_s[1:]
+            found.without_s += without_s[1:]
+    finally:
+        engine.detach()
+    workload.optimizer.zero_grad(set_to_none=True)
+    found.hook_s = _hook_s(engine_of)
+    return found
+
+
+def bare_copy_cost(wire: torch.dtype, grad_bytes: int) -> EngineCost:
+    """Where no engine serves the model: copies alone."""
+    return EngineCost(0.0, 1, grad_bytes, _cold_copy_s_per_byte(grad_bytes, wire))
+
+
+def summarise_engine_cost(ranks: Sequence[EngineCost]) -> tuple[float, float]:
+    """Seconds a gradient, seconds a byte: of the slowest rank's hook, and of the slowest rank's step. None below 0."""
+    hook_s = max(rank.hook_s for rank in ranks)
+    first = ranks[0]
+    if not first.with_s:
+        return hook_s, max(rank.cold_s_per_byte for rank in ranks)
+    slowest = zip(
+        (max(steps) for steps in zip(*(rank.with_s for rank in ranks), strict=True)),
+        (max(steps) for steps in zip(*(rank.without_s for rank in ranks), strict=True)),
+        strict=True,
+    )
+    longer_s = statistics.median(with_s - without_s for with_s, without_s in slowest)
+    hook_s = min(hook_s, max(0.0, longer_s) / first.gradients)
+    return hook_s, max(0.0, longer_s - hook_s * first.gradients) / first.grad_bytes
+
+
+def _rows(engine: Engine, run: Callable[[], object], count: int, number: int) -> tuple[list[float], list[float]]:
+    """What `run` takes with the engine's hooks and without [s], so often in a row; the order changes with `number`."""
+
+    def with_hooks() -> list[float]:
+        return [_took_s(run) for _ in range(count)]
+
+    def without() -> list[float]:
+        with engine.no_sync():
+            return [_took_s(run) for _ in range(count)]
+
+    with _silent(engine):
+        if number % 2:
+            without_s = without()
+            return with_hooks(), without_s
+        with_s = with_hooks()
+        return with_s, without()
+
+
+def _took_s(run: Callable[[], object]) -> float:
+    begin_s = time.perf_counter()
+    run()
+    return time.perf_counter() - begin_s
+
+
+@contextmanager
+def _silent(engine: Engine) -> Iterator[None]:
+    """Nothing is sent meanwhile."""
+    before, engine.watch = engine.watch, lambda _nbytes, _send: _Arrived()
+    try:
+        yield
+    finally:
+        engine.watch = before
+
+
+def _step(workload: StepWorkload) -> None:
+    workload.optimizer.zero_grad(set_to_none=True)
+    workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+    workload.optimizer.step()
+
+
+def _hook_s(engine_of: Callable[[nn.Module, list[list[str]]], Engine]) -> float:
+    """Host time of the hook of a gradient of one element [s]: median over pairs of backward passes."""
+    tiny = nn.ParameterList(torch.zeros(1) for _ in range(TINY))
+    engine = engine_of(tiny, [[name for name, _ in tiny.named_parameters()]])
+
+    def run() -> None:
+        for parameter in tiny:
+            parameter.grad = None
+        torch.cat(list(tiny)).sum().backward()  # type: ignore[no-untyped-call]
+
+    try:
+        rows = [_rows(engine, run, 1, number) for number in range(TINY_PASSES)]
+    finally:
+        engine.detach()
+    return max(0.0, statistics.median(with_s[0] - without_s[0] for with_s, without_s in rows)) / TINY
+
+
+def _cold_copy_s_per_byte(grad_bytes: int, wire: torch.dtype) -> float:
+    """Scaled copies [s/B] of what was just written into pieces of as much memory as the gradients take, in turn.
+
+    Where the bucket is of another dtype, with the copy back.
+    """
+    elements = max(1, min(grad_bytes, PIECE_BYTES) // 4)
+    pieces = max(1, min(grad_bytes, MOST_COLD_BYTES) // (4 * elements))
+    source = torch.ones(elements)
+    buckets = [torch.ones(elements, dtype=wire) for _ in range(pieces)]
+    times: list[float] = []
+    for number in range(max(FEWEST_COPIES, pieces)):
+        bucket = buckets[number % pieces]
+        source.fill_(1.0)
+        begin_s = time.perf_counter()
+        torch.mul(source, 0.5, out=bucket)
+        if wire != source.dtype:
+            source.copy_(bucket)
+        times.append(time.perf_counter() - begin_s)
+    return statistics.median(times) / (4 * elements)
