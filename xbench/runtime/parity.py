@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 TOLERANCE = 0.02
 COMPRESSED_TOLERANCE = 0.25
 """Of means: half of the least that a wrong schedule is off by, and many times what rounding to bf16 is."""
+
+PIECE = 1 << 22
+"""Elements of a parameter that are compared at a time."""
 
 _ULPS = 100.0
 _NULL = 1e-3
@@ -298,14 +301,25 @@ class Beside:
         )
 
 
-def largest(values: Tensor) -> float:
-    """The largest magnitude."""
-    return float(values.abs().max())
+def largest(values: Tensor, less: Tensor | None = None) -> float:
+    """The largest magnitude, of the difference where there is `less`, in fp64; NaN where there is one."""
+    found = [float(piece.abs().max()) for piece in _pieces(values, less)]
+    return math.nan if any(map(math.isnan, found)) else max(found)
 
 
-def mean(values: Tensor) -> float:
-    """The mean magnitude."""
-    return float(values.abs().mean())
+def mean(values: Tensor, less: Tensor | None = None) -> float:
+    """The mean magnitude, likewise."""
+    return math.fsum(float(piece.abs().sum()) for piece in _pieces(values, less)) / values.numel()
+
+
+def _pieces(values: Tensor, less: Tensor | None) -> Iterator[Tensor]:
+    """The values, or differences, in fp64 and in pieces: all of a large layer would take eight times its bytes."""
+    flat = values.reshape(-1).split(PIECE)
+    if less is None:
+        yield from (piece.double() for piece in flat)
+    else:
+        others = less.reshape(-1).split(PIECE)
+        yield from (piece.double() - other.double() for piece, other in zip(flat, others, strict=True))
 
 
 def compressed(compress: str) -> str:
@@ -322,7 +336,7 @@ def largest_difference(
     start: dict[str, Tensor],
     *,
     reordered: bool,
-    size: Callable[[Tensor], float] = largest,
+    size: Callable[[Tensor, Tensor | None], float] = largest,
 ) -> tuple[float, str | None]:
     """The largest difference(p) of the module's formula, NaN before all, and whose it is; (0, None) for none at all.
 
@@ -330,14 +344,14 @@ def largest_difference(
     of a tensor; for compressed gradients it is the mean.
     """
     filled = {name: b for name, b in reference.items() if b.numel()}
-    updates = {name: size(b.double() - start[name].double()) for name, b in filled.items()}
+    updates = {name: size(b, start[name]) for name, b in filled.items()}
     most = max((update for update in updates.values() if math.isfinite(update)), default=0.0)
     least = _NULL * most if reordered else 0.0
     worst, worst_name = 0.0, None
     for name, b in filled.items():
         a = result[name]
-        scale = updates[name] + _ULPS * torch.finfo(b.dtype).eps * size(b.double()) + least
-        difference = size(a.double() - b.double()) / scale if scale > 0 else float((a != b).any())
+        scale = updates[name] + _ULPS * torch.finfo(b.dtype).eps * size(b, None) + least
+        difference = size(a, b) / scale if scale > 0 else float((a != b).any())
         if math.isnan(difference):
             return difference, name
         if difference > worst:
@@ -352,4 +366,6 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 def _digest(value: Tensor, before: str) -> str:
     """Of the value's bits, and of what was digested before."""
     raw = value.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(raw.tobytes() + before.encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(raw.data, digest_size=16)
+    digest.update(before.encode())
+    return digest.hexdigest()

@@ -1,0 +1,104 @@
+"""Training steps on one core in processes whose heap keeps what is freed, and in processes as they come, in pairs.
+
+    python benchmarks/heap.py [--pairs 8] [--steps 40] [--output results/heap.json]
+
+Each process builds a workload of xbench's, takes ten steps, and times so many more on one thread, with the page faults
+of each. Both kinds in turn, a fresh process each, in an order that changes from pair to pair. Real times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from xbench import environment
+from xbench.stats.summary import median_estimate
+
+KINDS = ("system", "keep")
+WARMUP = 10
+WORKLOADS = {
+    "resnet18, 64 px": ("resnet18", {"image_size": 64}),
+    "mobilenet_v2, 64 px": ("mobilenet_v2", {"image_size": 64}),
+    "vgg11, 64 px": ("vgg11", {"image_size": 64}),
+    "transformer-tiny": ("transformer-tiny", {}),
+}
+
+
+def process(name: str, kind: str, steps: int) -> None:
+    """One process: its steps [s] and their page faults, as JSON on stdout."""
+    import torch
+
+    from xbench.heap import arrange
+    from xbench.workloads import build, parse_workload
+
+    torch.set_num_threads(1)
+    said = arrange(kind)
+    title, options = WORKLOADS[name]
+    workload = build(parse_workload(title, **options), torch.device("cpu"), rank=0)
+    took_s, faults = [], []
+    for _ in range(WARMUP + steps):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        start_s = time.perf_counter()
+        workload.optimizer.zero_grad(set_to_none=True)
+        workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+        workload.optimizer.step()
+        took_s.append(time.perf_counter() - start_s)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    print(json.dumps({"said": said, "steps_s": took_s[WARMUP:], "faults": faults[WARMUP:]}))
+
+
+def started(name: str, kind: str, steps: int) -> dict:  # type: ignore[type-arg]
+    """A process of this kind, from start to end: what it printed."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--process", name, "--kind", kind, "--steps", str(steps)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """All pairs of all workloads, and the ratio of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--process", choices=WORKLOADS, help=argparse.SUPPRESS)
+    parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.process is not None:
+        process(options.process, options.kind, options.steps)
+        return
+    table = {}
+    for name in WORKLOADS:
+        runs: dict[str, list[dict]] = {kind: [] for kind in KINDS}  # type: ignore[type-arg]
+        for number in range(options.pairs):
+            for kind in KINDS[:: 1 if number % 2 == 0 else -1]:
+                runs[kind].append(started(name, kind, options.steps))
+        medians = {kind: [statistics.median(run["steps_s"]) for run in made] for kind, made in runs.items()}
+        ratio = median_estimate([kept / plain for kept, plain in zip(medians["keep"], medians["system"], strict=True)])
+        table[name] = {
+            "keep_over_system": ratio.model_dump(),
+            "faults_a_step": {kind: statistics.median(sum((r["faults"] for r in made), [])) for kind, made in runs.items()},
+            "step_s": medians,
+            "said": sorted({str(run["said"]) for run in runs["keep"]}),
+        }  # fmt: skip
+        print(name, json.dumps(table[name]["keep_over_system"]), json.dumps(table[name]["faults_a_step"]), flush=True)
+    result = {
+        "command": f"python benchmarks/heap.py --pairs {options.pairs} --steps {options.steps}",
+        "label": "real",
+        "workloads": table,
+        "environment": environment.capture().model_dump(),
+    }
+    if options.output is not None:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
