@@ -9,6 +9,7 @@ of each. Both kinds in turn, a fresh process each, in an order that changes from
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -36,7 +37,8 @@ def process(name: str, kind: str, steps: int) -> None:
     import torch
 
     from xbench.heap import arrange
-    from xbench.workloads import build, parse_workload
+    from xbench.workloads import parse_workload
+    from xbench.workloads.build import build
 
     torch.set_num_threads(1)
     said = arrange(kind)
@@ -83,12 +85,16 @@ def main() -> None:
                 runs[kind].append(started(name, kind, options.steps))
         medians = {kind: [statistics.median(run["steps_s"]) for run in made] for kind, made in runs.items()}
         ratio = median_estimate([kept / plain for kept, plain in zip(medians["keep"], medians["system"], strict=True)])
+        faults = {
+            kind: statistics.median(itertools.chain.from_iterable(run["faults"] for run in made))
+            for kind, made in runs.items()
+        }
         table[name] = {
             "keep_over_system": ratio.model_dump(),
-            "faults_a_step": {kind: statistics.median(sum((r["faults"] for r in made), [])) for kind, made in runs.items()},
+            "faults_a_step": faults,
             "step_s": medians,
             "said": sorted({str(run["said"]) for run in runs["keep"]}),
-        }  # fmt: skip
+        }
         print(name, json.dumps(table[name]["keep_over_system"]), json.dumps(table[name]["faults_a_step"]), flush=True)
     result = {
         "command": f"python benchmarks/heap.py --pairs {options.pairs} --steps {options.steps}",

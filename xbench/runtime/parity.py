@@ -314,11 +314,11 @@ def mean(values: Tensor, less: Tensor | None = None) -> float:
 
 def _pieces(values: Tensor, less: Tensor | None) -> Iterator[Tensor]:
     """The values, or differences, in fp64 and in pieces: all of a large layer would take eight times its bytes."""
-    flat = values.reshape(-1).split(PIECE)
+    flat = torch.split(values.reshape(-1), PIECE)
     if less is None:
         yield from (piece.double() for piece in flat)
     else:
-        others = less.reshape(-1).split(PIECE)
+        others = torch.split(less.reshape(-1), PIECE)
         yield from (piece.double() - other.double() for piece, other in zip(flat, others, strict=True))
 
 
