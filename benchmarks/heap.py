@@ -2,8 +2,10 @@
 
     python benchmarks/heap.py [--pairs 8] [--steps 40] [--output results/heap.json]
 
-Each process builds a workload of xbench's, takes ten steps, and times so many more on one thread, with the page faults
-of each. Both kinds in turn, a fresh process each, in an order that changes from pair to pair. Real times.
+Each process builds a workload of xbench's, takes some steps, and times so many more on one thread, with the page faults
+of each. Then it copies the network's state four times over and frees that again, as a correctness gate does, and times
+as many steps again: what a heap looks like after that must not cost anything. Both kinds in turn, a fresh process each,
+in an order that changes from pair to pair. Real times.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from xbench import environment
 from xbench.stats.summary import median_estimate
 
 KINDS = ("system", "keep")
-WARMUP = 10
+WARMUP = 5
 WORKLOADS = {
     "resnet18, 64 px": ("resnet18", {"image_size": 64}),
     "mobilenet_v2, 64 px": ("mobilenet_v2", {"image_size": 64}),
@@ -36,24 +38,37 @@ def process(name: str, kind: str, steps: int) -> None:
     """One process: its steps [s] and their page faults, as JSON on stdout."""
     import torch
 
-    from xbench.heap import arrange
-    from xbench.workloads import parse_workload
+    from xbench.heap import arrange, give_back
+    from xbench.workloads import parse_workload, resolve
     from xbench.workloads.build import build
 
     torch.set_num_threads(1)
     said = arrange(kind)
     title, options = WORKLOADS[name]
-    workload = build(parse_workload(title, **options), torch.device("cpu"), rank=0)
-    took_s, faults = [], []
-    for _ in range(WARMUP + steps):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        start_s = time.perf_counter()
-        workload.optimizer.zero_grad(set_to_none=True)
-        workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-        workload.optimizer.step()
-        took_s.append(time.perf_counter() - start_s)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    print(json.dumps({"said": said, "steps_s": took_s[WARMUP:], "faults": faults[WARMUP:]}))
+    workload = build(resolve(parse_workload(title, **options), "cpu"), torch.device("cpu"), rank=0)
+
+    def timed() -> tuple[list[float], list[int]]:
+        took_s, faults = [], []
+        for _ in range(WARMUP + steps):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            start_s = time.perf_counter()
+            workload.optimizer.zero_grad(set_to_none=True)
+            workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+            workload.optimizer.step()
+            took_s.append(time.perf_counter() - start_s)
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        return took_s[WARMUP:], faults[WARMUP:]
+
+    took_s, faults = timed()
+    states = []
+    for _ in range(4):
+        states.append([parameter.detach().clone() for parameter in workload.model.parameters()])
+        workload.forward_loss()
+    states.clear()
+    if kind == "keep":
+        give_back()
+    later_s, _ = timed()
+    print(json.dumps({"said": said, "steps_s": took_s, "faults": faults, "later_s": later_s}))
 
 
 def started(name: str, kind: str, steps: int) -> dict:  # type: ignore[type-arg]
@@ -92,10 +107,17 @@ def main() -> None:
         table[name] = {
             "keep_over_system": ratio.model_dump(),
             "faults_a_step": faults,
+            "after_copies_over_before": {
+                kind: median_estimate(
+                    [statistics.median(run["later_s"]) / statistics.median(run["steps_s"]) for run in made]
+                ).model_dump()
+                for kind, made in runs.items()
+            },
             "step_s": medians,
             "said": sorted({str(run["said"]) for run in runs["keep"]}),
         }
-        print(name, json.dumps(table[name]["keep_over_system"]), json.dumps(table[name]["faults_a_step"]), flush=True)
+        print(name, json.dumps(table[name]["keep_over_system"]), json.dumps(faults), flush=True)
+        print("   after copies over before", json.dumps(table[name]["after_copies_over_before"]), flush=True)
     result = {
         "command": f"python benchmarks/heap.py --pairs {options.pairs} --steps {options.steps}",
         "label": "real",

@@ -3,9 +3,9 @@
 torch takes a CPU tensor's memory from the C library. glibc hands large pieces back to the kernel as soon as they are
 freed, and the top of its heap too, by limits that move with what was freed before; the same memory is then asked for
 again at the next step, zeroed by the kernel and mapped page by page. Whether a step pays for that (5 000 page faults
-with ResNet-18's gradients, a tenth of its time and more) depends on where its tensors happened to lie, differs from
-process to process and from schedule to schedule, and has nothing to do with either. With both limits off a step that
-was run once finds its memory mapped. results/heap.json has steps with and without.
+with ResNet-18's gradients, a tenth of its time; 117 000 with VGG-11's, four tenths) depends on where its tensors
+happened to lie, differs from process to process and from schedule to schedule, and has nothing to do with either. With
+both limits off a step that was run once finds its memory mapped. results/heap.json has steps with and without.
 
 What this costs is that the process keeps its peak. `give_back` returns what is free, after something large and rare.
 """
