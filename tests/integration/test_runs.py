@@ -12,6 +12,7 @@ import pytest
 import torch
 from typed_commands import NETNS, TINY, left_behind, only_record, ran, xbench
 
+from xbench import heap
 from xbench.kernels.pack import told
 from xbench.records import Comparison, Profile, load
 from xbench.runtime.parity import COMPRESSED_TOLERANCE, compressed
@@ -241,17 +242,24 @@ def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
     assert (record.cost_model.clock_offset_s, record.cost_model.clock_error_s) == ([0.0, 0.0], 0.0)  # one kernel
 
 
-@pytest.mark.parametrize(("asked", "said"), [("plain", PLAIN), ("above-compute", ABOVE_COMPUTE)])
-def test_gloo_s_threads_run_as_asked_and_train_the_same_network(tmp_path: Path, asked: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "said", "kept", "of_heaps"),
+    [("plain", PLAIN, "system", heap.SYSTEM), ("above-compute", ABOVE_COMPUTE, "keep", heap.NOTE)],
+)
+def test_gloo_s_threads_and_heaps_are_as_asked_and_train_the_same_network(
+    tmp_path: Path, asked: str, said: str, kept: str, of_heaps: str
+) -> None:
     if asked == "above-compute" and not may_raise_priorities():
         said = NOT_ALLOWED
     done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp,dear",
-                  "--gloo-threads", asked, "--output", str(tmp_path))  # fmt: skip
+                  "--gloo-threads", asked, "--heap", kept, "--output", str(tmp_path))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
     assert record.spec.gloo_threads == asked
     assert [note for note in record.fabric.notes if note.startswith("Gloo's")] == [said]
+    assert record.spec.heap == kept
+    assert [note for note in record.fabric.notes if "heaps" in note] == [of_heaps]
     assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
 
 

@@ -38,7 +38,7 @@ import torch
 import torch.distributed as dist
 
 from xbench.compiled import visible
-from xbench.profilers.layers import StepWorkload
+from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.engine import workers_of
 
@@ -92,7 +92,7 @@ class Progress:
         """One training step without communication."""
         self._starts.append(len(self._marks))
         self._marks.append(time.perf_counter())
-        _step(self._workload)
+        bare_step(self._workload)
 
     def learn(self, warmup: int = 1) -> None:
         """Take the steps run so far, but the first `warmup`, as undisturbed, and forget them."""
@@ -266,18 +266,10 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
     return Contention(launch_s=launch_s, points=points)
 
 
-def _step(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> None:
-    """One training step, with this between backward and the optimizer."""
-    workload.optimizer.zero_grad(set_to_none=True)
-    workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-    before_update()
-    workload.optimizer.step()
-
-
 def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> float:
-    """What such a step took [s]."""
+    """What one training step took [s], with this between backward and the optimizer."""
     begin_s = time.perf_counter()
-    _step(workload, before_update)
+    bare_step(workload, before_update)
     return time.perf_counter() - begin_s
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from xbench.profilers.layers import StepWorkload
+from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.schedules.engine import Engine
 
 STEPS_S = 6.0
@@ -90,7 +90,7 @@ def measure_engine_cost(
     try:
         for number in range(rows if rows >= FEWEST_ROWS else 0):
             note(f"steps with and without hooks, {number + 1} of {rows}")
-            with_s, without_s = _rows(engine, lambda: _step(workload), IN_A_ROW, number)
+            with_s, without_s = _rows(engine, lambda: bare_step(workload), IN_A_ROW, number)
             found.with_s += with_s[1:]
             found.without_s += without_s[1:]
     finally:
@@ -153,12 +153,6 @@ def _silent(engine: Engine) -> Iterator[None]:
         yield
     finally:
         engine.watch = before
-
-
-def _step(workload: StepWorkload) -> None:
-    workload.optimizer.zero_grad(set_to_none=True)
-    workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-    workload.optimizer.step()
 
 
 def _hook_s(engine_of: Callable[[nn.Module, list[list[str]]], Engine]) -> float:

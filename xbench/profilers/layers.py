@@ -263,13 +263,18 @@ def _ready_hook(code: int, append: Callable[[Any], None], mark: Callable[[], Mar
     return hook
 
 
+def bare_step(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> None:
+    """One training step with nothing around it, and with this between backward and the optimizer."""
+    workload.optimizer.zero_grad(set_to_none=True)
+    workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+    before_update()
+    workload.optimizer.step()
+
+
 def _run_bare_step(workload: StepWorkload, clock: Clock) -> tuple[Mark, Mark]:
     """The same step as `LayerProfiler.run_step`, with nothing inside it but the step."""
     begin = clock.mark()
-    workload.optimizer.zero_grad(set_to_none=True)
-    loss = workload.forward_loss()
-    loss.backward()  # type: ignore[no-untyped-call]
-    workload.optimizer.step()
+    bare_step(workload)
     return begin, clock.mark()
 
 

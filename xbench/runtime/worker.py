@@ -36,6 +36,7 @@ from xbench.kernels.pack import told
 from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
+from xbench.profilers.layers import bare_step
 from xbench.runtime import parity
 from xbench.runtime.blocks import tell_block
 from xbench.runtime.board import Board, FolderBoard, StoreBoard
@@ -203,9 +204,7 @@ class Rank:
 
     def bare_step(self) -> None:
         """One training step under whatever is attached."""
-        self.workload.optimizer.zero_grad(set_to_none=True)
-        self.workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-        self.workload.optimizer.step()
+        bare_step(self.workload)
 
     # --- profile ---------------------------------------------------------------------------------------------------
 
