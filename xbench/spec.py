@@ -27,7 +27,7 @@ Heap = Literal["keep", "system"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
-Collectives = Literal["torch", "horovod"]
+Collectives = Literal["torch", "sockets", "horovod"]
 
 
 class WorkloadSpec(Spec):

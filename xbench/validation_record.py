@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.record_parts import Environment, Estimate, FabricRecord, Interval, Part, Verdict, WorkloadRecord
-from xbench.spec import Overlap
+from xbench.spec import Collectives, Overlap
 
 
 class ValidationPoint(Part):
@@ -88,6 +88,7 @@ class Validation(Part):
     environment: Environment
     modes: list[str]
     overlap: Overlap = Field(default="backward", description="what gradients might overlap under `auto`")
+    collectives: Collectives = Field(default="torch", description="whose all-reduce carried the gradients")
     complete: bool
     error: str | None = None
     cells: list[ValidationCell] = []

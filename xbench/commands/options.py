@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -134,9 +134,16 @@ def carry_options(command: F) -> F:
                      help="How gradients get into a collective and back.  [default: views]"),
         click.option("--compress", type=click.Choice(["none", "bf16"]), callback=_compress, default="none",
                      show_default=True, help="What fp32 gradients travel as, in every mode."),
-        click.option("--backend", "collectives", type=click.Choice(["torch", "horovod"]), default="torch",
-                     show_default=True, help="Whose all-reduce carries our schedules; DDP keeps torch's."),
+        backend_option(["torch", "sockets", "horovod"]),
     )(command)  # fmt: skip
+
+
+def backend_option(choices: Sequence[str]) -> Callable[[F], F]:
+    """`--backend`, passed as `collectives`."""
+    return click.option(
+        "--backend", "collectives", type=click.Choice(choices), default="torch", show_default=True,
+        help="Whose all-reduce carries gradients: torch's, our own over TCP for CPUs, or Horovod's, but for DDP.",
+    )  # fmt: skip
 
 
 def overlap_option(command: F) -> F:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xbench.commands.completing import complete_modes, complete_workload
-from xbench.commands.options import check_json, overlap_option, run_options, workload_options, write_json
+from xbench.commands.options import (
+    backend_option,
+    check_json,
+    overlap_option,
+    run_options,
+    workload_options,
+    write_json,
+)
 from xbench.errors import RunError, SpecError
 
 if TYPE_CHECKING:
@@ -36,6 +43,7 @@ KEPT = "tuned.json"
               help="The least gain that is worth a change.")  # fmt: skip
 @click.option("--keep", metavar="FILE", help=f"Where to keep the winner, too.  [default: {KEPT} beside the record]")
 @overlap_option
+@backend_option(["torch", "sockets"])
 @workload_options
 @run_options
 def tune(
@@ -45,6 +53,7 @@ def tune(
     margin: float,
     keep: str | None,
     overlap: str,
+    collectives: str,
     batch_size: int | None,
     image_size: int | None,
     seq_len: int | None,
@@ -97,6 +106,7 @@ def tune(
         output=output,
         course=Tune(60 * minutes, margin / 100),
         overlap=overlap,  # type: ignore[arg-type]
+        collectives=collectives,  # type: ignore[arg-type]
     )
     result = execute(request, make_console())
     if result.speaks:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from xbench.commands.completing import complete_modes, complete_workload, listed
-from xbench.commands.options import RUNS, check_json, json_option, overlap_option, timeout_option, write_json
+from xbench.commands.options import (
+    RUNS,
+    backend_option,
+    check_json,
+    json_option,
+    overlap_option,
+    timeout_option,
+    write_json,
+)
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="Single-job modes.")  # fmt: skip
 @overlap_option
+@backend_option(["torch", "sockets"])
 @click.option("--held-out", type=click.IntRange(2, MOST_HOSTS), metavar="H",
               help="Also run on H hosts, and predict that from what was measured on --hosts.")  # fmt: skip
 @click.option("--cell-minutes", type=click.FloatRange(0.1, 600), default=2.5, show_default=True,
@@ -49,6 +58,7 @@ def validate(
     hosts: int,
     modes: str,
     overlap: str,
+    collectives: str,
     held_out: int | None,
     cell_minutes: float,
     resume: Path | None,
@@ -101,6 +111,7 @@ def validate(
         cell_s=60 * cell_minutes,
         device=device,  # type: ignore[arg-type]
         overlap=overlap,  # type: ignore[arg-type]
+        collectives=collectives,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
         resume=before,

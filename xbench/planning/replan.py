@@ -166,6 +166,7 @@ def to_profile(planned: Planned, command: str) -> Profile:
             copies=spec.copies,
             compress=spec.compress,
             overlap=planned.overlap,
+            collectives=spec.collectives,
         ),
         environment=record.environment,
         fabric=scenario.fabric,

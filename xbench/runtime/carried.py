@@ -1,8 +1,9 @@
 """Whose collectives carry the gradients of each mode, and Horovod up in this rank only while it is needed.
 
-With `--backend horovod` our own schedules, and the measurement of collectives that they are planned from, go over
-Horovod's all-reduce (`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod` its own settings. Which
-is in force is decided whenever a mode is attached: see `xbench.horovod.world`.
+With `--backend sockets` every mode goes over our own all-reduce (`xbench.sockets`), DDP's too, so that a comparison
+remains one of schedules. With `--backend horovod` our own schedules, and the measurement of collectives that they are
+planned from, go over Horovod's all-reduce (`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod`
+its own settings. Which is in force is decided whenever a mode is attached: see `xbench.horovod.world`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xbench.horovod.options import UNFUSED
 from xbench.planning.plans import DDP_REDUCER
 from xbench.schedules.base import Handle
 from xbench.schedules.gloo_threads import favour_thread, is_above_compute, yield_on_waking
+from xbench.sockets.group import new_group as new_socket_group
 from xbench.spec import ModeSpec
 
 if TYPE_CHECKING:
@@ -28,11 +30,13 @@ OTHERS = (*DDP_REDUCER, "compute", "horovod")
 
 
 class Carried:
-    """Of one rank: `group` is what our own schedules send over."""
+    """Of one rank: `group` is what our own schedules send over, and DDP's where that is not Horovod's."""
 
     def __init__(self, rank: Rank) -> None:
         self.group = rank.group
         self._rank = rank
+        if rank.run.collectives == "sockets":
+            self.group = new_socket_group()
         self._over_horovod = rank.run.collectives == "horovod"
         wanted = self._over_horovod or any(mode.carrier == "horovod" for mode in rank.run.modes)
         if not wanted or available.obstacle() is not None:

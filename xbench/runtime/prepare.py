@@ -17,7 +17,7 @@ from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.meeting import check_meeting_point
 from xbench.planning.plans import NEED_COST
 from xbench.runtime.course import Course
-from xbench.runtime.unavailable import check_available, check_real
+from xbench.runtime.unavailable import check_available, check_device, check_real
 from xbench.schedules.copies import chosen_copies
 from xbench.spec import (
     Collectives,
@@ -123,6 +123,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
         found = probe(list(workloads), "cpu", _ranks_here(request.fabric, len(workloads)))
     device: DeviceType = found.device
     _check_nvtx(request.nvtx, device)
+    check_device(device, request.collectives)
     fabric, reason = _chosen(request.fabric, found.gpus if device == "cuda" else 0, len(workloads))
     if request.fabric.name == "auto":
         notes.append(reason)

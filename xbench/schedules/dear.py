@@ -13,8 +13,9 @@ Here each rank sends every other its N-th of the bucket ((N−1)/N of the bytes,
 the thread that learns of the arrival, and then sends the sum to all: see `exchange` for how. A part is summed on one
 rank alone, and the others get that sum: all have the same bits.
 
-Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers go in place on one stream, which keeps them in
-order: a gather follows its scatter without anybody waiting, and a layer's wait is the stream's.
+Over `xbench.sockets`, whose all-to-all and all-gather send both ways at once, these are what is launched. Over NCCL,
+and on a GPU's emulated link, reduce-scatters and all-gathers go in place on one stream, which keeps them in order: a
+gather follows its scatter without anybody waiting, and a layer's wait is the stream's.
 
 Assumes that buckets are about as large as a plan would make them (`planning.next_forward.best_next_forward`). The
 paper searches for one size of all; without a plan buckets have at most `BUCKET_BYTES`.
@@ -51,7 +52,7 @@ class _Halves:
         self._own = parts[self._rank]
         others = [rank for rank in range(self._world) if rank != self._rank]
         self._others: list[Share] = [(rank, parts[rank]) for rank in others]
-        self._exchanges = bool(others) and not in_place and dist.get_backend(group) != "emulated"
+        self._exchanges = bool(others) and not in_place and "gloo" in dist.get_backend(group)
         alone = in_place or not others
         self._received: Tensor = bucket.whole if alone else torch.empty_like(bucket.whole)
         self._theirs: list[Share] = [(rank, self._received.chunk(self._world)[rank]) for rank in others]

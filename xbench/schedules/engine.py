@@ -213,6 +213,7 @@ class Engine:
         if self.note is not None:
             self.note("waiting for gradients")
         update = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks, which the user's step runs
+        group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         arrived: list[Bucket] = []
         for bucket in self.buckets:
             assert isinstance(bucket, Sent)  # as `communicate` says
@@ -220,32 +221,38 @@ class Engine:
                 bucket.empty()
                 continue
             if arrived and not bucket.has_arrived():
-                self._update(arrived, optimizer, update)
+                self._update(arrived, optimizer, update, group_of)
                 arrived = []
             bucket.finish()
             arrived.append(bucket)
         self._next = 0
         self._collected()
 
-    def _update(self, arrived: Sequence[Bucket], optimizer: Optimizer, update: Callable[[Optimizer], Any]) -> None:
-        """Step the optimizer for the parameters of some buckets alone: one without a gradient is left as it is."""
-        mine = {id(parameter) for bucket in arrived for parameter in bucket.parameters}
-        aside = [
-            (parameter, parameter.grad)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None and id(parameter) not in mine
-        ]
-        for parameter, _ in aside:
-            parameter.grad = None
-        update(optimizer)
-        for bucket in arrived:
-            for parameter in bucket.parameters:
-                if parameter.grad is not None:
-                    self._updated.append((parameter, parameter.grad))
-                    parameter.grad = None
-        for parameter, gradient in aside:
-            parameter.grad = gradient
+    def _update(
+        self,
+        arrived: Sequence[Bucket],
+        optimizer: Optimizer,
+        update: Callable[[Optimizer], Any],
+        group_of: Mapping[int, int],
+    ) -> None:
+        """Step the optimizer for the parameters of some buckets alone: for this call its groups have no others."""
+        mine = [parameter for bucket in arrived for parameter in bucket.parameters]
+        whole = [group["params"] for group in optimizer.param_groups]
+        part: list[list[Parameter]] = [[] for _ in whole]
+        for parameter in mine:
+            if (number := group_of.get(id(parameter))) is not None:
+                part[number].append(parameter)
+        try:
+            for group, parameters in zip(optimizer.param_groups, part, strict=True):
+                group["params"] = parameters
+            update(optimizer)
+        finally:
+            for group, parameters in zip(optimizer.param_groups, whole, strict=True):
+                group["params"] = parameters
+        for parameter in mine:
+            if parameter.grad is not None:
+                self._updated.append((parameter, parameter.grad))
+                parameter.grad = None
 
     def _after_step(self, *_: Any) -> None:
         """Put back the gradients of parameters that were updated early: after a step gradients can be looked at."""

@@ -1,0 +1,307 @@
+"""The process group whose collectives are `collectives`: what schedules, and DistributedDataParallel, see as any other.
+
+    dist.init_process_group("gloo")
+    group = xbench.new_socket_group()                         every rank calls it together
+    DistributedDataParallel(model, process_group=group)
+    xbench.attach(model, optimizer, plan=..., process_group=group)
+
+Gloo moves bytes by a thread that asks the kernel which connections have something to say, and by threads that hold a
+connection's lock while they copy. Where a rank computes and communicates on one core they wait for each other's turns
+on it (`schedules.gloo_threads`). Here whoever launches hands the bytes to the kernel itself, and one thread a
+connection waits in the kernel for what comes.
+
+Of two ranks an all-reduce is one message each way; of more it is two, and the second ones have connections of their own
+(see `_Seconds`). Messages go in the order of launches, which has to be the same on every rank. Point-to-point calls and
+gathers to one rank are Gloo's: this group is meant to be beside one of Gloo.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from xbench.sockets.collectives import (
+    COMBINE,
+    Combine,
+    Countdown,
+    Flight,
+    add_up,
+    filling,
+    outgoing,
+    swapping,
+)
+from xbench.sockets.connection import Connection
+from xbench.sockets.meeting import connected
+
+BACKEND = "sockets"
+
+_LANES = 2
+"""Connections between two ranks: of the messages that launches send, and of those that wait for other ranks' first."""
+
+Shares = dict[int, list[Tensor]]
+"""By rank: what it is sent, or what it fills."""
+
+
+class SocketGroup(dist.ProcessGroup):
+    """See the module. `lanes`: the connections to every other rank, for first messages and for second ones."""
+
+    def __init__(self, rank: int, size: int, lanes: Sequence[dict[int, Connection]], timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._others = [other for other in range(size) if other != rank]
+        self._lanes = lanes
+        self._patience_s = timeout.total_seconds()
+        self._launching = threading.Lock()
+        self._seconds = _Seconds()
+        self.hang_up = weakref.finalize(self, _close, [one for lane in lanes for one in lane.values()])
+        self.hang_up.atexit = False  # messages of the last collective may still be read by others
+
+    def size(self) -> int:
+        """Ranks."""
+        return self._size
+
+    def getBackendName(self) -> str:
+        """What messages of torch call it."""
+        return BACKEND
+
+    def shutdown(self) -> None:
+        """Close every connection; what is under way fails."""
+        self.hang_up()
+
+    abort = shutdown
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """Of each of the tensors, in place. Raises ValueError for reductions that are not in `COMBINE`."""
+        tensors = _listed(tensors)
+        name = _reduction(opts)
+        combine, divisor = COMBINE[name], self._size if name == "AVG" else 1
+        if self._size == 2:
+            return self._swap(tensors, combine, divisor)
+        return self._reduce_and_gather(tensors, combine, divisor)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
+        """As one all-reduce of all the tensors."""
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """The root's tensors to all."""
+        tensors = _listed(tensors)
+        root = 0 if opts is None else opts.rootRank
+        if self._rank == root:
+            return self._launch(tensors, dict.fromkeys(self._others, tensors), {})
+        return self._launch(tensors, {}, {root: tensors})
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """Every rank's tensor, in the order of ranks."""
+        return self._gather(list(output.view(-1).chunk(self._size)), tensor, [output])
+
+    def allgather(self, output: Any, tensors: Any, opts: Any = None) -> dist.Work:
+        """Every rank's tensor into a list of its own."""
+        (filled,), (tensor,) = output, _listed(tensors)
+        return self._gather(list(filled), tensor, list(filled))
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
+        """This rank's share of the reduced tensor. Raises ValueError as `allreduce` does."""
+        name = _reduction(opts)
+        shares = tensor.view(-1).chunk(self._size)
+        received: Shares = {other: [torch.empty_like(shares[self._rank])] for other in self._others}
+        mine = output.view(-1)
+
+        def arrived() -> None:
+            mine.copy_(shares[self._rank])
+            add_up([mine], received, self._rank, COMBINE[name])
+            if name == "AVG":
+                mine.div_(self._size)
+
+        return self._launch([output], {other: [shares[other]] for other in self._others}, received, arrived)
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> dist.Work:
+        """Each rank's share of the tensor to it; sizes are of the first dimension, and equal where there are none."""
+        ours = torch.split(tensor, list(input_sizes)) if input_sizes else tensor.chunk(self._size)
+        theirs = torch.split(output, list(output_sizes)) if output_sizes else output.chunk(self._size)
+        theirs[self._rank].copy_(ours[self._rank])
+        sends = {other: [ours[other]] for other in self._others}
+        return self._launch([output], sends, {other: [theirs[other]] for other in self._others})
+
+    # What older torch calls them.
+    _allgather_base = all_gather_single  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Over when every rank has launched it."""
+        return self.allreduce([torch.zeros(1)])
+
+    def _swap(self, tensors: list[Tensor], combine: Combine, divisor: int) -> dist.Work:
+        """An all-reduce of two; see `collectives`."""
+        flight = Flight(tensors, self._patience_s)
+
+        def combined() -> None:
+            _divide(tensors, divisor)
+            flight.land()  # what was combined had gone
+
+        (connection,) = self._lanes[0].values()
+        ours = outgoing(tensors, _nothing, flight)
+        theirs = swapping(tensors, ours, combine, combined, flight)
+        with self._launching:
+            connection.expect(theirs)
+            connection.send(ours)
+        return flight
+
+    def _reduce_and_gather(self, tensors: list[Tensor], combine: Combine, divisor: int) -> dist.Work:
+        """An all-reduce of any number of ranks; see `collectives`."""
+        flight = Flight(tensors, self._patience_s)
+        shares: list[list[Tensor]] = [[] for _ in range(self._size)]
+        for tensor in tensors:
+            for share, part in zip(shares, tensor.view(-1).tensor_split(self._size), strict=True):
+                share.append(part)
+        own = shares[self._rank]
+        received: Shares = {other: [torch.empty_like(part) for part in own] for other in self._others}
+        over = Countdown(2 * len(self._others), flight.land)
+
+        def tell() -> None:
+            for other in self._others:
+                self._lanes[1][other].send(outgoing(own, over, flight))
+
+        def arrived() -> None:
+            add_up(own, received, self._rank, combine)
+            _divide(own, divisor)
+            second.ready()
+
+        with self._launching:
+            second = self._seconds.next(tell)
+            for other in self._others:
+                self._lanes[1][other].expect(filling(shares[other], over, flight))
+            self._post(flight, {other: shares[other] for other in self._others}, received, arrived)
+        return flight
+
+    def _gather(self, filled: list[Tensor], tensor: Tensor, result: list[Tensor]) -> dist.Work:
+        if filled[self._rank].data_ptr() != tensor.data_ptr():
+            filled[self._rank].copy_(tensor.view_as(filled[self._rank]))
+        ours = [tensor]
+        return self._launch(
+            result, dict.fromkeys(self._others, ours), {other: [filled[other]] for other in self._others}
+        )
+
+    def _launch(
+        self, result: Sequence[Tensor], sends: Shares, receives: Shares, then: Callable[[], object] | None = None
+    ) -> dist.Work:
+        """One message to each of these ranks, one from each of those, and then `then`."""
+        flight = Flight(result, self._patience_s)
+
+        def arrived() -> None:
+            if then is not None:
+                then()
+            flight.land()
+
+        with self._launching:
+            self._post(flight, sends, receives, arrived)
+        return flight
+
+    def _post(self, flight: Flight, sends: Shares, receives: Shares, arrived: Callable[[], None]) -> None:
+        landed = Countdown(len(sends) + len(receives), arrived)
+        for other, tensors in receives.items():
+            self._lanes[0][other].expect(filling(tensors, landed, flight))
+        for other, tensors in sends.items():
+            self._lanes[0][other].send(outgoing(tensors, landed, flight))
+
+
+class _Second:
+    """The second messages of one all-reduce: sent when they are ready and those before them have been sent."""
+
+    def __init__(self, seconds: _Seconds, send: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self.send = send
+        self.is_ready = False
+
+    def ready(self) -> None:
+        """What they say is known now."""
+        self._seconds.go_on(self)
+
+
+class _Seconds:
+    """Second messages in the order of launches, whichever thread is the first to know what its own says.
+
+    They have connections of their own, because they wait for first messages of other ranks. Behind the first message of
+    a later all-reduce, on one connection, nobody could read them before that had been launched here, and a schedule may
+    launch it only when the earlier all-reduce is over.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._line: deque[_Second] = deque()
+
+    def next(self, send: Callable[[], None]) -> _Second:
+        """Those of the next all-reduce that is launched."""
+        second = _Second(self, send)
+        with self._lock:
+            self._line.append(second)
+        return second
+
+    def go_on(self, ready: _Second) -> None:
+        """Send these, and all behind them that are ready, if none before them is missing."""
+        with self._lock:
+            ready.is_ready = True
+            while self._line and self._line[0].is_ready:
+                self._line.popleft().send()
+
+
+def _reduction(opts: Any) -> str:
+    operation = "SUM" if opts is None else getattr(opts.reduceOp, "op", opts.reduceOp).name
+    if operation not in COMBINE:
+        raise ValueError(f"the backend sockets does not know {operation}; it can be {', '.join(COMBINE)}")
+    return str(operation)
+
+
+def _divide(tensors: Sequence[Tensor], divisor: int) -> None:
+    if divisor > 1:
+        for tensor in tensors:
+            tensor.div_(divisor)
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _close(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def _nothing() -> None:
+    """What a message tells whose going another thread waits for."""
+
+
+def new_group(ranks: Sequence[int] | None = None, *, timeout: timedelta | None = None) -> dist.ProcessGroup:
+    """A group of these ranks, None being all, over connections of its own. These ranks call it together.
+
+    It takes the network that GLOO_SOCKET_IFNAME names, or else the one that leads to MASTER_ADDR. Needs an initialised
+    process group. Raises UsageError for an interface without an address and TimeoutError where a rank does not come.
+    """
+    register()
+    own_only = ranks is not None
+    made: Any = dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=own_only)
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+def register() -> None:
+    """Tell torch of the backend, once a process."""
+    if BACKEND.upper() not in dist.Backend.__dict__:
+        dist.Backend.register_backend(BACKEND, _create, devices=["cpu"])
+
+
+def _create(store: Any, rank: int, size: int, timeout: timedelta) -> SocketGroup:
+    found = connected(store, rank, size, _LANES if size > 2 else 1, timeout.total_seconds())
+    return SocketGroup(rank, size, [{o: Connection(s, o) for o, s in lane.items()} for lane in found], timeout)
