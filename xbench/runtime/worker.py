@@ -134,7 +134,7 @@ class Rank:
             self.journal.write("calibration", points=[point.model_dump() for point in found])
             for sentence in remarks:
                 self.journal.write("remark", message=sentence)
-        elif backend == "gloo":
+        elif self.run.over_gloo:
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
             said = arrange(self.run.gloo_threads)
             if said is not None and self.rank == 0:
@@ -373,7 +373,7 @@ class Rank:
         """Why this rank cannot attach a mode, or None. What waits in the forward pass must see one to know."""
         try:
             with self.attach(mode) as handle:
-                if self.run.backend == "gloo" and self.run.gloo_threads != "plain":
+                if self.run.over_gloo and self.run.gloo_threads != "plain":
                     favour_gloo_threads()  # of groups that the schedule made for itself
                 if puts_off(self.plans[self.job].carrier_of(mode)):
                     with torch.no_grad():

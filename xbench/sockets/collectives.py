@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.sockets.connection import PIECE_BYTES, Connection, Incoming, Outgoing, memory_of
+from xbench.sockets.connection import PIECE_BYTES, Connection, Incoming, Outgoing, flat, memory_of
 
 Combine = Callable[[Tensor, Tensor], object]
 """Changes the first into what it and the second make."""
@@ -167,11 +167,11 @@ def swapping(
     def read(connection: Connection) -> None:
         left = nbytes
         for tensor in tensors:
-            flat = tensor.view(-1)
-            most = PIECE_BYTES // flat.element_size()
-            theirs = connection.scratch.view(flat.dtype)
-            for at in range(0, flat.numel(), most):
-                piece = flat[at : at + most]
+            ours_flat = flat(tensor)
+            most = PIECE_BYTES // tensor.element_size()
+            theirs = connection.scratch.view(tensor.dtype)
+            for at in range(0, tensor.numel(), most):
+                piece = ours_flat[at : at + most]
                 size = piece.numel() * piece.element_size()
                 connection.fill(connection.scratch_bytes[:size])
                 left -= size

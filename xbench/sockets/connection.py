@@ -25,24 +25,32 @@ import torch
 PIECE_BYTES = 512 << 10
 """Of a message: what is read, or handed to the kernel, at once. Stays in a core's cache until it has been added."""
 
+GOING_S = 2.0
+"""How long a connection that is closed still sends."""
+
 _HEADER = struct.Struct("!IQ")
 _NUMBERS = 1 << 32
 _AT_ONCE = 64
 """Pieces in one call to the kernel, at most."""
 
 
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor of a CPU. Raises ValueError for any other."""
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as (elements,). Raises ValueError for what is no contiguous tensor of a CPU."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.is_contiguous():
         raise ValueError("the backend sockets carries dense and contiguous tensors of CPUs")
-    array: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
+    return tensor.detach().view(-1)
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor. Raises ValueError as `flat` does."""
+    array: Any = flat(tensor).view(torch.uint8).numpy()
     return memoryview(array)
 
 
 class Outgoing:
     """A message on its way out: these bytes, which must not change before the kernel has taken them.
 
-    `gone` is called when it has, on whichever thread that was, or `lost` with the reason why it never will.
+    `gone` is called when it has, by `Connection.send`'s caller or on a thread, or `lost` with why it never will.
     """
 
     def __init__(
@@ -124,8 +132,11 @@ class Connection:
         self._receiver = threading.Thread(target=self._receive, name=f"xbench-from-{peer}", daemon=True)
         self._receiver.start()
 
-    def send(self, message: Outgoing) -> None:
-        """After all that was sent before."""
+    def send(self, message: Outgoing) -> bool:
+        """After all that was sent before. True: it has gone, and the caller is to say so, once it holds no lock.
+
+        What `gone` leads to may launch the next collective.
+        """
         with self._sending:
             message.begin(self._sent)
             self._sent += 1
@@ -136,8 +147,7 @@ class Connection:
                     self._sender = threading.Thread(target=self._send_rest, name=f"xbench-to-{self.peer}", daemon=True)
                     self._sender.start()
                 self._rest.put(message)
-        if gone:
-            message.gone()
+        return gone
 
     def expect(self, message: Incoming) -> None:
         """After all that was expected before."""
@@ -164,12 +174,21 @@ class Connection:
         self._received += 1
 
     def close(self) -> None:
-        """Hang up; what is still expected fails, and the threads end."""
+        """Hang up when what was sent has gone, or after `GOING_S`. What is still expected fails, and the threads end.
+
+        Threads that lived on would be stopped inside torch when the interpreter ends, which aborts the process.
+        """
         self._broken = self._broken or ConnectionError("the process group was shut down")
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
         self._expected.put(None)
         self._rest.put(None)
+        if self._sender is not None and self._sender is not threading.current_thread():
+            self._sender.join(GOING_S)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for thread in (self._sender, self._receiver):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(GOING_S)
+        self._socket.close()
 
     def _handed_over(self, message: Outgoing) -> bool:
         """Whether the kernel took all of it at once."""

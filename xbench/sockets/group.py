@@ -38,7 +38,7 @@ from xbench.sockets.collectives import (
     outgoing,
     swapping,
 )
-from xbench.sockets.connection import Connection
+from xbench.sockets.connection import Connection, Outgoing, flat
 from xbench.sockets.meeting import connected
 
 BACKEND = "sockets"
@@ -63,7 +63,6 @@ class SocketGroup(dist.ProcessGroup):
         self._launching = threading.Lock()
         self._seconds = _Seconds()
         self.hang_up = weakref.finalize(self, _close, [one for lane in lanes for one in lane.values()])
-        self.hang_up.atexit = False  # messages of the last collective may still be read by others
 
     def size(self) -> int:
         """Ranks."""
@@ -102,19 +101,26 @@ class SocketGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Every rank's tensor, in the order of ranks."""
-        return self._gather(list(output.view(-1).chunk(self._size)), tensor, [output])
+        return self._gather(list(flat(output).chunk(self._size)), tensor, [output])
 
     def allgather(self, output: Any, tensors: Any, opts: Any = None) -> dist.Work:
-        """Every rank's tensor into a list of its own."""
-        (filled,), (tensor,) = output, _listed(tensors)
-        return self._gather(list(filled), tensor, list(filled))
+        """Every rank's tensor into a list of its own; as with Gloo, they need not be contiguous."""
+        (asked,), (tensor,) = output, _listed(tensors)
+        filled = [one if one.is_contiguous() else torch.empty(one.shape, dtype=one.dtype) for one in asked]
+
+        def arrived() -> None:
+            for one, found in zip(asked, filled, strict=True):
+                if one is not found:
+                    one.copy_(found)
+
+        return self._gather(filled, tensor.contiguous(), list(asked), arrived)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """This rank's share of the reduced tensor. Raises ValueError as `allreduce` does."""
         name = _reduction(opts)
-        shares = tensor.view(-1).chunk(self._size)
+        shares = flat(tensor).chunk(self._size)
         received: Shares = {other: [torch.empty_like(shares[self._rank])] for other in self._others}
-        mine = output.view(-1)
+        mine = flat(output)
 
         def arrived() -> None:
             mine.copy_(shares[self._rank])
@@ -164,7 +170,7 @@ class SocketGroup(dist.ProcessGroup):
         flight = Flight(tensors, self._patience_s)
         shares: list[list[Tensor]] = [[] for _ in range(self._size)]
         for tensor in tensors:
-            for share, part in zip(shares, tensor.view(-1).tensor_split(self._size), strict=True):
+            for share, part in zip(shares, flat(tensor).tensor_split(self._size), strict=True):
                 share.append(part)
         own = shares[self._rank]
         received: Shares = {other: [torch.empty_like(part) for part in own] for other in self._others}
@@ -172,27 +178,34 @@ class SocketGroup(dist.ProcessGroup):
 
         def tell() -> None:
             for other in self._others:
-                self._lanes[1][other].send(outgoing(own, over, flight))
+                message = outgoing(own, over, flight)
+                if self._lanes[1][other].send(message):
+                    message.gone()
 
         def arrived() -> None:
             add_up(own, received, self._rank, combine)
             _divide(own, divisor)
             second.ready()
 
+        post = self._posting(flight, {other: shares[other] for other in self._others}, received, arrived)
+        final = {other: filling(shares[other], over, flight) for other in self._others}
         with self._launching:
             second = self._seconds.next(tell)
-            for other in self._others:
-                self._lanes[1][other].expect(filling(shares[other], over, flight))
-            self._post(flight, {other: shares[other] for other in self._others}, received, arrived)
+            for other, message in final.items():
+                self._lanes[1][other].expect(message)
+            gone = post()
+        for sent in gone:
+            sent.gone()
         return flight
 
-    def _gather(self, filled: list[Tensor], tensor: Tensor, result: list[Tensor]) -> dist.Work:
+    def _gather(
+        self, filled: list[Tensor], tensor: Tensor, result: list[Tensor], then: Callable[[], object] | None = None
+    ) -> dist.Work:
         if filled[self._rank].data_ptr() != tensor.data_ptr():
             filled[self._rank].copy_(tensor.view_as(filled[self._rank]))
-        ours = [tensor]
-        return self._launch(
-            result, dict.fromkeys(self._others, ours), {other: [filled[other]] for other in self._others}
-        )
+        sent = [tensor]
+        sends = dict.fromkeys(self._others, sent)
+        return self._launch(result, sends, {other: [filled[other]] for other in self._others}, then)
 
     def _launch(
         self, result: Sequence[Tensor], sends: Shares, receives: Shares, then: Callable[[], object] | None = None
@@ -205,16 +218,27 @@ class SocketGroup(dist.ProcessGroup):
                 then()
             flight.land()
 
+        post = self._posting(flight, sends, receives, arrived)
         with self._launching:
-            self._post(flight, sends, receives, arrived)
+            gone = post()
+        for message in gone:
+            message.gone()
         return flight
 
-    def _post(self, flight: Flight, sends: Shares, receives: Shares, arrived: Callable[[], None]) -> None:
+    def _posting(
+        self, flight: Flight, sends: Shares, receives: Shares, arrived: Callable[[], None]
+    ) -> Callable[[], list[Outgoing]]:
+        """What starts these messages, and returns those that have gone. Nothing can be refused any more by then."""
         landed = Countdown(len(sends) + len(receives), arrived)
-        for other, tensors in receives.items():
-            self._lanes[0][other].expect(filling(tensors, landed, flight))
-        for other, tensors in sends.items():
-            self._lanes[0][other].send(outgoing(tensors, landed, flight))
+        going = {other: outgoing(tensors, landed, flight) for other, tensors in sends.items()}
+        coming = {other: filling(tensors, landed, flight) for other, tensors in receives.items()}
+
+        def post() -> list[Outgoing]:
+            for other, expected in coming.items():
+                self._lanes[0][other].expect(expected)
+            return [message for other, message in going.items() if self._lanes[0][other].send(message)]
+
+        return post
 
 
 class _Second:
@@ -241,6 +265,8 @@ class _Seconds:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._line: deque[_Second] = deque()
+        self._goes_on = False
+        """Whether a thread is at it. It holds no lock while it sends: what that leads to may launch the next."""
 
     def next(self, send: Callable[[], None]) -> _Second:
         """Those of the next all-reduce that is launched."""
@@ -253,8 +279,16 @@ class _Seconds:
         """Send these, and all behind them that are ready, if none before them is missing."""
         with self._lock:
             ready.is_ready = True
-            while self._line and self._line[0].is_ready:
-                self._line.popleft().send()
+            if self._goes_on:
+                return
+            self._goes_on = True
+        while True:
+            with self._lock:
+                if not self._line or not self._line[0].is_ready:
+                    self._goes_on = False
+                    return
+                first = self._line.popleft()
+            first.send()
 
 
 def _reduction(opts: Any) -> str:

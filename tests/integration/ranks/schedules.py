@@ -35,6 +35,7 @@ from torch._dynamo.utils import counters
 import xbench
 from xbench.schedules.bucket import Sent
 from xbench.schedules.engine import PER_PARAMETER, Engine, trainable
+from xbench.sockets.group import register
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")
@@ -320,7 +321,9 @@ def run_scenarios(scenarios: dict[str, Callable[[int, int], None]]) -> int:
     """Run those named on the command line (all by default) on this rank; print one line for each."""
     rank, world, store = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["STORE"]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    register()
+    backend = os.environ.get("BACKEND", "gloo")
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
     failed = 0
     for name in sys.argv[1:] or list(scenarios):
         try:

@@ -1,0 +1,303 @@
+"""Ranks as threads of one process over real TCP connections: what they reduce and gather, and what goes wrong."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.errors import UsageError
+from xbench.sockets import meeting
+from xbench.sockets.collectives import COMBINE
+from xbench.sockets.connection import PIECE_BYTES
+from xbench.sockets.group import SocketGroup, _create
+
+PATIENCE = timedelta(seconds=30)
+
+
+class Memory:
+    """A store of one process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+        self._news = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._news:
+            self._kept[key] = value.encode()
+            self._news.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._news:
+            assert self._news.wait_for(lambda: key in self._kept, timeout=30), key
+            return self._kept[key]
+
+
+@contextmanager
+def connected(size: int, patience: timedelta = PATIENCE) -> Iterator[list[SocketGroup]]:
+    store = Memory()
+    with ThreadPoolExecutor(size) as pool:
+        groups = list(pool.map(lambda rank: _create(store, rank, size, patience), range(size)))
+    try:
+        yield groups
+    finally:
+        for group in groups:
+            group.shutdown()
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def ranks(request: pytest.FixtureRequest) -> Iterator[list[SocketGroup]]:
+    with connected(request.param) as groups:
+        yield groups
+
+
+def on_every(ranks: list[SocketGroup], launch: Callable[[SocketGroup, int], dist.Work]) -> None:
+    """Launch on every rank, and wait on every rank."""
+    for work in [launch(group, rank) for rank, group in enumerate(ranks)]:
+        assert work.wait(PATIENCE)
+        assert work.is_completed()
+        assert work.is_success()
+
+
+def reduction(operation: Any) -> Any:
+    opts = dist.AllreduceOptions()
+    opts.reduceOp = operation
+    return opts
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    elements=st.lists(st.integers(0, 300) | st.just(PIECE_BYTES // 4 + 3), min_size=1, max_size=4),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bfloat16]),
+    seed=st.integers(0, 99),
+)
+def test_sums_of_whatever_is_sent_are_right_and_alike(
+    ranks: list[SocketGroup], elements: list[int], dtype: torch.dtype, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    whole = [[torch.randint(-9, 9, (n,), generator=generator).to(dtype) for n in elements] for _ in ranks]
+    expected = [
+        sum(column[1:], start=column[0].clone()) for column in zip(*whole, strict=True)
+    ]  # exact: small integers
+    on_every(ranks, lambda group, rank: group.allreduce_coalesced(whole[rank]))
+    for tensors in whole:
+        assert all(torch.equal(one, other) for one, other in zip(tensors, expected, strict=True))
+
+
+def test_ranks_have_the_same_bits_where_the_order_of_a_sum_matters(ranks: list[SocketGroup]) -> None:
+    whole = [torch.randn(100_003, generator=torch.Generator().manual_seed(rank)) for rank in range(len(ranks))]
+    in_order = whole[0].clone()
+    for other in whole[1:]:
+        in_order += other
+    on_every(ranks, lambda group, rank: group.allreduce([whole[rank]]))
+    assert all(torch.equal(tensor, in_order) for tensor in whole)
+
+
+@pytest.mark.parametrize("name", sorted(COMBINE))
+def test_reductions_are_torch_s(ranks: list[SocketGroup], name: str) -> None:
+    whole = [torch.tensor([5, 3, 6, 1]) ^ rank for rank in range(len(ranks))]
+    if name == "AVG":
+        whole = [tensor.double() for tensor in whole]
+    stacked = torch.stack(whole)
+    by_hand = {
+        "SUM": stacked.sum(0), "AVG": stacked.double().mean(0), "PRODUCT": stacked.prod(0),
+        "MIN": stacked.min(0).values, "MAX": stacked.max(0).values,
+    }  # fmt: skip
+    if name in by_hand:
+        expected = by_hand[name]
+    else:
+        fold = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}[name]
+        expected = whole[0]
+        for other in whole[1:]:
+            expected = fold(expected, other)
+    on_every(ranks, lambda group, rank: group.allreduce([whole[rank]], reduction(getattr(dist.ReduceOp, name))))
+    assert all(torch.allclose(tensor, expected) for tensor in whole)
+
+
+def test_gathers_scatters_and_broadcasts(ranks: list[SocketGroup]) -> None:
+    size = len(ranks)
+    mine = [torch.full((3,), float(rank)) for rank in range(size)]
+    everyone = torch.arange(float(size)).repeat_interleave(3)
+    one = [torch.empty(3 * size) for _ in ranks]
+    on_every(ranks, lambda group, rank: group.all_gather_single(one[rank], mine[rank]))
+    listed = [[torch.empty(3) for _ in ranks] for _ in ranks]
+    on_every(ranks, lambda group, rank: group.allgather([listed[rank]], [mine[rank]]))
+    assert all(torch.equal(found, everyone) for found in [*one, *map(torch.cat, listed)])
+
+    shares = [torch.empty(2) for _ in ranks]
+    numbers = torch.arange(2.0 * size)
+    on_every(ranks, lambda group, rank: group.reduce_scatter_single(shares[rank], numbers + rank))
+    assert torch.equal(torch.cat(shares), size * numbers + sum(range(size)))
+
+    turned = [torch.empty(size) for _ in ranks]
+    on_every(ranks, lambda group, rank: group.all_to_all_single(turned[rank], numbers[:size] + 10 * rank, [], []))
+    assert all(torch.equal(turned[rank], torch.arange(size) * 10.0 + rank) for rank in range(size))
+
+    told = [torch.full((5,), float(rank)) for rank in range(size)]
+    opts = SimpleNamespace(rootRank=size - 1)
+    on_every(ranks, lambda group, rank: group.broadcast([told[rank]], opts))
+    assert all(torch.equal(tensor, torch.full((5,), size - 1.0)) for tensor in told)
+    on_every(ranks, lambda group, rank: group.barrier())
+
+
+def test_uneven_shares_go_where_they_belong(ranks: list[SocketGroup]) -> None:
+    size = len(ranks)
+    sent = [torch.cat([torch.full((other + 1,), 10.0 * rank + other) for other in range(size)]) for rank in range(size)]
+    found = [torch.empty(size * (rank + 1)) for rank in range(size)]
+    on_every(
+        ranks,
+        lambda group, rank: group.all_to_all_single(
+            found[rank], sent[rank], [rank + 1] * size, list(range(1, size + 1))
+        ),
+    )
+    for rank in range(size):
+        assert torch.equal(found[rank], (10.0 * torch.arange(size) + rank).repeat_interleave(rank + 1))
+
+
+def test_many_at_once_and_more_than_a_connection_holds(ranks: list[SocketGroup]) -> None:
+    """All of one rank first: what its connections do not hold waits in a thread, and the launches do not."""
+    large = 2 * meeting.BUFFER_BYTES // 4
+    whole = [
+        [torch.full((large if k % 3 == 0 else 7,), float(k + rank)) for k in range(9)] for rank in range(len(ranks))
+    ]
+    works = [[group.allreduce([tensor]) for tensor in whole[rank]] for rank, group in enumerate(ranks)]
+    for rank, of_rank in enumerate(works):
+        for k, work in enumerate(of_rank):
+            assert work.wait(PATIENCE)
+            assert bool((whole[rank][k] == k * len(ranks) + sum(range(len(ranks)))).all())
+
+
+def test_what_one_all_reduce_needs_may_be_launched_only_after_it(ranks: list[SocketGroup]) -> None:
+    """Rank 0 launches its second collective when the first is over, the others both at once: nobody waits for ever."""
+    first, second = ([torch.ones(1000) for _ in ranks] for _ in range(2))
+    works = []
+    for rank, group in enumerate(ranks[1:], start=1):
+        works += [group.allreduce([first[rank]]), group.allreduce([second[rank]])]
+    assert ranks[0].allreduce([first[0]]).wait(PATIENCE)
+    works.append(ranks[0].allreduce([second[0]]))
+    assert all(work.wait(PATIENCE) for work in works)
+
+
+def test_a_future_tells_before_and_after(ranks: list[SocketGroup]) -> None:
+    works = [group.allreduce([torch.ones(2)]) for group in ranks[1:]]
+    late = ranks[0].allreduce([torch.ones(2)])
+    future = late.get_future()
+    assert torch.equal(future.wait()[0], torch.full((2,), float(len(ranks))))
+    assert late.get_future() is future
+    for work in works:
+        work.wait(PATIENCE)
+        assert torch.equal(work.get_future().wait()[0], torch.full((2,), float(len(ranks))))
+
+
+def test_what_hears_of_an_end_may_launch_the_next(ranks: list[SocketGroup]) -> None:
+    """On whatever thread it hears: a step's second half is launched so (`dear`)."""
+    over = [threading.Event() for _ in ranks]
+    numbers = [[torch.ones(3) for _ in ranks] for _ in range(20)]
+
+    def launch(rank: int, number: int) -> None:
+        work = ranks[rank].allreduce([numbers[number][rank]])
+        following = over[rank].set if number + 1 == len(numbers) else lambda: launch(rank, number + 1)
+        work.get_future().add_done_callback(lambda _: following())
+
+    for rank in range(len(ranks)):
+        launch(rank, 0)
+    assert all(event.wait(30) for event in over)
+    assert all(torch.equal(tensor, torch.full((3,), float(len(ranks)))) for row in numbers for tensor in row)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_other_collectives_on_other_ranks_are_named_and_not_added_up(size: int) -> None:
+    with connected(size) as groups:
+        mine = torch.ones(6)
+        works = [groups[0].allreduce([mine]), *(group.allreduce([torch.ones(600)]) for group in groups[1:])]
+        with pytest.raises(ConnectionError, match="do all ranks launch the same collectives in one order"):
+            works[0].wait(PATIENCE)
+        assert torch.equal(mine, torch.ones(6))
+        assert works[0].is_completed()
+        assert not works[0].is_success()
+        with pytest.raises(ConnectionError):
+            groups[0].allreduce([torch.ones(6)]).wait(PATIENCE)
+
+
+def test_a_rank_that_is_gone_is_named() -> None:
+    with connected(3) as groups:
+        under_way = groups[0].allreduce([torch.ones(4)])
+        future = under_way.get_future()
+        groups[1].shutdown()
+        groups[2].shutdown()
+        with pytest.raises(ConnectionError, match=r"rank [12]"):
+            under_way.wait(PATIENCE)
+        with pytest.raises(Exception, match=r"rank [12]"):
+            future.wait()
+        with pytest.raises(ConnectionError, match=r"rank [12]"):
+            groups[0].broadcast([torch.ones(9_000_000)]).wait(PATIENCE)
+
+
+def test_what_does_not_come_is_waited_for_so_long_and_no_longer() -> None:
+    with connected(2, timedelta(seconds=0.05)) as groups:
+        work = groups[0].allreduce([torch.ones(4)])
+        with pytest.raises(TimeoutError, match=r"not over after 0\.05 s"):
+            work.wait()
+        groups[1].allreduce([torch.ones(4)]).wait(PATIENCE)
+        assert work.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("odd", [torch.ones(4, 4).t(), torch.eye(3).to_sparse(), torch.ones(3, device="meta")])
+def test_memory_that_cannot_be_sent_is_refused_before_anything_is(ranks: list[SocketGroup], odd: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="dense and contiguous tensors of CPUs"):
+        ranks[0].broadcast([odd])
+    with pytest.raises(ValueError, match="dense and contiguous tensors of CPUs"):
+        ranks[0].allreduce([torch.ones(4), odd])
+    on_every(ranks, lambda group, rank: group.barrier())
+
+
+def test_a_reduction_that_is_not_known_is_named(ranks: list[SocketGroup]) -> None:
+    opts = SimpleNamespace(reduceOp=SimpleNamespace(name="PREMUL_SUM"))
+    with pytest.raises(ValueError, match="does not know PREMUL_SUM; it can be SUM, AVG"):
+        ranks[0].allreduce([torch.ones(1)], opts)
+
+
+def test_strangers_are_hung_up_on() -> None:
+    """Somebody who finds the port and does not know the secret takes no rank's place."""
+    store = Memory()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(_create, store, 0, 2, PATIENCE)
+        host, port = store.get("rank0").decode().split()
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"\0" * 24)
+            stranger.settimeout(30)
+            with suppress(ConnectionError):
+                assert stranger.recv(1) == b""
+        second = pool.submit(_create, store, 1, 2, PATIENCE)
+        groups = [first.result(30), second.result(30)]
+    on_every(groups, lambda group, rank: group.barrier())
+    for group in groups:
+        group.shutdown()
+
+
+def test_a_rank_that_does_not_come_is_waited_for_so_long() -> None:
+    with pytest.raises(TimeoutError):
+        _create(Memory(), 0, 2, timedelta(seconds=0.05))
+
+
+def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(meeting.INTERFACE, "eth77")
+    with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME names 'eth77', which has no address here"):
+        _create(Memory(), 0, 2, PATIENCE)
+
+
+def test_the_network_is_that_of_the_master_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(meeting.INTERFACE, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    assert meeting._own_address() in ("127.0.0.1", "::1")
+    monkeypatch.setenv(meeting.INTERFACE, "lo")
+    assert meeting._own_address() == "127.0.0.1"
