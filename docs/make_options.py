@@ -15,7 +15,7 @@ from xbench import cli
 
 DOCS = Path(__file__).parent
 MORE = {
-    "--backend": "horovod.md#as-a-carrier",
+    "--backend": "sockets.md#which-backend",
     "--compress": "compare.md#half-the-bytes",
     "--copies": "compare.md#how-gradients-get-into-a-collective",
     "--fabric": "fabric.md",

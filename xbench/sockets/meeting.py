@@ -22,7 +22,7 @@ from xbench.errors import UsageError
 INTERFACE = "GLOO_SOCKET_IFNAME"
 """The variable that says which network to take: Gloo's own, so that both take the same."""
 
-BUFFER_BYTES = 4 << 20
+BUFFER_BYTES = 16 << 20
 """Of a connection, each way: room for what is on its way while ranks compute. Else the kernel decides."""
 
 _SECRET_BYTES = 16
@@ -105,7 +105,7 @@ def _prepare(connection: socket.socket) -> None:
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option in (_SNDBUFFORCE, _RCVBUFFORCE):
-        with suppress(OSError):  # root's; the kernel's own sizes grow with what is sent, up to about as much
+        with suppress(OSError):  # root's; the kernel's own sizes grow with what is sent
             connection.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
 
