@@ -117,14 +117,15 @@ class Flight(dist.Work):
 
 
 class Countdown:
-    """Calls `then` when it has been counted down so often, by whichever thread is the last."""
+    """Calls `then` when it has been counted down so often, by whichever thread is the last; `fail` hears its errors."""
 
-    def __init__(self, count: int, then: Callable[[], None]) -> None:
+    def __init__(self, count: int, then: Callable[[], None], fail: Callable[[Exception], None]) -> None:
         self._count = count
         self._then = then
+        self._fail = fail
         self._lock = threading.Lock()
         if count == 0:
-            then()
+            self._go_on()
 
     def __call__(self) -> None:
         """One less."""
@@ -132,7 +133,13 @@ class Countdown:
             self._count -= 1
             last = self._count == 0
         if last:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        try:
             self._then()
+        except Exception as error:  # for those who wait, whoever's thread this is
+            self._fail(error)
 
 
 def outgoing(tensors: Sequence[Tensor], gone: Callable[[], None], flight: Flight) -> Outgoing:
@@ -148,7 +155,6 @@ def filling(tensors: Sequence[Tensor], filled: Callable[[], None], flight: Fligh
         for part in parts:
             for at in range(0, len(part), PIECE_BYTES):
                 connection.fill(part[at : at + PIECE_BYTES])
-        connection.end()
         filled()
 
     return Incoming(sum(map(len, parts)), read, flight.fail)
@@ -177,7 +183,6 @@ def swapping(
                 left -= size
                 ours.wait_until_left(left)
                 combine(piece, theirs[: piece.numel()])
-        connection.end()
         combined()
 
     return Incoming(nbytes, read, flight.fail)

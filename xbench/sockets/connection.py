@@ -126,8 +126,6 @@ class Connection:
         self._expected: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
         self._received = 0
         self._header = bytearray(_HEADER.size)
-        self._begun = True
-        self._nbytes = 0
         self._broken: Exception | None = None
         self._receiver = threading.Thread(target=self._receive, name=f"xbench-from-{peer}", daemon=True)
         self._receiver.start()
@@ -155,23 +153,14 @@ class Connection:
 
     def fill(self, into: memoryview) -> None:
         """Read so much of the message that is being read. For its `read`; raises ConnectionError."""
-        if self._begun:
-            self._read([into])
-            return
-        self._begun = True
-        self._read([memoryview(self._header), into])
-        number, nbytes = _HEADER.unpack(self._header)
-        if (number, nbytes) != (self._received % _NUMBERS, self._nbytes):
-            raise ConnectionError(
-                f"rank {self.peer} sent {nbytes} bytes as its message {number}, where this rank expects {self._nbytes} "
-                f"bytes as message {self._received % _NUMBERS}: do all ranks launch the same collectives in one order?"
-            )
-
-    def end(self) -> None:
-        """The message that is being read has been read. For its `read`."""
-        if not self._begun:  # it has no bytes
-            self.fill(memoryview(bytearray()))
-        self._received += 1
+        try:
+            while into:
+                count = self._socket.recv_into(into, 0, socket.MSG_WAITALL)
+                if count == 0:
+                    raise ConnectionError(f"rank {self.peer} has closed the connection")
+                into = into[count:]
+        except OSError as error:
+            raise self._lost(error) from None
 
     def close(self) -> None:
         """Hang up when what was sent has gone, or after `GOING_S`. What is still expected fails, and the threads end.
@@ -204,10 +193,9 @@ class Connection:
             try:
                 while message.pieces:
                     message.taken(self._socket.send(message.pieces[0]))
+                message.gone()
             except OSError as error:
                 message.fail(self._lost(error))
-            else:
-                message.gone()
             with self._sending:
                 self._waiting -= 1
 
@@ -216,24 +204,23 @@ class Connection:
             try:
                 if self._broken is not None:
                     raise self._broken
-                self._begun, self._nbytes = False, message.nbytes
+                self._begin(message.nbytes)
                 message.read(self)
             except Exception as error:  # it is told to those who wait, and so is every later one
                 self._broken = error
                 message.fail(error)
 
-    def _read(self, into: list[memoryview]) -> None:
-        try:
-            while into:
-                count = self._socket.recvmsg_into(into, 0, socket.MSG_WAITALL)[0]
-                if count == 0 and any(map(len, into)):
-                    raise ConnectionError(f"rank {self.peer} has closed the connection")
-                while into and count >= len(into[0]):
-                    count -= len(into.pop(0))
-                if into and count:
-                    into[0] = into[0][count:]
-        except OSError as error:
-            raise self._lost(error) from None
+    def _begin(self, nbytes: int) -> None:
+        """Read how a message of so many bytes begins. Raises ConnectionError where it is another."""
+        self.fill(memoryview(self._header))
+        number, sent = _HEADER.unpack(self._header)
+        expected = self._received % _NUMBERS
+        if (number, sent) != (expected, nbytes):
+            raise ConnectionError(
+                f"rank {self.peer} sent {sent} bytes as its message {number}, where this rank expects {nbytes} bytes "
+                f"as message {expected}: do all ranks launch the same collectives in one order?"
+            )
+        self._received += 1
 
     def _lost(self, error: OSError) -> Exception:
         if self._broken is not None:

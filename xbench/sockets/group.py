@@ -174,7 +174,7 @@ class SocketGroup(dist.ProcessGroup):
                 share.append(part)
         own = shares[self._rank]
         received: Shares = {other: [torch.empty_like(part) for part in own] for other in self._others}
-        over = Countdown(2 * len(self._others), flight.land)
+        over = Countdown(2 * len(self._others), flight.land, flight.fail)
 
         def tell() -> None:
             for other in self._others:
@@ -229,7 +229,7 @@ class SocketGroup(dist.ProcessGroup):
         self, flight: Flight, sends: Shares, receives: Shares, arrived: Callable[[], None]
     ) -> Callable[[], list[Outgoing]]:
         """What starts these messages, and returns those that have gone. Nothing can be refused any more by then."""
-        landed = Countdown(len(sends) + len(receives), arrived)
+        landed = Countdown(len(sends) + len(receives), arrived, flight.fail)
         going = {other: outgoing(tensors, landed, flight) for other, tensors in sends.items()}
         coming = {other: filling(tensors, landed, flight) for other, tensors in receives.items()}
 

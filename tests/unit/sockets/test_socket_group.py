@@ -217,15 +217,25 @@ def test_what_hears_of_an_end_may_launch_the_next(ranks: list[SocketGroup]) -> N
 @pytest.mark.parametrize("size", [2, 3])
 def test_other_collectives_on_other_ranks_are_named_and_not_added_up(size: int) -> None:
     with connected(size) as groups:
-        mine = torch.ones(6)
-        works = [groups[0].allreduce([mine]), *(group.allreduce([torch.ones(600)]) for group in groups[1:])]
-        with pytest.raises(ConnectionError, match="do all ranks launch the same collectives in one order"):
-            works[0].wait(PATIENCE)
-        assert torch.equal(mine, torch.ones(6))
-        assert works[0].is_completed()
-        assert not works[0].is_success()
+        tensors = [torch.ones(6), *(torch.ones(600) for _ in groups[1:])]
+        works = [group.allreduce([tensor]) for group, tensor in zip(groups, tensors, strict=True)]
+        for work, tensor in zip(works, tensors, strict=True):
+            with pytest.raises(ConnectionError, match="do all ranks launch the same collectives in one order"):
+                work.wait(PATIENCE)
+            assert torch.equal(tensor, torch.ones(len(tensor)))
+            assert work.is_completed()
+            assert not work.is_success()
         with pytest.raises(ConnectionError):
             groups[0].allreduce([torch.ones(6)]).wait(PATIENCE)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_cannot_be_reduced_is_told_to_those_who_wait(size: int) -> None:
+    with connected(size) as groups:
+        works = [group.allreduce([torch.ones(7)], reduction(dist.ReduceOp.BAND)) for group in groups]
+        for work in works:
+            with pytest.raises(RuntimeError, match="bitwise_and"):
+                work.wait(PATIENCE)
 
 
 def test_a_rank_that_is_gone_is_named() -> None:
