@@ -105,7 +105,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     text = "".join(
         f'[[job]]\nname = "{name}"\nworkload = "{JOB.workload}"\nsteps = {steps}\nbatch_size = 8\n'
         f"arrival_s = {arrival_s}\nspeeds = {{ 1 = 70.0, 2 = 80.0 }}\n"
-        for name, steps, arrival_s in (("first", 400, 0.0), ("second", 60, 8.0))
+        for name, steps, arrival_s in (("first", 900, 0.0), ("second", 60, 4.0))
     )
     (tmp_path / "jobs.toml").write_text(text, encoding="utf-8")
     words = ["--engine", "ray", "--slots", "2", "--policy", "doubling:plain=on", "--folder", str(tmp_path / "run")]
@@ -116,4 +116,4 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert record.engine == "ray"
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert [len(span.slots) for span in record.spans if span.job == "first"][:2] == [2, 1]
-    assert list(losses(tmp_path / "run" / JOBS / "first")) == list(range(1, 401))
+    assert list(losses(tmp_path / "run" / JOBS / "first")) == list(range(1, 901))
