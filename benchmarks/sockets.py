@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from xbench import environment
@@ -45,6 +44,7 @@ def rank(number: int, rounds: int) -> None:
     import torch.distributed as dist
 
     import xbench
+    from xbench.schedules.base import Handle
     from xbench.workloads import parse_workload, resolve
     from xbench.workloads.build import build
 
@@ -58,25 +58,15 @@ def rank(number: int, rounds: int) -> None:
     workload = build(resolve(parse_workload(name, **options), "cpu"), torch.device("cpu"), rank=dist.get_rank())
     even = in_even_buckets({n: p.numel() for n, p in workload.model.named_parameters() if p.requires_grad})
     every = [[name for bucket in even for name in bucket]]
-    schedules: dict[str, Callable[[str], xbench.schedules.base.Handle]] = {  # type: ignore[name-defined]
-        "ddp": lambda carrier: xbench.attach(workload.model, schedule="ddp", process_group=groups[carrier]),
-        "one bucket": lambda carrier: xbench.attach(
-            workload.model,
-            workload.optimizer,
-            schedule="optimal",
-            plan=every,
-            process_group=groups[carrier],
-            wait="step",
-        ),
-        f"{BUCKETS} buckets": lambda carrier: xbench.attach(
-            workload.model,
-            workload.optimizer,
-            schedule="optimal",
-            plan=even,
-            process_group=groups[carrier],
-            wait="step",
-        ),
-    }
+    plans = {"ddp": None, "one bucket": every, f"{BUCKETS} buckets": even}
+
+    def attached(schedule: str, carrier: str) -> Handle:
+        group, plan = groups[carrier], plans[schedule]
+        if plan is None:
+            return xbench.attach(workload.model, schedule="ddp", process_group=group)
+        return xbench.attach(
+            workload.model, workload.optimizer, schedule="optimal", plan=plan, process_group=group, wait="step"
+        )
 
     def step(model: torch.nn.Module) -> float:
         start_s = time.perf_counter()
@@ -86,16 +76,16 @@ def rank(number: int, rounds: int) -> None:
         return time.perf_counter() - start_s
 
     def block(schedule: str, carrier: str) -> tuple[float, float]:
-        with schedules[schedule](carrier) as handle:
+        with attached(schedule, carrier) as handle:
             steps = torch.tensor(max(5.0, BLOCK_S / statistics.median(step(handle.model) for _ in range(WARMUP + 1))))
             dist.broadcast(steps, src=0)
             used_s, start_s = time.process_time(), time.perf_counter()
             took_s = [step(handle.model) for _ in range(int(steps))]
             return statistics.median(took_s), (time.process_time() - used_s) / (time.perf_counter() - start_s)
 
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {s: {c: [] for c in CARRIERS} for s in schedules}
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {s: {c: [] for c in CARRIERS} for s in plans}
     for number_of in range(rounds):
-        for schedule in schedules:
+        for schedule in plans:
             for carrier in CARRIERS[:: 1 if number_of % 2 == 0 else -1]:
                 found[schedule][carrier].append(block(schedule, carrier))
     if dist.get_rank() == 0:

@@ -27,12 +27,15 @@ def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     world, backend = request.param
     asked = [name for name in SCENARIOS if backend == "gloo" or name != OF_GLOO_ALONE]
     store = tmp_path_factory.mktemp("store") / "store"
-    said = said_by_ranks(world, RANKS, *asked, store=store, timeout_s=200, backend=backend)
-    return said if backend == "gloo" else [f"{output}{OF_GLOO_ALONE}: ok\n" for output in said]
+    return said_by_ranks(world, RANKS, *asked, store=store, timeout_s=200, backend=backend)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_updates_that_are_put_off_train_what_a_plain_loop_trains(outputs: list[str], scenario: str) -> None:
+def test_updates_that_are_put_off_train_what_a_plain_loop_trains(
+    outputs: list[str], scenario: str, request: pytest.FixtureRequest
+) -> None:
+    if scenario == OF_GLOO_ALONE and "sockets" in request.node.callspec.id:
+        pytest.skip("it is about the sends and receives in place of Gloo's all-to-all")
     for output in outputs:
         assert f"{scenario}: ok" in output, output[-3000:]

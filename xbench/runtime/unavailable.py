@@ -56,7 +56,7 @@ def check_device(device: DeviceType, collectives: Collectives) -> None:
     if collectives == "sockets" and device == "cuda":
         raise SpecError(
             "--backend sockets sends gradients that CPUs compute, and this would run on GPUs",
-            hint="leave --backend out: NCCL is faster than anything through a CPU; or write --device cpu",
+            hint="leave --backend out, so that NCCL sends them, or write --device cpu",
         )
 
 

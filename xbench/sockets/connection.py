@@ -198,6 +198,7 @@ class Connection:
                 message.fail(self._lost(error))
             with self._sending:
                 self._waiting -= 1
+            del message  # and with it the tensors, which nothing else may need by the time of the next
 
     def _receive(self) -> None:
         while (message := self._expected.get()) is not None:
@@ -209,6 +210,7 @@ class Connection:
             except Exception as error:  # it is told to those who wait, and so is every later one
                 self._broken = error
                 message.fail(error)
+            del message  # as in `_send_rest`
 
     def _begin(self, nbytes: int) -> None:
         """Read how a message of so many bytes begins. Raises ConnectionError where it is another."""

@@ -21,6 +21,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -185,7 +186,7 @@ class SocketGroup(dist.ProcessGroup):
         def arrived() -> None:
             add_up(own, received, self._rank, combine)
             _divide(own, divisor)
-            second.ready()
+            self._seconds.go_on(second)
 
         post = self._posting(flight, {other: shares[other] for other in self._others}, received, arrived)
         final = {other: filling(shares[other], over, flight) for other in self._others}
@@ -241,17 +242,12 @@ class SocketGroup(dist.ProcessGroup):
         return post
 
 
+@dataclass
 class _Second:
-    """The second messages of one all-reduce: sent when they are ready and those before them have been sent."""
+    """The second messages of one all-reduce, and whether what they say is known."""
 
-    def __init__(self, seconds: _Seconds, send: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self.send = send
-        self.is_ready = False
-
-    def ready(self) -> None:
-        """What they say is known now."""
-        self._seconds.go_on(self)
+    send: Callable[[], None]
+    is_ready: bool = False
 
 
 class _Seconds:
@@ -270,7 +266,7 @@ class _Seconds:
 
     def next(self, send: Callable[[], None]) -> _Second:
         """Those of the next all-reduce that is launched."""
-        second = _Second(self, send)
+        second = _Second(send)
         with self._lock:
             self._line.append(second)
         return second
@@ -321,7 +317,8 @@ def new_group(ranks: Sequence[int] | None = None, *, timeout: timedelta | None =
     """A group of these ranks, None being all, over connections of its own. These ranks call it together.
 
     It takes the network that GLOO_SOCKET_IFNAME names, or else the one that leads to MASTER_ADDR. Needs an initialised
-    process group. Raises UsageError for an interface without an address and TimeoutError where a rank does not come.
+    process group. Raises UsageError for an interface without an address, and TimeoutError or torch's
+    DistStoreError where a rank does not come.
     """
     register()
     own_only = ranks is not None

@@ -25,6 +25,9 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 BUFFER_BYTES = 16 << 20
 """Of a connection, each way: room for what is on its way while ranks compute. Else the kernel decides."""
 
+HELLO_S = 10.0
+"""How long a caller may take to say who it is: one that says nothing must not keep the others waiting."""
+
 _SECRET_BYTES = 16
 _HELLO = struct.Struct(f"!{_SECRET_BYTES}sII")
 _SNDBUFFORCE, _RCVBUFFORCE = 32, 33
@@ -84,7 +87,7 @@ def _accepted(
         server.settimeout(_left_s(deadline_s))
         connection, _ = server.accept()
         with suppress(OSError):
-            connection.settimeout(_left_s(deadline_s))
+            connection.settimeout(min(HELLO_S, _left_s(deadline_s)))
             said = connection.recv(_HELLO.size, socket.MSG_WAITALL)
             if len(said) == _HELLO.size:
                 theirs, caller, lane = _HELLO.unpack(said)

@@ -124,8 +124,14 @@ def early_update(rank: int, world: int) -> None:
 def stepped(
     rank: int, kind: type[torch.optim.Optimizer] | None, answer: Callable[[Sent], bool], *, wait_first: bool
 ) -> tuple[dict[str, Tensor], int]:
-    """Parameters, gradients and optimizer state after a few steps, and how often a bucket was asked if it was there."""
+    """Parameters, gradients and optimizer state after a few steps, and how often a bucket was asked if it was there.
+
+    Parameters are of two groups in turn, which learn at different rates.
+    """
     model, optimizer = make(Net, kind)
+    (group,) = optimizer.param_groups
+    slower, group["params"] = group["params"][1::2], group["params"][::2]
+    optimizer.add_param_group({"params": slower, "lr": group["lr"] / 2})
     arrived, asked = Sent.has_arrived, 0
 
     def has_arrived(bucket: Sent) -> bool:

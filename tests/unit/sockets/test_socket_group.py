@@ -2,6 +2,8 @@
 
 import socket
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -276,14 +278,16 @@ def test_a_reduction_that_is_not_known_is_named(ranks: list[SocketGroup]) -> Non
         ranks[0].allreduce([torch.ones(1)], opts)
 
 
-def test_strangers_are_hung_up_on() -> None:
-    """Somebody who finds the port and does not know the secret takes no rank's place."""
+@pytest.mark.parametrize("said", [b"\0" * 24, b"\0", b""])
+def test_strangers_are_hung_up_on(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who finds the port and does not know the secret, or says nothing, takes no rank's place."""
+    monkeypatch.setattr(meeting, "HELLO_S", 0.05)
     store = Memory()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(_create, store, 0, 2, PATIENCE)
         host, port = store.get("rank0").decode().split()
         with socket.create_connection((host, int(port))) as stranger:
-            stranger.sendall(b"\0" * 24)
+            stranger.sendall(said)
             stranger.settimeout(30)
             with suppress(ConnectionError):
                 assert stranger.recv(1) == b""
@@ -292,6 +296,20 @@ def test_strangers_are_hung_up_on() -> None:
     on_every(groups, lambda group, rank: group.barrier())
     for group in groups:
         group.shutdown()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_has_arrived_is_let_go_of(size: int) -> None:
+    """Buckets are hundreds of megabytes, and the next collective may be far away."""
+    with connected(size) as groups:
+        tensors = [torch.ones(6_000_000) for _ in groups]
+        seen = [weakref.ref(tensor) for tensor in tensors]
+        on_every(groups, lambda group, rank: group.allreduce([tensors[rank]]))
+        tensors.clear()
+        deadline_s = time.monotonic() + 30
+        while any(one() is not None for one in seen) and time.monotonic() < deadline_s:  # threads that end a message
+            time.sleep(0.01)
+        assert [one() for one in seen] == [None] * size
 
 
 def test_a_rank_that_does_not_come_is_waited_for_so_long() -> None:
