@@ -186,6 +186,10 @@ class Net:
         """The buckets' numbers as the next forward pass needs them."""
         return sorted(range(len(buckets)), key=lambda number: min(self.first_use[index] for index in buckets[number]))
 
+    def urgency(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[int]:
+        """Where in the forward pass each part is needed first."""
+        return self._brought(buckets, parts)[1]
+
     def _brought(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> tuple[dict[int, Iterable[int]], list[int]]:
         """The parts that bring each gradient, and where in the forward pass each part is needed first.
 

@@ -12,7 +12,8 @@ orders are also made as if all buckets were complete a little later than measure
 beside the link's work than was thought, or a link that is faster), which puts nothing urgent so early that it must be
 ready to the moment. Each is judged by the mean of two steps: one in which gradients are ready as measured, and one in
 which they are late. Ready order itself stands for election, and no order is taken that is predicted to be slower than
-it when all is on time.
+it when all is on time. So do orders that let the link rest: so many parts in ready order, and the others as they are
+needed, though the most urgent of them is ready last, as an embedding is.
 
 **Credit.** In a fixed order nothing passes what waits, so what credit limits is only how many parts are in flight: one
 at a time, or as many as are ready, whichever the measured contention says is faster; without a difference, as many as
@@ -52,6 +53,9 @@ MARGINS = (0.0, 0.03, 0.1)
 
 LATE = 0.05
 """By which share of their time gradients are late in the step by which orders are judged beside the one on time."""
+
+KEPT_BACK = 24
+"""From how many places in ready order on parts are kept back until what is more urgent has gone."""
 
 MOST_PARTS = 512
 """A cut into more parts than this, and than there are buckets, is not tried."""
@@ -255,11 +259,19 @@ class NextForwardSearch:
         return NextForward("priority", said, self.step_of("priority", cut.buckets, parts), cut.buckets, parts)
 
     def _orders(self, net: Net, cut: _Cut) -> Iterator[tuple[int, ...]]:
-        """Orders in which a free choice launches the parts, were gradients a little late."""
+        """Orders in which a free choice launches the parts, were gradients a little late; and orders that keep back.
+
+        A free choice never lets the link rest, and so has something large under way when the most urgent is ready.
+        """
         for credit in (0.0, 2.0 * cut.part_bytes) if self._thorough else (2.0 * cut.part_bytes,):
             for margin in MARGINS if self._thorough else MARGINS[1:2]:
                 _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, late=margin)
                 yield tuple(part for part, _, _ in period.sent)
+        if self._thorough:
+            urgent = net.urgency(cut.buckets, cut.parts)
+            count = len(urgent)
+            for first in sorted({round(share * count / KEPT_BACK) for share in range(KEPT_BACK)}):
+                yield (*range(first), *sorted(range(first, count), key=urgent.__getitem__))
 
 
 def best_next_forward(

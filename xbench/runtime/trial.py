@@ -2,11 +2,11 @@
 
 The search ranks plans by a model, and the model's best are often within its error of each other. So a short list (the
 search's best, and each schedule's own buckets that are predicted close) is run in turns, a step of warm-up and two
-steps at a time, and the fastest is taken: by the median of its ratios to the model's favourite, round by round, and
-only where that is clearer than the noise of so many steps. Where measurement and prediction disagree by more than a
-tenth, what computation and communication cost each other is scaled until the candidates' predictions fit, the search
-runs again, and its new answer is tried too. The prediction that is shown for the chosen plan is the unfitted model's,
-as for every other schedule.
+steps at a time (more where they are short), and the fastest is taken: by the median of its ratios to the model's
+favourite, round by round, and only where that is clearer than the noise of so many steps. Where measurement and
+prediction disagree by more than a tenth, what computation and communication cost each other is scaled until the
+candidates' predictions fit, the search runs again, and its new answer is tried too. The prediction that is shown for
+the chosen plan is the unfitted model's, as for every other schedule.
 
 Where the run allows next-forward overlap, `dear` and `priority` stand on the list too, attached as the schedules that
 they are. A model that one of them refuses is tried without it, and the plan's note says so. Their steps are run one
@@ -45,7 +45,9 @@ FEWEST_ROUNDS = 2
 """Candidates that are predicted to be the slowest go untried where all of them leave no time for so many rounds."""
 
 FEWEST_TRIED = 2
-TIMED_STEPS = 2
+TIMED_STEPS, MOST_TIMED_STEPS, TURN_S = 2, 12, 0.1
+"""Of a candidate in a round: as many as fill so many seconds, within these numbers. Short steps are noisy."""
+
 CLOSE = 1.3
 """Other schedules' plans are tried when they are predicted to take at most this many times the best."""
 
@@ -68,11 +70,11 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
     )
     shortlist, refused = _attachable(rank, planner, _shortlist(planner, plans, favourite), unused)
     shortlist = _affordable(shortlist)
-    rounds = _rounds(shortlist)
+    rounds, steps = _rounds(shortlist), _steps(favourite.step_s)
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
         return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
-    measured = _run(rank, planner, shortlist, rounds, unused)
+    measured = _run(rank, planner, shortlist, rounds, steps, unused)
     off = statistics.median(m / c.step_s for m, c in zip(measured, shortlist, strict=True))
     again = ""
     if abs(off - 1) > DISAGREE and planner.contention is not None:
@@ -82,11 +84,11 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
             best = min(range(len(shortlist)), key=lambda place: measured[place])
             second = [shortlist[best], replace(found, name="planned again", step_s=fitted.step_of(found).step_s)]
             again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
-            both = _run(rank, planner, second, rounds, unused)
+            both = _run(rank, planner, second, rounds, steps, unused)
             shortlist.append(second[1])
             measured.append(measured[best] * both[1] / both[0])
     chosen = min(range(len(shortlist)), key=lambda place: measured[place])
-    if measured[chosen] > (1 - NOISE / math.sqrt(rounds * TIMED_STEPS)) * measured[0]:
+    if measured[chosen] > (1 - NOISE / math.sqrt(rounds * steps)) * measured[0]:
         chosen = 0
     tried = ", ".join(f"{c.name} {format_seconds(m)}" for c, m in zip(shortlist, measured, strict=True))
     plan = planner.carried(shortlist[chosen])
@@ -95,7 +97,7 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
         whose = f"carried by {plan.carrier!r}" + (
             ", planned again" if shortlist[chosen].name == "planned again" else ""
         )
-    note = f"{whose}, after {rounds * TIMED_STEPS} steps each of: {tried}{again}{refused}"
+    note = f"{whose}, after {rounds * steps} steps each of: {tried}{again}{refused}"
     return plan.model_copy(update={"note": note})
 
 
@@ -155,6 +157,12 @@ def _rounds(shortlist: Sequence[Candidate]) -> int:
     return min(MOST_ROUNDS, int(TRIAL_S / round_s)) if round_s > 0 else MOST_ROUNDS
 
 
+def _steps(step_s: float) -> int:
+    """Timed steps of a candidate in a round. More than TIMED_STEPS are a matter of a second or two in all."""
+    wanted = math.ceil(TURN_S / step_s) if step_s > 0 else MOST_TIMED_STEPS
+    return max(TIMED_STEPS, min(MOST_TIMED_STEPS, wanted))
+
+
 def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
     """The favourite, DDP's own buckets if they are there, and as many of the others as time allows, the best first."""
     kept = list(shortlist)
@@ -197,7 +205,12 @@ def _attach(rank: Rank, planner: Planner, candidate: Candidate, unused: Mapping[
 
 
 def _run(
-    rank: Rank, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Mapping[str, int]
+    rank: Rank,
+    planner: Planner,
+    shortlist: Sequence[Candidate],
+    rounds: int,
+    steps: int,
+    unused: Mapping[str, int],
 ) -> list[float]:
     """A step [s] of each candidate, of the slowest rank, in rounds whose order turns; see `_in_pairs`."""
     times: list[list[float]] = [[] for _ in shortlist]
@@ -206,7 +219,7 @@ def _run(
             place = (number + offset) % len(shortlist)
             candidate = shortlist[place]
             detach = _attach(rank, planner, candidate, unused)
-            for step in range(1 + TIMED_STEPS):
+            for step in range(1 + steps):
                 rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
                 if candidate.carrier is None or not step:
                     dist.all_reduce(torch.zeros(1, device=rank.device))
@@ -217,15 +230,14 @@ def _run(
     slowest = torch.tensor(times, dtype=torch.float64, device=rank.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     rank.workload.optimizer.zero_grad(set_to_none=True)
-    return _in_pairs(slowest.tolist())
+    return _in_pairs(slowest.tolist(), steps)
 
 
-def _in_pairs(times: Sequence[Sequence[float]]) -> list[float]:
-    """One step [s] of each row of steps, TIMED_STEPS a round: the first's is its median, another's is that times the
-    median of its ratios to the first, round by round, which a machine that changes its speed between rounds does not
-    change.
+def _in_pairs(times: Sequence[Sequence[float]], steps: int) -> list[float]:
+    """One step [s] of each row of so many steps a round: the first's is its median, another's is that times the median
+    of its rounds' medians over the first's, which a machine that changes its speed between rounds does not change.
     """
-    rounds = [[sum(row[at : at + TIMED_STEPS]) for at in range(0, len(row), TIMED_STEPS)] for row in times]
+    rounds = [[statistics.median(row[at : at + steps]) for at in range(0, len(row), steps)] for row in times]
     first_s = statistics.median(times[0])
     return [first_s * statistics.median(a / b for a, b in zip(row, rounds[0], strict=True)) for row in rounds]
 

@@ -54,6 +54,8 @@ class Departures:
         """Around each wait that is not over at once."""
         self._streams = streams
         self._credit_bytes = None if streams else credit_bytes
+        self._hears = not streams and (credit_bytes is not None or any(parcel.arrived for parcel in order))
+        """Whether anything follows arrivals. If not, all parcels are launched by who makes them ready."""
         self._changed = threading.Condition()
         self._next = 0
         self._under_way = 0
@@ -80,9 +82,9 @@ class Departures:
                 self._under_way += 1
                 self._under_way_bytes += parcel.nbytes
                 parcel.work = parcel.start() if self.watch is None else self.watch(parcel.nbytes, parcel.start)
-                if not self._streams:
+                if self._hears:
                     parcel.work.get_future().add_done_callback(lambda future, parcel=parcel: self._here(parcel, future))
-                else:
+                elif self._streams:
                     self._under_way = 0
                     for other in parcel.arrived() if parcel.arrived is not None else ():
                         other.is_ready = True
@@ -126,6 +128,9 @@ class Departures:
             with self.waiting():
                 parcel.work.wait()
             return
+        if not self._hears:
+            self._wait_itself(parcel)
+            return
         if not parcel.is_here:
             with self.waiting(), self._changed:
                 self._changed.wait_for(lambda: parcel.is_here or self._failure is not None)
@@ -133,9 +138,23 @@ class Departures:
                 raise self._failure
         parcel.work.wait()
 
+    def _wait_itself(self, parcel: Parcel) -> None:
+        """Return when it has arrived, of which nobody else hears."""
+        if self._has_arrived(parcel):
+            parcel.work.wait()
+            return
+        with self.waiting():
+            parcel.work.wait()
+        parcel.is_here = True
+
     def are_here(self, parcels: Sequence[Parcel]) -> bool:
         """Whether they are known to have arrived: of what a stream keeps in order nobody knows."""
-        return not self._streams and all(parcel.is_here for parcel in parcels)
+        return not self._streams and all(map(self._has_arrived, parcels))
+
+    def _has_arrived(self, parcel: Parcel) -> bool:
+        if not self._hears and not parcel.is_here:
+            parcel.is_here = parcel.work.is_completed()
+        return parcel.is_here
 
     def begin_again(self) -> None:
         """Wait for all, and expect the next step's."""

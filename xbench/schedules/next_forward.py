@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -309,6 +309,7 @@ class NextForward(Engine):
                 return
             needed = [piece for piece in pieces if piece.due]
             if needed:
+                self._land(needed)  # before it is asked what else is here: what shares a bucket arrives with it
                 self._apply([*needed, *self._here_already(needed)])
 
         return wait
@@ -324,10 +325,9 @@ class NextForward(Engine):
             self._next_due += 1
 
     def _apply(self, pieces: Sequence[Piece]) -> None:
-        """Wait for pieces, and update their parameters as the step that is due would have."""
+        """Update the parameters of pieces that have landed as the step that is due would have."""
         groups: dict[int, list[Parameter]] = {}
         for piece in pieces:
-            self._land(piece)
             piece.due = False
             for number, parameters in piece.groups.items():
                 groups.setdefault(number, []).extend(parameters)
@@ -337,9 +337,8 @@ class NextForward(Engine):
         self.optimizer.param_groups = [
             {**self._settings[number], "params": parameters} for number, parameters in groups.items()
         ]
-        device = updated[0].device.type
         try:
-            with torch.inference_mode(False), torch.autocast(device, enabled=False):
+            with _plainly(updated[0].device.type):
                 for piece in pieces:
                     self._give(piece)
                 self._plain_step(self.optimizer)
@@ -351,15 +350,16 @@ class NextForward(Engine):
         if not self._due:
             self._over()
 
-    def _land(self, piece: Piece) -> None:
-        """Wait until a piece's averaged gradients are there."""
+    def _land(self, pieces: Sequence[Piece]) -> None:
+        """Wait until the pieces' averaged gradients are there."""
         if self.note is not None:
             self.note("waiting for gradients")
-        for parcel in piece.parcels:
-            self.departures.wait(parcel)
-        if piece.bucket.waiting:
-            for parcel in piece.flags:
+        for piece in pieces:
+            for parcel in piece.parcels:
                 self.departures.wait(parcel)
+            if piece.bucket.waiting:
+                for parcel in piece.flags:
+                    self.departures.wait(parcel)
 
     def _give(self, piece: Piece) -> None:
         """Put a piece's averaged gradients on its parameters."""
@@ -388,6 +388,7 @@ class NextForward(Engine):
     def _finish_due(self) -> None:
         due = [piece for piece in self.pieces if piece.due]
         if due:
+            self._land(due)
             self._apply(due)
 
     def finish(self) -> None:
@@ -401,8 +402,7 @@ class NextForward(Engine):
         """
         if not self.communicate or not self._travels or self._due:
             return
-        for piece in self.pieces:
-            self._land(piece)
+        self._land(self.pieces)
         for piece in self.pieces:
             self._give(piece)
         self._over()
@@ -486,6 +486,17 @@ def check_parts(order: Sequence[int], count: int) -> None:
             f"the plan's order of parts does not name each of the {count} parts of its buckets once",
             hint="was the plan made for another model?",
         )
+
+
+@contextmanager
+def _plainly(device: str) -> Iterator[None]:
+    """Neither in inference mode nor under autocast, as the forward pass around it may be."""
+    with ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def _readers(model: Module, optimizer: Optimizer, finish: Callable[[], None]) -> list[RemovableHandle]:

@@ -16,7 +16,8 @@ ranks on one rank alone, or are of two, so all ranks get the same bits, and the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -42,56 +43,84 @@ COMBINE: dict[str, Combine] = {
 }
 """By the names of torch's reductions."""
 
+_NEWS = threading.Lock()
+"""Orders a collective's end and who begins to wait for it. Of all of them: to make one each costs more than it does."""
+
 
 class Flight(dist.Work):
-    """A collective under way, until it lands or fails. `patience_s`: how long `wait` waits where nobody says."""
+    """A collective under way, until it lands or fails.
 
-    def __init__(self, tensors: Sequence[Tensor], patience_s: float) -> None:
+    `patience_s`: how long `wait` waits where nobody says. `sources`: connections on which what it needs may lie unread.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], patience_s: float, sources: Collection[Connection]) -> None:
         super().__init__()
         self._tensors = list(tensors)
         self._patience_s = patience_s
-        self._over = threading.Event()
-        self._lock = threading.Lock()
+        self._sources = sources
+        self._is_over = False
+        self._lock = _NEWS  # held for a moment only, and by hardly two at once
+        self._told: threading.Event | None = None
         self._error: Exception | None = None
         self._future: torch.futures.Future[list[Tensor]] | None = None
 
     def land(self) -> None:
         """It is over."""
-        with self._lock:
-            if self._over.is_set():
-                return
-            self._over.set()
-            future = self._future
+        future = self._end(None)
         if future is not None:
             future.set_result(self._tensors)
 
     def fail(self, error: Exception) -> None:
         """It will never be; the first error is kept."""
-        with self._lock:
-            if self._over.is_set():
-                return
-            self._error = error
-            self._over.set()
-            future = self._future
+        future = self._end(error)
         if future is not None:
             future.set_exception(error)  # type: ignore[arg-type]
 
+    def _end(self, error: Exception | None) -> torch.futures.Future[list[Tensor]] | None:
+        """Tell those who wait, once. The future that is to be told too."""
+        with self._lock:
+            if self._is_over:
+                return None
+            self._error = error
+            self._is_over = True
+            told, future = self._told, self._future
+        if told is not None:
+            told.set()
+        return future
+
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when it is over. Raises what it failed with; TimeoutError after the group's patience, or `timeout`."""
-        patience_s = timeout.total_seconds() or self._patience_s
-        if not self._over.wait(patience_s):
-            raise TimeoutError(f"a collective over sockets was not over after {patience_s:g} s")
+        if not self._is_over:
+            self._wait(timeout.total_seconds() or self._patience_s)
         if self._error is not None:
             raise self._error
         return True
 
+    def _wait(self, patience_s: float) -> None:
+        """Read on this thread, then leave it to others. Raises TimeoutError."""
+        deadline_s = time.monotonic() + patience_s
+        for source in self._sources:
+            source.read_until(self._over, deadline_s)
+        with self._lock:
+            if self._is_over:
+                return
+            self._told = told = self._told or threading.Event()
+        if not told.wait(max(0.0, deadline_s - time.monotonic())):
+            raise TimeoutError(f"a collective over sockets was not over after {patience_s:g} s")
+
+    def _over(self) -> bool:
+        return self._is_over
+
     def is_completed(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
-        return self._over.is_set()
+        """Whether `wait` would return, or raise, at once. Reads what is there."""
+        if not self._is_over:
+            for source in self._sources:
+                source.read_what_is_there(self._over)
+        return self._is_over
 
     def is_success(self) -> bool:
         """Whether it is over and did not fail."""
-        return self._over.is_set() and self._error is None
+        return self._is_over and self._error is None
 
     def result(self) -> list[Tensor]:
         """The tensors that it fills."""
@@ -102,13 +131,15 @@ class Flight(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """A future of the tensors that it fills."""
+        """A future of the tensors that it fills. Somebody will hear of the end, so nothing lies unread any more."""
+        for source in self._sources:
+            source.hurry()
         with self._lock:
             if self._future is not None:
                 return self._future
             future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
             self._future = future
-            over = self._over.is_set()
+            over = self._is_over
         if over and self._error is not None:
             future.set_exception(self._error)  # type: ignore[arg-type]
         elif over:
@@ -151,10 +182,10 @@ def filling(tensors: Sequence[Tensor], filled: Callable[[], None], flight: Fligh
     """A message into these."""
     parts = [memory_of(tensor) for tensor in tensors]
 
-    def read(connection: Connection) -> None:
+    def read(_: Connection) -> Iterator[memoryview]:
         for part in parts:
             for at in range(0, len(part), PIECE_BYTES):
-                connection.fill(part[at : at + PIECE_BYTES])
+                yield part[at : at + PIECE_BYTES]
         filled()
 
     return Incoming(sum(map(len, parts)), read, flight.fail)
@@ -170,7 +201,7 @@ def swapping(
     """The other's tensors, each piece combined with ours as soon as it is there and ours has gone."""
     nbytes = ours.nbytes
 
-    def read(connection: Connection) -> None:
+    def read(connection: Connection) -> Iterator[memoryview]:
         left = nbytes
         for tensor in tensors:
             ours_flat = flat(tensor)
@@ -179,13 +210,13 @@ def swapping(
             for at in range(0, tensor.numel(), most):
                 piece = ours_flat[at : at + most]
                 size = piece.numel() * piece.element_size()
-                connection.fill(connection.scratch_bytes[:size])
+                yield connection.scratch_bytes[:size]
                 left -= size
                 ours.wait_until_left(left)
                 combine(piece, theirs[: piece.numel()])
         combined()
 
-    return Incoming(nbytes, read, flight.fail)
+    return Incoming(nbytes, read, flight.fail, lambda: not ours.has_gone)
 
 
 def add_up(own: Sequence[Tensor], others: Mapping[int, Sequence[Tensor]], rank: int, combine: Combine) -> None:

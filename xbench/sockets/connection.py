@@ -3,8 +3,11 @@
 **Out.** Whoever asks hands the kernel what it takes at once, and a thread the rest, if there is any: a message that
 fits costs its sender one call and wakes nobody.
 
-**In.** A thread waits in the kernel until a piece is there, however many packets it comes in, and holds no lock of the
-interpreter meanwhile. It reads a message only once this rank expects it; what comes earlier waits in the connection.
+**In.** Whoever waits for a message reads it: it waits in the kernel until a piece is there, however many packets that
+comes in, and holds no lock of the interpreter meanwhile. Until then what has come lies in the kernel, so a computation
+on the only core is not interrupted for it. A thread reads in its place where somebody will only be told (a future),
+where other ranks wait for what this one makes of it, where more is expected than may lie there, and where a core is
+idle anyway. A message is read only once this rank expects it.
 
 A message begins with its number among those of its connection and its length, so that ranks which do not launch the
 same collectives in the same order are told, and never add up what does not belong together.
@@ -16,7 +19,9 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,12 +38,26 @@ _NUMBERS = 1 << 32
 _AT_ONCE = 64
 """Pieces in one call to the kernel, at most."""
 
+UNREAD_BYTES = 8 << 20
+"""What may lie in the kernel until somebody waits for it, at most, where no core is idle."""
+
+_ROOM_SHARE = 4
+"""The kernel's room for what arrives, over what may lie there unread: packets need more room than their bytes."""
+
+_TICK = struct.pack("ll", 0, 100_000)
+"""How long the kernel waits for bytes before it lets a thread look at its clock: a timeval of 0.1 s."""
+
+_NEWS = threading.Condition()
+"""Of bytes that have gone, of all messages: hardly one waits for it."""
+
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as (elements,). Raises ValueError for what is no contiguous tensor of a CPU."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.is_contiguous():
+    if not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
         raise ValueError("the backend sockets carries dense and contiguous tensors of CPUs")
-    return tensor.detach().view(-1)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -63,7 +82,6 @@ class Outgoing:
         self._left = self.nbytes
         self._error: Exception | None = None
         self._waits = False
-        self._news = threading.Condition()
 
     def begin(self, number: int) -> None:
         """It is the connection's message of this number."""
@@ -85,48 +103,74 @@ class Outgoing:
         self._tell()
         self._lost(error)
 
+    @property
+    def has_gone(self) -> bool:
+        """Whether the kernel has all of it."""
+        return self._left == 0
+
     def wait_until_left(self, nbytes: int) -> None:
         """Return when the kernel has all but so many bytes. Raises what sending failed with."""
         if self._left > nbytes:
-            with self._news:
+            with _NEWS:
                 self._waits = True
-                self._news.wait_for(lambda: self._left <= nbytes or self._error is not None)
+                _NEWS.wait_for(lambda: self._left <= nbytes or self._error is not None)
         if self._left > nbytes and self._error is not None:
             raise self._error
 
     def _tell(self) -> None:
         if self._waits:  # set before the other thread looks at what is left, so one of the two sees the other
-            with self._news:
-                self._news.notify_all()
+            with _NEWS:
+                _NEWS.notify_all()
 
 
 class Incoming:
-    """A message that this rank expects: `read` takes it from the connection, `fail` hears why it does not come."""
+    """A message that this rank expects.
 
-    def __init__(self, nbytes: int, read: Callable[[Connection], None], fail: Callable[[Exception], None]) -> None:
+    `read` yields where its bytes go, piece by piece, and is asked for the next when one is full. `fail` hears why they
+    do not come. `may_wait`: whether `read` may wait for anything but the connection just now.
+    """
+
+    def __init__(
+        self,
+        nbytes: int,
+        read: Callable[[Connection], Iterator[memoryview]],
+        fail: Callable[[Exception], None],
+        may_wait: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.nbytes = nbytes
         self.read = read
         self.fail = fail
+        self.may_wait = may_wait
 
 
 class Connection:
-    """See the module. `peer`: the rank at the other end."""
+    """See the module. `peer`: the rank at the other end; `idle_core`: whether a core waits for work of a thread."""
 
-    def __init__(self, connection: socket.socket, peer: int) -> None:
+    def __init__(self, connection: socket.socket, peer: int, *, idle_core: bool = True) -> None:
         self.peer = peer
         self.scratch = torch.empty(PIECE_BYTES, dtype=torch.uint8)
         """For whoever reads: a piece that is added to something."""
         self.scratch_bytes = memory_of(self.scratch)
         self._socket = connection
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
+        room = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // _ROOM_SHARE
+        self._most_unread = 0 if idle_core else min(UNREAD_BYTES, room)
         self._sending = threading.Lock()
         self._sent = 0
         self._waiting = 0
         self._rest: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
-        self._expected: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
+        self._expected: deque[Incoming] = deque()
+        self._unread = 0  # bytes that are expected, more or less: it is a threshold for speed alone
+        self._reading = threading.Lock()
+        self._message: Incoming | None = None  # what is being read, by whoever holds the lock
+        self._pieces: Iterator[memoryview] = iter(())
+        self._piece = memoryview(b"")
         self._received = 0
         self._header = bytearray(_HEADER.size)
         self._broken: Exception | None = None
+        self._closed = False
+        self._wake = threading.Event()
         self._receiver = threading.Thread(target=self._receive, name=f"xbench-from-{peer}", daemon=True)
         self._receiver.start()
 
@@ -147,20 +191,37 @@ class Connection:
                 self._rest.put(message)
         return gone
 
-    def expect(self, message: Incoming) -> None:
-        """After all that was expected before."""
-        self._expected.put(message)
+    def expect(self, message: Incoming, *, at_once: bool) -> None:
+        """After all that was expected before. `at_once`: somebody else waits for what this rank makes of it.
 
-    def fill(self, into: memoryview) -> None:
-        """Read so much of the message that is being read. For its `read`; raises ConnectionError."""
+        Else it may lie in the kernel until somebody here waits for it.
+        """
+        self._expected.append(message)
+        self._unread += message.nbytes
+        if at_once or self._unread > self._most_unread:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Have the thread read all that is expected."""
+        self._wake.set()
+
+    def read_until(self, over: Callable[[], bool], deadline_s: float) -> None:
+        """Read on this thread until that is so, or the clock (monotonic) says so, or another thread has to."""
+        if not self._reading.acquire(blocking=False):
+            self.hurry()  # whoever reads may have other ends in mind
+            return
         try:
-            while into:
-                count = self._socket.recv_into(into, 0, socket.MSG_WAITALL)
-                if count == 0:
-                    raise ConnectionError(f"rank {self.peer} has closed the connection")
-                into = into[count:]
-        except OSError as error:
-            raise self._lost(error) from None
+            self._read(over, deadline_s)
+        finally:
+            self._reading.release()
+
+    def read_what_is_there(self, over: Callable[[], bool]) -> None:
+        """As `read_until`, without waiting for anything."""
+        if self._reading.acquire(blocking=False):
+            try:
+                self._read(over, 0.0)
+            finally:
+                self._reading.release()
 
     def close(self) -> None:
         """Hang up when what was sent has gone, or after `GOING_S`. What is still expected fails, and the threads end.
@@ -168,12 +229,13 @@ class Connection:
         Threads that lived on would be stopped inside torch when the interpreter ends, which aborts the process.
         """
         self._broken = self._broken or ConnectionError("the process group was shut down")
-        self._expected.put(None)
         self._rest.put(None)
         if self._sender is not None and self._sender is not threading.current_thread():
             self._sender.join(GOING_S)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._closed = True
+        self.hurry()
         for thread in (self._sender, self._receiver):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(GOING_S)
@@ -201,28 +263,77 @@ class Connection:
             del message  # and with it the tensors, which nothing else may need by the time of the next
 
     def _receive(self) -> None:
-        while (message := self._expected.get()) is not None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            closed = self._closed
+            with self._reading:
+                self._read(None, None)
+            if closed:
+                return
+
+    def _read(self, over: Callable[[], bool] | None, deadline_s: float | None) -> None:
+        """Read until `over`, or all that is expected. Holds the lock.
+
+        `deadline_s` None is the thread, which may wait for everything; 0 waits for nothing.
+        """
+        flags = socket.MSG_DONTWAIT if deadline_s == 0.0 else socket.MSG_WAITALL
+        while over is None or not over():
+            if self._message is None:
+                if not self._expected:
+                    return
+                self._message = self._expected.popleft()
+                self._pieces = self._pieces_of(self._message)
+            message = self._message
             try:
-                if self._broken is not None:
-                    raise self._broken
-                self._begin(message.nbytes)
-                message.read(self)
+                if self._piece:
+                    self._fill(flags)
+                elif deadline_s is not None and message.may_wait():
+                    self.hurry()
+                    return
+                else:
+                    self._piece = next(self._pieces)
+            except StopIteration:
+                self._end(message)
+            except BlockingIOError:
+                if deadline_s is not None and time.monotonic() >= deadline_s:
+                    return
             except Exception as error:  # it is told to those who wait, and so is every later one
                 self._broken = error
+                self._end(message)
                 message.fail(error)
             del message  # as in `_send_rest`
 
-    def _begin(self, nbytes: int) -> None:
-        """Read how a message of so many bytes begins. Raises ConnectionError where it is another."""
-        self.fill(memoryview(self._header))
+    def _end(self, message: Incoming) -> None:
+        self._unread -= message.nbytes
+        self._message, self._pieces, self._piece = None, iter(()), memoryview(b"")
+
+    def _fill(self, flags: int) -> None:
+        """Read more of the piece. Raises ConnectionError, and BlockingIOError where nothing comes."""
+        try:
+            count = self._socket.recv_into(self._piece, 0, flags)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise self._lost(error) from None
+        if count == 0:
+            raise self._lost(ConnectionError(f"rank {self.peer} has closed the connection"))
+        self._piece = self._piece[count:]
+
+    def _pieces_of(self, message: Incoming) -> Iterator[memoryview]:
+        """Where a message's bytes go, how it begins included. Raises ConnectionError where that is not to be."""
+        if self._broken is not None:
+            raise self._broken
+        yield memoryview(self._header)
         number, sent = _HEADER.unpack(self._header)
         expected = self._received % _NUMBERS
-        if (number, sent) != (expected, nbytes):
+        if (number, sent) != (expected, message.nbytes):
             raise ConnectionError(
-                f"rank {self.peer} sent {sent} bytes as its message {number}, where this rank expects {nbytes} bytes "
-                f"as message {expected}: do all ranks launch the same collectives in one order?"
+                f"rank {self.peer} sent {sent} bytes as its message {number}, where this rank expects {message.nbytes} "
+                f"bytes as message {expected}: do all ranks launch the same collectives in one order?"
             )
         self._received += 1
+        yield from message.read(self)
 
     def _lost(self, error: OSError) -> Exception:
         if self._broken is not None:

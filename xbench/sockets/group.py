@@ -7,8 +7,8 @@
 
 Gloo moves bytes by a thread that asks the kernel which connections have something to say, and by threads that hold a
 connection's lock while they copy. Where a rank computes and communicates on one core they wait for each other's turns
-on it (`schedules.gloo_threads`). Here whoever launches hands the bytes to the kernel itself, and one thread a
-connection waits in the kernel for what comes.
+on it (`schedules.gloo_threads`). Here whoever launches hands the bytes to the kernel itself, and whoever waits reads
+what has come; see `connection` for when a thread does.
 
 Of two ranks an all-reduce is one message each way; of more it is two, and the second ones have connections of their own
 (see `_Seconds`). Messages go in the order of launches, which has to be the same on every rank. Point-to-point calls and
@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from xbench.environment import usable_cores
 from xbench.sockets.collectives import (
     COMBINE,
     Combine,
@@ -152,23 +153,23 @@ class SocketGroup(dist.ProcessGroup):
 
     def _swap(self, tensors: list[Tensor], combine: Combine, divisor: int) -> dist.Work:
         """An all-reduce of two; see `collectives`."""
-        flight = Flight(tensors, self._patience_s)
+        (connection,) = self._lanes[0].values()
+        flight = Flight(tensors, self._patience_s, [connection])
 
         def combined() -> None:
             _divide(tensors, divisor)
             flight.land()  # what was combined had gone
 
-        (connection,) = self._lanes[0].values()
         ours = outgoing(tensors, _nothing, flight)
         theirs = swapping(tensors, ours, combine, combined, flight)
         with self._launching:
-            connection.expect(theirs)
+            connection.expect(theirs, at_once=False)
             connection.send(ours)
         return flight
 
     def _reduce_and_gather(self, tensors: list[Tensor], combine: Combine, divisor: int) -> dist.Work:
         """An all-reduce of any number of ranks; see `collectives`."""
-        flight = Flight(tensors, self._patience_s)
+        flight = Flight(tensors, self._patience_s, self._lanes[1].values())
         shares: list[list[Tensor]] = [[] for _ in range(self._size)]
         for tensor in tensors:
             for share, part in zip(shares, flat(tensor).tensor_split(self._size), strict=True):
@@ -188,12 +189,13 @@ class SocketGroup(dist.ProcessGroup):
             _divide(own, divisor)
             self._seconds.go_on(second)
 
-        post = self._posting(flight, {other: shares[other] for other in self._others}, received, arrived)
+        ours = {other: shares[other] for other in self._others}
+        post = self._posting(flight, ours, received, arrived, at_once=True)
         final = {other: filling(shares[other], over, flight) for other in self._others}
         with self._launching:
             second = self._seconds.next(tell)
             for other, message in final.items():
-                self._lanes[1][other].expect(message)
+                self._lanes[1][other].expect(message, at_once=False)
             gone = post()
         for sent in gone:
             sent.gone()
@@ -212,14 +214,14 @@ class SocketGroup(dist.ProcessGroup):
         self, result: Sequence[Tensor], sends: Shares, receives: Shares, then: Callable[[], object] | None = None
     ) -> dist.Work:
         """One message to each of these ranks, one from each of those, and then `then`."""
-        flight = Flight(result, self._patience_s)
+        flight = Flight(result, self._patience_s, [self._lanes[0][other] for other in receives])
 
         def arrived() -> None:
             if then is not None:
                 then()
             flight.land()
 
-        post = self._posting(flight, sends, receives, arrived)
+        post = self._posting(flight, sends, receives, arrived, at_once=False)
         with self._launching:
             gone = post()
         for message in gone:
@@ -227,7 +229,7 @@ class SocketGroup(dist.ProcessGroup):
         return flight
 
     def _posting(
-        self, flight: Flight, sends: Shares, receives: Shares, arrived: Callable[[], None]
+        self, flight: Flight, sends: Shares, receives: Shares, arrived: Callable[[], None], *, at_once: bool
     ) -> Callable[[], list[Outgoing]]:
         """What starts these messages, and returns those that have gone. Nothing can be refused any more by then."""
         landed = Countdown(len(sends) + len(receives), arrived, flight.fail)
@@ -236,7 +238,7 @@ class SocketGroup(dist.ProcessGroup):
 
         def post() -> list[Outgoing]:
             for other, expected in coming.items():
-                self._lanes[0][other].expect(expected)
+                self._lanes[0][other].expect(expected, at_once=at_once)
             return [message for other, message in going.items() if self._lanes[0][other].send(message)]
 
         return post
@@ -335,4 +337,11 @@ def register() -> None:
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> SocketGroup:
     found = connected(store, rank, size, _LANES if size > 2 else 1, timeout.total_seconds())
-    return SocketGroup(rank, size, [{o: Connection(s, o) for o, s in lane.items()} for lane in found], timeout)
+    idle = _has_idle_core()
+    lanes = [{other: Connection(one, other, idle_core=idle) for other, one in lane.items()} for lane in found]
+    return SocketGroup(rank, size, lanes, timeout)
+
+
+def _has_idle_core() -> bool:
+    """Whether this process may run on more cores than it computes on."""
+    return usable_cores() > torch.get_num_threads()

@@ -62,7 +62,16 @@ def test_candidates_are_compared_within_rounds() -> None:
     first = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
     tenth_less = [0.9, 0.9, 1.8, 1.8, 2.7, 2.7]
     disturbed_once = [1.1, 1.1, 2.2, 2.2, 9.0, 9.0]
-    assert trial._in_pairs([first, tenth_less, disturbed_once]) == pytest.approx([2.0, 1.8, 2.2])
+    assert trial._in_pairs([first, tenth_less, disturbed_once], 2) == pytest.approx([2.0, 1.8, 2.2])
+
+
+def test_short_steps_are_timed_more_often() -> None:
+    assert [trial._steps(step_s) for step_s in (0.0, 0.001, 0.01, 0.03, 0.06, 2.0)] == [12, 12, 10, 4, 2, 2]
+
+
+def test_one_slow_step_of_many_does_not_make_a_round_slow() -> None:
+    slow_once = [1.0, 1.0, 9.0, 1.0, 1.0, 1.0]
+    assert trial._in_pairs([[1.0] * 6, slow_once], 3) == pytest.approx([1.0, 1.0])
 
 
 def test_indices_are_places_in_ready_order() -> None:
@@ -95,13 +104,21 @@ class Runs:
         self.times = times
         self.shortlists: list[list[Candidate]] = []
         self.rounds: list[int] = []
+        self.steps: list[int] = []
         self.unused: list[Mapping[str, int]] = []
 
     def __call__(
-        self, rank: Any, planner: Planner, shortlist: Sequence[Candidate], rounds: int, unused: Mapping[str, int]
+        self,
+        rank: Any,
+        planner: Planner,
+        shortlist: Sequence[Candidate],
+        rounds: int,
+        steps: int,
+        unused: Mapping[str, int],
     ) -> list[float]:
         self.shortlists.append(list(shortlist))
         self.rounds.append(rounds)
+        self.steps.append(steps)
         self.unused.append(unused)
         return self.times(shortlist)
 
@@ -129,7 +146,7 @@ def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: 
         close = PLANNER.simulate("auto", buckets).step_s <= limit_s
         assert (buckets in on_list) == close, mode
     assert runs.unused == [{"unused.weight": 4}]
-    assert runs.rounds == [5]
+    assert (runs.rounds, runs.steps) == ([5], [2])
     assert plan.note is not None
     assert plan.note.startswith("the buckets of 'auto', after 10 steps each of: auto ")
 

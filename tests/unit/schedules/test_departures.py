@@ -18,6 +18,7 @@ class Collective:
     def __init__(self, *, at_once: bool = False) -> None:
         self.future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         self.waits = 0
+        self.heard = 0
         if at_once:
             self.arrive()
 
@@ -32,6 +33,7 @@ class Collective:
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        self.heard += 1
         return self.future
 
 
@@ -119,6 +121,21 @@ def test_a_wait_is_for_the_parcel_and_is_seen_only_when_it_is_one() -> None:
     departures.wait(step.parcels[0])
     assert waited == ["since", "until"]
     assert step.collectives[1].waits == 0
+
+
+@pytest.mark.parametrize(("credit", "followed", "told"), [(None, False, 0), (8, False, 2), (None, True, 2)])
+def test_arrivals_are_heard_of_only_where_something_follows(credit: int | None, followed: bool, told: int) -> None:
+    """A thread would be woken for each: where nobody needs it, whoever waits finds out."""
+    step = Step([1, 1])
+    if followed:
+        step.parcels[0].arrived = lambda: []
+    departures = Departures(step.parcels, streams=False, credit_bytes=credit)
+    departures.ready(step.parcels)
+    assert sum(collective.heard for collective in step.collectives) == told
+    assert not departures.are_here(step.parcels)
+    for collective in step.collectives:
+        collective.arrive()
+    assert departures.are_here(step.parcels)
 
 
 def test_a_collective_that_fails_fails_whoever_waits_and_stops_the_rest() -> None:

@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.errors import UsageError
+from xbench.sockets import group as group_module
 from xbench.sockets import meeting
 from xbench.sockets.collectives import COMBINE
-from xbench.sockets.connection import PIECE_BYTES
+from xbench.sockets.connection import PIECE_BYTES, UNREAD_BYTES
 from xbench.sockets.group import SocketGroup, _create
 
 PATIENCE = timedelta(seconds=30)
@@ -56,9 +57,18 @@ def connected(size: int, patience: timedelta = PATIENCE) -> Iterator[list[Socket
             group.shutdown()
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4])
+@contextmanager
+def cores(*, idle: bool) -> Iterator[None]:
+    """What groups take for true of their process while they are made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_module, "_has_idle_core", lambda: idle)
+        yield
+
+
+@pytest.fixture(scope="module", params=[(2, False), (2, True), (3, False), (4, True)], ids=str)
 def ranks(request: pytest.FixtureRequest) -> Iterator[list[SocketGroup]]:
-    with connected(request.param) as groups:
+    size, idle = request.param
+    with cores(idle=idle), connected(size) as groups:
         yield groups
 
 
@@ -310,6 +320,55 @@ def test_what_has_arrived_is_let_go_of(size: int) -> None:
         while any(one() is not None for one in seen) and time.monotonic() < deadline_s:  # threads that end a message
             time.sleep(0.01)
         assert [one() for one in seen] == [None] * size
+
+
+def lands(work: dist.Work) -> bool:
+    """Whether a collective ends although nobody waits for it or asks."""
+    deadline_s = time.monotonic() + 30
+    while not work._is_over and time.monotonic() < deadline_s:  # type: ignore[attr-defined]
+        time.sleep(0.01)
+    return bool(work._is_over)  # type: ignore[attr-defined]
+
+
+def test_what_has_come_lies_in_the_kernel_until_somebody_waits() -> None:
+    with cores(idle=False), connected(2) as groups:
+        tensors = [torch.ones(1000), torch.ones(1000)]
+        works = [group.allreduce([tensor]) for group, tensor in zip(groups, tensors, strict=True)]
+        assert works[1].wait(PATIENCE)
+        time.sleep(0.2)  # a thread would have read it
+        assert torch.equal(tensors[0], torch.ones(1000))
+        assert works[0].wait(PATIENCE)
+        assert torch.equal(tensors[0], torch.full((1000,), 2.0))
+
+
+def test_to_ask_whether_it_is_there_reads_it_and_waits_for_nothing() -> None:
+    with cores(idle=False), connected(2) as groups:
+        work = groups[0].allreduce([torch.ones(1000)])
+        assert not work.is_completed()
+        groups[1].allreduce([torch.ones(1000)])
+        deadline_s = time.monotonic() + 30
+        while not work.is_completed():
+            assert time.monotonic() < deadline_s
+
+
+@pytest.mark.parametrize("why", ["told", "many", "idle core"])
+def test_a_thread_reads_where_nobody_may_come_to_wait(why: str) -> None:
+    elements = UNREAD_BYTES // 4 + 1 if why == "many" else 1000
+    with cores(idle=why == "idle core"), connected(2) as groups:
+        works = [group.allreduce([torch.ones(elements)]) for group in groups]
+        if why == "told":
+            works[0].get_future()
+        assert lands(works[0])
+        assert works[1].wait(PATIENCE)
+
+
+def test_two_who_wait_for_different_collectives_both_get_theirs() -> None:
+    with cores(idle=False), connected(2) as groups, ThreadPoolExecutor(2) as pool:
+        mine = [groups[0].allreduce([torch.ones(9)]) for _ in range(2)]
+        waits = [pool.submit(work.wait, PATIENCE) for work in reversed(mine)]
+        for _ in mine:
+            groups[1].allreduce([torch.ones(9)])
+        assert all(wait.result(30) for wait in waits)
 
 
 def test_a_rank_that_does_not_come_is_waited_for_so_long() -> None:
