@@ -64,7 +64,9 @@ class Contention:
         With `transfer`, T [s] of sizes [B], the tables have many sizes between those measured. There times go straight
         in M, as latency and bytes do, which their ratios to T do not. One at a time what computation adds is added to
         T, because a collective by itself finds the link rested, as T was measured; of two in flight the times
-        themselves are taken, because in a queue the link never rests. Without `transfer` all are ratios to the times
+        themselves are taken, because in a queue the link never rests. Sizes beyond those measured have the ratios of
+        the largest to its T or to its own time alone, whichever is shorter: were one of the two disturbed while it was
+        measured, all that is larger would be taken for so much faster. Without `transfer` all are ratios to the times
         of one alone. Raises ValueError without a point or for a time not above zero.
         """
         by_size: dict[int, dict[int, records.ContentionPoint]] = {}
@@ -90,7 +92,9 @@ class Contention:
             collective = [straight([p.loaded_s for p in one]) / alone_s, straight([p.loaded_s for p in two]) / alone_s]
             quiet = None
         else:
+            grid = np.append(grid, grid[-1] * 2 ** (1 / _PER_OCTAVE))
             base_s = np.maximum(transfer(grid), 1e-9)
+            base_s[-1] = min(base_s[-2], one[-1].alone_s)
             added_s = straight([p.loaded_s - p.alone_s for p in one])
             collective = [1.0 + added_s / base_s, straight([p.loaded_s for p in two]) / base_s]
             quiet = np.stack([np.ones(len(grid)), straight([p.alone_s for p in two]) / base_s])

@@ -236,6 +236,29 @@ def test_an_order_leaves_room_for_gradients_that_are_late() -> None:
         assert period.end_s == pytest.approx(late_s)
 
 
+def test_the_link_may_rest_for_what_is_urgent_and_ready_last() -> None:
+    """A free choice has the ten seconds of c under way when a, which everything waits for, is ready after one."""
+    mib = 2**20
+    layers = [layer("c", 0.0, [(10 * mib, 0.0)]), layer("a", 10.0, [(mib, 1.0)])]
+    gradients = (Gradient("c.0", 10 * mib, 0.0), Gradient("a.0", mib, 1.0))
+    search = NextForwardSearch(layers, StepModel(gradients, 10.0, 1.0, 0.0), line(0.0, 1.0 / mib))
+    [cut] = [one for one in search._cuts() if one.parts == [[10 * mib], [mib]]]
+    found = search._ordered(cut)
+    assert found.parts is not None
+    assert found.parts.order == [1, 0]
+    assert found.step.step_s == 12.0  # a at 2, its forward pass beside c; a free choice makes it 21
+
+
+@pytest.mark.parametrize(("backend", "credit"), [("gloo", 0), ("sockets", None)])
+def test_what_sends_in_order_anyway_is_given_all_that_is_ready(backend: str, credit: int | None) -> None:
+    """Although two under way were measured to take three times as long each."""
+    beside = Contention(np.zeros(1), np.array([[1.0], [3.0]]), np.ones((2, 1)))
+    cost = COST.model_copy(update={"backend": backend})
+    found = NextForwardSearch(LAYERS, STEP, cost, contention=beside).priority()
+    assert found.parts is not None
+    assert found.parts.credit_bytes == credit
+
+
 GRADIENTS = tuple(Gradient(f"l{k}.0", 2**20, 0.01 * (k + 1)) for k in range(6))
 LAYERS = tuple(layer(f"l{k}", 0.01, [(2**20, 0.01 * (k + 1))]) for k in range(6))
 STEP = StepModel(GRADIENTS, 0.06, 0.06, 0.0)

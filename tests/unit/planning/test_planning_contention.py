@@ -174,3 +174,23 @@ def test_between_measured_sizes_times_go_straight_whatever_t_does() -> None:
         table.collective_slowdown(sizes) * t_s, [t_s + added_s, [1.0, 4.0, 5.5, 10.0]], rtol=0.01
     )
     np.testing.assert_allclose(table.paired_quiet(sizes)[1] * t_s, [0.5, 2.0, 2.75, 5.0], rtol=0.01)
+
+
+@pytest.mark.parametrize("disturbed", ["T", "the collective alone"])
+def test_a_disturbance_at_the_largest_size_does_not_make_all_that_is_larger_fast(disturbed: str) -> None:
+    """It happened: T of 0.5 MB was 30 % too long by chance, and steps with larger buckets were predicted too short."""
+
+    def t_s(nbytes: np.ndarray) -> np.ndarray:
+        bump = np.where(np.abs(nbytes - 1000) < 100, 1.3, 1.0) if disturbed == "T" else 1.0
+        return 0.001 * nbytes * bump
+
+    alone_s = 1.3 if disturbed == "the collective alone" else 1.0
+    points = [point(100, 1, 0.1, 0.1, 1.0), point(1000, 1, alone_s, alone_s, 1.0)]
+    points += [point(100, 2, 0.1, 0.1, 1.0), point(1000, 2, 1.0, 1.0, 1.0)]
+    table = Contention.of(Measured(launch_s=0.0, points=points), t_s)
+    larger = np.array([1500.0, 1e6])
+    np.testing.assert_allclose(table.collective_slowdown(larger), 1.0)
+    np.testing.assert_allclose(table.paired_quiet(larger), 1.0)
+    # what was measured at its own size stands
+    own = np.array([1000.0])
+    np.testing.assert_allclose(table.collective_slowdown(own)[1] * t_s(own), 1.0)
