@@ -146,7 +146,7 @@ class Incoming:
 class Connection:
     """See the module. `peer`: the rank at the other end; `idle_core`: whether a core waits for work of a thread."""
 
-    def __init__(self, connection: socket.socket, peer: int, *, idle_core: bool = True) -> None:
+    def __init__(self, connection: socket.socket, peer: int, *, idle_core: bool) -> None:
         self.peer = peer
         self.scratch = torch.empty(PIECE_BYTES, dtype=torch.uint8)
         """For whoever reads: a piece that is added to something."""
