@@ -8,7 +8,8 @@ whatever becomes ready first and wherever.
 Who launches when a parcel arrives and its credit is free again, while the main thread computes: the thread that learns
 of the arrival first, which is the backend's own (its future calls back: Gloo's worker thread, the emulated link's
 pacer). That thread also does what is due on arrival, such as the local sum of a reduce-scatter, which makes others
-ready. One lock orders launches. Nobody sleeps and polls.
+ready. One lock orders launches. Nobody sleeps and polls. Where nothing follows an arrival (no credit, and nothing to do
+on it) nobody is told of it: whoever waits finds out.
 
 Where a device's stream keeps collectives in order by itself (`streams`: NCCL, the emulated link of a GPU) arrivals need
 no thread: all is launched as soon as it is ready, without credit, and to wait is to have the current stream wait.
