@@ -216,7 +216,7 @@ class Sample(Part):
     position: int = Field(description="place in the launch's order of blocks")
     mode: str
     job: int = Field(description="0-based; the workload's place on the command line")
-    steps_s: list[float] = Field(description="each the maximum over ranks")
+    steps_s: list[float] = Field(description="each until the last rank has done it, see docs")
     step_s: float = Field(description="median of steps_s; in paired modes window over steps, see docs")
     warmup_s: list[float] = []
     samples_per_step: int = Field(description="batch over all ranks")

@@ -1,8 +1,8 @@
 """The parent's memory of a run: events of all ranks in, samples and profiles out.
 
 Feeding it is incremental, so whatever has been measured when a run dies is there. A block becomes samples once every
-rank of the job has reported it: each step takes as long as its slowest rank. Two jobs that shared the devices make one
-sample each, cut to the window in which both were running.
+rank of the job has reported it; see `stats.steps` for how long a step of several ranks takes. Two jobs that shared the
+devices make one sample each, cut to the window in which both were running.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from xbench.runtime.gpu_use import GpuFindings
 from xbench.runtime.recorded import RecordedStep
 from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
+from xbench.stats.steps import longest_steps, steps_of_all
 from xbench.stats.windows import overlap_rates
 
 #: Modes in which several jobs run at once, so that a sample is cut to their common window.
@@ -154,7 +155,7 @@ class Collector:
         for job in whole:
             ranks = [blocks[(job, rank)] for rank in range(world)]
             warmup = int(ranks[0]["warmup"])
-            steps = step_times([block["stamps"] for block in ranks])
+            steps = step_times([block["stamps"] for block in ranks], communicates=ran.carrier != "compute")
             timed = steps[warmup:]
             if not timed:
                 continue
@@ -192,10 +193,14 @@ def _slices(lane: Sequence[Mapping[str, Any]]) -> list[Slice]:
     return [Slice.model_validate(part) for part in lane]
 
 
-def step_times(stamps: Sequence[Sequence[float]]) -> list[float]:
-    """Time of each step [s]: the maximum over ranks. `stamps[rank]`: its step boundaries [s], the first the start."""
-    per_rank = [[after - before for before, after in pairwise(rank)] for rank in stamps]
-    return [max(times) for times in zip(*per_rank, strict=True)]
+def step_times(stamps: Sequence[Sequence[float]], *, communicates: bool = True) -> list[float]:
+    """Time of each step [s] of all ranks; see `stats.steps`.
+
+    `stamps[rank]`: its step boundaries [s], the first the start, which ranks are taken to share: those of several
+    machines have clocks of their own.
+    """
+    per_rank_s = [[after - before for before, after in pairwise(rank)] for rank in stamps]
+    return steps_of_all(per_rank_s) if communicates else longest_steps(per_rank_s)
 
 
 def block_step_s(mode: str, steps_s: Sequence[float], cycle: int = 1) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xbench.stats.compare import MARGIN, REFERENCE_RATIO, BlockValue, paired_ratio, verdict
 from xbench.stats.order import balanced_orders
+from xbench.stats.steps import longest_steps, steps_of_all
 from xbench.stats.summary import (
     detect_warmup,
     flag_outliers,
@@ -22,10 +23,12 @@ __all__ = [
     "detect_warmup",
     "flag_outliers",
     "grouped_estimate",
+    "longest_steps",
     "median_estimate",
     "overlap_rates",
     "paired_ratio",
     "relative_half_width",
+    "steps_of_all",
     "verdict",
     "weighted_progress",
 ]

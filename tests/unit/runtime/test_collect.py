@@ -23,8 +23,20 @@ def block(mode: str, stamps: list[float], *, round_: int = 0, position: int = 0,
             "stamps": stamps, "pattern": None}  # fmt: skip
 
 
-def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
-    assert step_times([[0.0, 1.0, 3.0], [0.5, 2.0, 3.5]]) == [1.5, 2.0]
+def test_a_step_is_over_when_its_last_rank_is_done() -> None:
+    stamps = [[0.0, 1.0, 3.0], [90.5, 92.0, 93.5]]  # clocks of two machines, and a block that began on both at once
+    assert step_times(stamps) == [1.5, 1.5]
+
+
+def test_without_communication_a_step_takes_as_long_as_its_slowest_rank() -> None:
+    stamps = [[0.0, 1.0, 3.0, 4.0], [0.5, 2.0, 3.5, 4.5]]
+    assert step_times(stamps, communicates=False) == [1.5, 2.0, 1.0]
+    for mode, steps_s in (("compute", [2.0, 1.0]), ("ddp", [1.5, 1.0])):
+        collector = Collector(run_of(mode), [4])
+        for rank, own in enumerate(stamps):
+            collector.take(0, rank, block(mode, own))
+        (sample,) = collector.samples()
+        assert sample.steps_s == steps_s
 
 
 def test_a_block_is_the_median_of_its_steps_and_its_warmup_is_kept_apart() -> None:
