@@ -9,7 +9,8 @@ from typed_commands import said_by_ranks
 
 RANKS = Path(__file__).parent / "ranks" / "next_forward.py"
 SCENARIOS = (
-    "plain", "without_a_plan", "small_parts_in_a_strange_order", "every_optimizer_ends_in_the_bits_of_a_whole_step",
+    "plain", "without_a_plan", "small_parts_in_a_strange_order", "buckets_are_complete_when_they_go",
+    "every_optimizer_ends_in_the_bits_of_a_whole_step",
     "settings_are_those_of_the_step", "accumulation", "clipping_and_grad_scaler", "used_on_some_ranks",
     "what_reads_parameters_between_steps_gets_new_ones", "two_forwards_before_a_backward", "checkpointed",
     "others_collectives_do_not_get_between", "updates_wait_for_the_forward_pass", "refusals", "detach_leaves_nothing",
@@ -21,7 +22,9 @@ OF_GLOO_ALONE = "one_order_on_every_rank"
 """What it looks at are the sends and receives that take the place of Gloo's all-to-all."""
 
 
-@pytest.fixture(scope="module", params=[(2, "gloo"), (3, "gloo"), (3, "sockets")], ids=lambda of: f"{of[0]} {of[1]}")
+@pytest.fixture(
+    scope="module", params=[(2, "gloo"), (3, "gloo"), (2, "sockets"), (3, "sockets")], ids=lambda of: f"{of[0]} {of[1]}"
+)
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start."""
     world, backend = request.param

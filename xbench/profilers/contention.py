@@ -41,6 +41,7 @@ from xbench.compiled import visible
 from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.engine import workers_of
+from xbench.schedules.summing import summing
 
 SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
 IN_FLIGHT = (1, 2)
@@ -243,12 +244,11 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
     of `group` calls it together.
     """
     launches: list[float] = []
-    token = torch.zeros(1)
+    launch = summing(torch.zeros(1), group)
     for _ in range(LAUNCHES):
         before_s = time.perf_counter()
-        work = dist.all_reduce(token, group=group, async_op=True)
+        work = launch()
         launches.append(time.perf_counter() - before_s)
-        assert work is not None
         work.wait()
     launch_s = statistics.median(launches)
     times = [(size, transfer_s(size)) for size in SIZES]
@@ -337,7 +337,7 @@ def _meeting_s(ranks: Sequence[Measured]) -> float:
 def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> list[float]:
     """Send a stream; the host time of each launch [s]."""
     depth = 1 if stream.in_flight == 1 else DEEP
-    buffers = [torch.zeros(stream.nbytes // 4, dtype=wire) for _ in range(depth)]
+    launch = [summing(torch.zeros(stream.nbytes // 4, dtype=wire), group) for _ in range(depth)]
     flying: list[dist.Work] = []
     launches: list[float] = []
     dist.all_reduce(torch.zeros(1), group=group)  # all ranks are here
@@ -346,9 +346,8 @@ def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) ->
         if len(flying) == depth:
             flying.pop(0).wait()
         before_s = time.perf_counter()
-        work = dist.all_reduce(buffers[number % depth], group=group, async_op=True)
+        work = launch[number % depth]()
         launches.append(time.perf_counter() - before_s)
-        assert work is not None
         flying.append(work)
     for work in flying:
         work.wait()

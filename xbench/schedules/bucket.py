@@ -1,7 +1,8 @@
 """A bucket: gradients that travel together in one collective, and three ways to get them there and back.
 
 - **views**: a gradient is scaled by 1/world while it is copied into its bucket, one at a time, as soon as it is ready
-  (on a CPU it is still in the cache then). After the collective `parameter.grad` *is* the slice of the bucket.
+  (on a CPU it is still in the cache then). After the collective `parameter.grad` *is* the slice of the bucket. A small
+  bucket of a CPU stays in the cache as a whole, and is copied by one call for all of its gradients (`AT_ONCE_BYTES`).
 - **coalesced**: nothing is copied. Gradients stay where they are, are scaled there when all of the bucket are ready,
   and one coalesced collective takes them all. (Gloo, which has no such thing, copies them inside.) The exception is a
   gradient whose memory another tensor has too, which the backward pass may still read: that one is copied.
@@ -20,7 +21,7 @@ travel as they are. Coalesced collectives take gradients where they lie, so ther
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -29,7 +30,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
+from xbench.schedules.summing import summing
 from xbench.spec import Compress, Copies
+
+AT_ONCE_BYTES = 256 << 10
+"""The largest bucket whose gradients are copied into it by one call on a CPU: they are still in a core's cache."""
 
 
 class Travelling(Protocol):
@@ -157,10 +162,19 @@ class Views(Sent):
         self.flat = self.whole[: self.layout.length]
         self.flags = self.flat[self.layout.offsets[-1] :]
         self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
+        self._summing: tuple[dist.ProcessGroup | None, Callable[[], Travelling]] | None = None
+        at_once = self.flat.is_cpu and len(parameters) > 1 and self.grad_bytes <= AT_ONCE_BYTES
+        in_a_row = self.align_bytes == 1 and all(view.is_contiguous() for view in self.views)
+        self._all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype) if at_once and in_a_row else None
 
     def fill(self, index: int) -> None:
-        """Copy this parameter's gradient in, scaled. A gradient that already is the slice is scaled in place."""
+        """Copy this parameter's gradient in, scaled, unless all are copied by one call."""
         super().fill(index)
+        if self._all_marks is None:
+            self._copy(index)
+
+    def _copy(self, index: int) -> None:
+        """A gradient that already is the slice is scaled in place."""
         parameter, view = self.parameters[index], self.views[index]
         gradient = parameter.grad
         assert gradient is not None
@@ -173,6 +187,12 @@ class Views(Sent):
 
     def complete(self) -> None:
         """See `Sent.complete`."""
+        if self._all_marks is not None:
+            if not self.waiting and self._copied_at_once(self._all_marks):
+                return
+            for index, filled in enumerate(self.filled):
+                if filled:
+                    self._copy(index)
         if self.waiting:
             for index, filled in enumerate(self.filled):
                 if not filled:
@@ -181,10 +201,24 @@ class Views(Sent):
         else:
             self.flags.fill_(self.scale)
 
+    def _copied_at_once(self, marks: Tensor) -> bool:
+        """Whether every gradient and the flags could be: what already is a slice, or has other strides, cannot."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        begin, end = self.flat.data_ptr(), self.flags.data_ptr()
+        for gradient in gradients:
+            if begin <= gradient.data_ptr() < end or not gradient.is_contiguous():
+                return False
+        torch.mul(torch._C._nn.flatten_dense_tensors([*gradients, marks]), self.scale, out=self.flat)
+        if not self.narrowed:
+            for parameter, view in zip(self.parameters, self.views, strict=True):
+                parameter.grad = view
+        return True
+
     def send(self, group: dist.ProcessGroup | None) -> Travelling:
         """See `Sent.send`."""
-        work: Travelling = dist.all_reduce(self.flat, group=group, async_op=True)
-        return work
+        if self._summing is None or self._summing[0] is not group:
+            self._summing = group, summing(self.flat, group)
+        return self._summing[1]()
 
     def hand_back(self) -> None:
         """See `Sent.hand_back`: narrowed gradients are widened, one at a time."""

@@ -109,7 +109,7 @@ class DearEngine(NextForward):
         for number, bucket in enumerate(self._flat_buckets()):
             halves = _Halves(bucket, self.lane, in_place=streams, tag=2 * number)
             arrived = self._arrived(halves)
-            self._scatters[id(bucket)] = Parcel(bucket.grad_bytes, halves.scatter, arrived)
+            self._scatters[id(bucket)] = Parcel(bucket.grad_bytes, self._starting(bucket, halves.scatter), arrived)
             self._gathers[id(bucket)] = Parcel(bucket.grad_bytes, halves.gather)
         gathers = reversed(self._gathers.values())  # until the first forward pass has told
         return Departures([*self._scatters.values(), *gathers], streams=streams)

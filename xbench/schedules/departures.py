@@ -64,6 +64,11 @@ class Departures:
         self._departing = False
         self._failure: BaseException | None = None
 
+    @property
+    def goes_when_ready(self) -> bool:
+        """Whether a parcel is launched by who makes it and all before it ready, and by nobody later."""
+        return not self._hears
+
     def ready(self, parcels: Sequence[Parcel]) -> None:
         """These can be sent now; launch what may be."""
         with self._changed:

@@ -149,7 +149,12 @@ class Engine:
                 hint="run all backward passes of a step but the last under handle.no_sync()",
             )
         bucket.fill(index)
-        if not bucket.waiting and self.overlap:
+        if not bucket.waiting:
+            self._full(bucket)
+
+    def _full(self, bucket: Bucket) -> None:
+        """Every gradient of this bucket is there."""
+        if self.overlap:
             self.launch_in_order()
 
     def launch_in_order(self) -> None:

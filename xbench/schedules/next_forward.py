@@ -46,7 +46,7 @@ from torch.utils.hooks import RemovableHandle
 from xbench.compiled import regions
 from xbench.errors import SpecError, UsageError
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.bucket import Bucket, Views, flat_bucket
+from xbench.schedules.bucket import Bucket, Travelling, Views, flat_bucket
 from xbench.schedules.departures import Departures, Parcel
 from xbench.schedules.engine import PER_PARAMETER, Engine, Watch, trainable
 from xbench.schedules.first_use import FirstUse
@@ -101,6 +101,8 @@ class NextForward(Engine):
         self._travels = False
         self._settings: list[dict[str, Any]] = []
         """The optimizer's settings by parameter group, while an update is due."""
+        self._incomplete: set[int] = set()
+        """Buckets that may go and are not complete."""
         self._due = 0
         self._next_due = 0  # no piece before this one is due
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
@@ -202,19 +204,32 @@ class NextForward(Engine):
         self.finish()
         super()._start(parameter)
 
-    def mark_ready(self, bucket: Bucket, index: int) -> None:
-        """See `Engine.mark_ready`; in which order full buckets are launched is known to the departures."""
-        super().mark_ready(bucket, index)
-        if self.communicate and not bucket.waiting:
+    def _full(self, bucket: Bucket) -> None:
+        """In which order full buckets are launched is known to the departures."""
+        if self.communicate:
             self._depart(bucket)
 
-    def launch_in_order(self) -> None:
-        """Buckets are launched by the departures."""
-
     def _depart(self, bucket: Bucket) -> None:
+        """Gradients are copied when the first of them goes: what is more urgent need not wait for that."""
         assert isinstance(bucket, Views)
-        bucket.complete()
+        self._incomplete.add(id(bucket))
+        if not self.departures.goes_when_ready:
+            self._complete(bucket)  # parameters have no gradients any more when it goes
         self.departures.ready(self._filled(bucket))
+
+    def _complete(self, bucket: Views) -> None:
+        if id(bucket) in self._incomplete:
+            self._incomplete.remove(id(bucket))
+            bucket.complete()
+
+    def _starting(self, bucket: Views, launch: Callable[[], Travelling]) -> Callable[[], Travelling]:
+        """What launches a collective of this bucket, which is complete by then."""
+
+        def start() -> Travelling:
+            self._complete(bucket)
+            return launch()
+
+        return start
 
     def _backward_ended(self) -> None:
         self._armed = False

@@ -24,17 +24,16 @@ in order, and the credit would only be a wait of the host: all are launched as t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch.distributed as dist
-from torch import Tensor
 from torch.nn import Module
 
 from xbench.measured_parts import Parts
 from xbench.schedules.base import Setup
-from xbench.schedules.bucket import Travelling, Views
+from xbench.schedules.bucket import Views
 from xbench.schedules.departures import Departures, Parcel
 from xbench.schedules.next_forward import BUCKET_BYTES, NextForward, Piece, PutOff, check_parts
+from xbench.schedules.summing import summing
 
 
 class PriorityEngine(NextForward):
@@ -51,7 +50,7 @@ class PriorityEngine(NextForward):
             bounds, sizes = cuts(bucket, nbytes)
             self._bounds[id(bucket)] = bounds
             self._parts[id(bucket)] = [
-                Parcel(size, self._all_reduce_of(bucket.flat[begin:end]))
+                Parcel(size, self._starting(bucket, summing(bucket.flat[begin:end], self.lane)))
                 for (begin, end), size in zip(itertools.pairwise(bounds), sizes, strict=True)
             ]
         numbered = [part for bucket in buckets for part in self._parts[id(bucket)]]
@@ -59,13 +58,6 @@ class PriorityEngine(NextForward):
         check_parts(parts.order, len(numbered))
         order = [numbered[number] for number in parts.order]
         return Departures(order, streams=self.carrier == "streams", credit_bytes=parts.credit_bytes)
-
-    def _all_reduce_of(self, part: Tensor) -> Callable[[], Travelling]:
-        def start() -> Travelling:
-            work: Travelling = dist.all_reduce(part, group=self.lane, async_op=True)
-            return work
-
-        return start
 
     def _pieces_of(self, bucket: Views, homes: dict[int, list[Module]]) -> list[Piece]:
         """See `NextForward._pieces_of`: parameters of one bucket with the same homes are a piece."""

@@ -191,32 +191,57 @@ def filling(tensors: Sequence[Tensor], filled: Callable[[], None], flight: Fligh
     return Incoming(sum(map(len, parts)), read, flight.fail)
 
 
-def swapping(
-    tensors: Sequence[Tensor],
-    ours: Outgoing,
-    combine: Combine,
-    combined: Callable[[], None],
-    flight: Flight,
-) -> Incoming:
-    """The other's tensors, each piece combined with ours as soon as it is there and ours has gone."""
-    nbytes = ours.nbytes
+class Swap:
+    """An all-reduce of two, over this connection: what is the same each time it is launched.
 
-    def read(connection: Connection) -> Iterator[memoryview]:
-        left = nbytes
-        for tensor in tensors:
-            ours_flat = flat(tensor)
+    The other's tensors are combined with ours piece by piece, each as soon as it is there and ours has gone.
+    """
+
+    def __init__(
+        self, tensors: Sequence[Tensor], combine: Combine, divisor: int, patience_s: float, connection: Connection
+    ) -> None:
+        self._tensors = list(tensors)
+        self._combine = combine
+        self._divisor = divisor
+        self._patience_s = patience_s
+        self._sources = [connection]
+        self._ours = [memory_of(tensor) for tensor in tensors]
+        self._nbytes = sum(map(len, self._ours))
+        self._pieces = list(self._cut(connection))
+
+    def _cut(self, connection: Connection) -> Iterator[tuple[memoryview, Tensor, Tensor]]:
+        """Where the bytes of each piece are read to, the piece of ours, and what was read as such a piece."""
+        for tensor in self._tensors:
+            ours = flat(tensor)
             most = PIECE_BYTES // tensor.element_size()
             theirs = connection.scratch.view(tensor.dtype)
             for at in range(0, tensor.numel(), most):
-                piece = ours_flat[at : at + most]
-                size = piece.numel() * piece.element_size()
-                yield connection.scratch_bytes[:size]
-                left -= size
-                ours.wait_until_left(left)
-                combine(piece, theirs[: piece.numel()])
-        combined()
+                piece = ours[at : at + most]
+                count = piece.numel()
+                yield connection.scratch_bytes[: count * piece.element_size()], piece, theirs[:count]
 
-    return Incoming(nbytes, read, flight.fail, lambda: not ours.has_gone)
+    def begin(self) -> tuple[Flight, Outgoing, Incoming]:
+        """One more time: its end, and the messages that lead to it."""
+        flight = Flight(self._tensors, self._patience_s, self._sources)
+        ours = Outgoing(self._ours, _nothing, flight.fail)
+
+        def read(_: Connection) -> Iterator[memoryview]:
+            left = self._nbytes
+            for memory, piece, theirs in self._pieces:
+                yield memory
+                left -= len(memory)
+                ours.wait_until_left(left)
+                self._combine(piece, theirs)
+            if self._divisor > 1:
+                for tensor in self._tensors:
+                    tensor.div_(self._divisor)
+            flight.land()  # what was combined had gone
+
+        return flight, ours, Incoming(self._nbytes, read, flight.fail, lambda: not ours.has_gone)
+
+
+def _nothing() -> None:
+    """What a message tells whose going another thread waits for."""
 
 
 def add_up(own: Sequence[Tensor], others: Mapping[int, Sequence[Tensor]], rank: int, combine: Combine) -> None:

@@ -35,10 +35,10 @@ from xbench.sockets.collectives import (
     Combine,
     Countdown,
     Flight,
+    Swap,
     add_up,
     filling,
     outgoing,
-    swapping,
 )
 from xbench.sockets.connection import Connection, Outgoing, flat
 from xbench.sockets.meeting import connected
@@ -82,12 +82,15 @@ class SocketGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """Of each of the tensors, in place. Raises ValueError for reductions that are not in `COMBINE`."""
-        tensors = _listed(tensors)
-        name = _reduction(opts)
-        combine, divisor = COMBINE[name], self._size if name == "AVG" else 1
-        if self._size == 2:
-            return self._swap(tensors, combine, divisor)
-        return self._reduce_and_gather(tensors, combine, divisor)
+        return self._reducing(_listed(tensors), _reduction(opts))()
+
+    def summing(self, tensor: Tensor) -> Callable[[], dist.Work]:
+        """What launches an all-reduce of this tensor, in place, each time it is called.
+
+        Cheaper than `all_reduce` of torch, which asks for the same things anew each time. Raises ValueError for a
+        tensor that is not dense, contiguous and a CPU's.
+        """
+        return self._reducing([tensor], "SUM")
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
         """As one all-reduce of all the tensors."""
@@ -151,21 +154,22 @@ class SocketGroup(dist.ProcessGroup):
         """Over when every rank has launched it."""
         return self.allreduce([torch.zeros(1)])
 
-    def _swap(self, tensors: list[Tensor], combine: Combine, divisor: int) -> dist.Work:
-        """An all-reduce of two; see `collectives`."""
+    def _reducing(self, tensors: list[Tensor], reduction: str) -> Callable[[], dist.Work]:
+        """What launches an all-reduce of these; see `collectives`."""
+        combine, divisor = COMBINE[reduction], self._size if reduction == "AVG" else 1
+        if self._size != 2:
+            return lambda: self._reduce_and_gather(tensors, combine, divisor)
         (connection,) = self._lanes[0].values()
-        flight = Flight(tensors, self._patience_s, [connection])
+        swap = Swap(tensors, combine, divisor, self._patience_s, connection)
 
-        def combined() -> None:
-            _divide(tensors, divisor)
-            flight.land()  # what was combined had gone
+        def launch() -> dist.Work:
+            flight, ours, theirs = swap.begin()
+            with self._launching:
+                connection.expect(theirs, at_once=False)
+                connection.send(ours)
+            return flight
 
-        ours = outgoing(tensors, _nothing, flight)
-        theirs = swapping(tensors, ours, combine, combined, flight)
-        with self._launching:
-            connection.expect(theirs, at_once=False)
-            connection.send(ours)
-        return flight
+        return launch
 
     def _reduce_and_gather(self, tensors: list[Tensor], combine: Combine, divisor: int) -> dist.Work:
         """An all-reduce of any number of ranks; see `collectives`."""
@@ -309,10 +313,6 @@ def _listed(tensors: Any) -> list[Tensor]:
 def _close(connections: Sequence[Connection]) -> None:
     for connection in connections:
         connection.close()
-
-
-def _nothing() -> None:
-    """What a message tells whose going another thread waits for."""
 
 
 def new_group(ranks: Sequence[int] | None = None, *, timeout: timedelta | None = None) -> dist.ProcessGroup:

@@ -139,6 +139,36 @@ def small_parts_in_a_strange_order(rank: int, world: int) -> None:
         same(model, expected, nbytes)
 
 
+def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
+    """Where a bucket that is full has to let others go first, and nothing else holds it."""
+    model, optimizer = make(Net)
+    expected, expected_optimizer = make(Net)
+    train(expected, expected_optimizer, expected, steps=4, rank=rank,
+          after_backward=lambda model=expected: average_by_hand(model),
+          sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+    buckets = buckets_of(model, "priority")
+    assert buckets is not None
+    order = [*range(1, len(buckets)), 0]
+    kind: type[Schedule] = MODES.load("priority")  # type: ignore[assignment]
+    completed: list[int] = []
+
+    def noted(number: int, complete: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            completed.append(number)
+            complete()
+
+        return call
+
+    parts = Parts(nbytes=2**20, order=order, credit_bytes=None)
+    with kind().attach(Setup(model, optimizer, buckets, None, "step", parts=parts)) as handle:
+        for number, bucket in enumerate(handle.engine.buckets):
+            bucket.complete = noted(number, bucket.complete)
+        train(model, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more,
+              sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+    same(model, expected, "complete when they go")
+    assert completed == order * 4, completed
+
+
 def every_optimizer_ends_in_the_bits_of_a_whole_step(rank: int, world: int) -> None:
     """Put off, finished after each step, and given up by `synchronize`: parameters and states are the same bits."""
     for schedule in PUT_OFF:
@@ -502,7 +532,8 @@ def one_order_on_every_rank(rank: int, world: int) -> None:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (plain, without_a_plan, small_parts_in_a_strange_order, every_optimizer_ends_in_the_bits_of_a_whole_step,
+    for f in (plain, without_a_plan, small_parts_in_a_strange_order, buckets_are_complete_when_they_go,
+              every_optimizer_ends_in_the_bits_of_a_whole_step,
               settings_are_those_of_the_step, accumulation, clipping_and_grad_scaler, used_on_some_ranks,
               what_reads_parameters_between_steps_gets_new_ones, two_forwards_before_a_backward, checkpointed,
               others_collectives_do_not_get_between, updates_wait_for_the_forward_pass, refusals,

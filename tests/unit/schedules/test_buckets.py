@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 import xbench
 from xbench.errors import SpecError
+from xbench.schedules import bucket as bucket_module
 from xbench.schedules.bucket import Bucket, Coalesced, Fused, Sent, Views, bucket_of
 from xbench.schedules.copies import BEST, chosen_copies
 
@@ -144,6 +145,59 @@ def test_after_the_collective_gradients_are_slices_but_for_coalesced() -> None:
             assert parameter.grad.data_ptr() == view.data_ptr()
             if parameter.is_contiguous() or parameter.dim() == 4:
                 assert parameter.grad.stride() == parameter.stride()
+
+
+def close_together(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> Views:
+    """A bucket of contiguous gradients."""
+    monkeypatch.setattr(bucket_module, "AT_ONCE_BYTES", 4 * 27 if at_once else 4 * 27 - 1)
+    torch.manual_seed(0)
+    bucket = bucket_of([Parameter(torch.randn(3)), Parameter(torch.randn(2, 3, 4))], 1 / 3, "views")
+    assert isinstance(bucket, Views)
+    return bucket
+
+
+def test_a_small_bucket_is_copied_before_it_goes_and_a_large_one_as_gradients_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flats = []
+    for at_once in (True, False):
+        bucket = close_together(at_once, monkeypatch)
+        for index, gradient in enumerate(gradients(bucket.parameters, 0)):
+            bucket.parameters[index].grad = gradient
+            bucket.fill(index)
+        assert bool(bucket.flat.any()) != at_once
+        bucket.complete()
+        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+            assert parameter.grad is view or parameter.grad.data_ptr() == view.data_ptr()  # type: ignore[union-attr]
+        flats.append(bucket.flat)
+    assert torch.equal(*flats)
+
+
+@pytest.mark.parametrize("odd", ["missing", "a slice already", "other strides", "zeroed in place"])
+def test_what_one_call_cannot_copy_is_copied_one_by_one(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flats = []
+    for at_once in (True, False):
+        bucket = close_together(at_once, monkeypatch)
+        first, second = gradients(bucket.parameters, 0)
+        if odd == "a slice already":
+            first = bucket.views[0].copy_(first)
+        if odd == "other strides":
+            second = second.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+        given = [first, second]
+        if odd == "zeroed in place":
+            given = [view.copy_(gradient) for view, gradient in zip(bucket.views, given, strict=True)]
+        for index, gradient in enumerate(given):
+            if odd == "missing" and index == 1:
+                bucket.views[1].fill_(7.0)  # of the step before
+                continue
+            bucket.parameters[index].grad = gradient
+            bucket.fill(index)
+        bucket.complete()
+        flats.append(bucket.flat.clone())
+        expected = [gradient * (1 / 3) for gradient in gradients(bucket.parameters, 0)]
+        assert torch.equal(bucket.views[0], expected[0])
+        assert torch.equal(bucket.views[1], torch.zeros_like(expected[1]) if odd == "missing" else expected[1])
+    assert torch.equal(*flats)
 
 
 def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:

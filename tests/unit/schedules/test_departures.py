@@ -64,6 +64,15 @@ def test_what_is_ready_early_is_launched_in_its_place() -> None:
     assert step.launched == [0, 1, 2]
 
 
+def test_only_without_credit_and_streams_is_a_parcel_gone_when_all_are_ready() -> None:
+    step = Step([1, 1])
+    assert Departures(step.parcels, streams=False).goes_when_ready
+    assert Departures(step.parcels, streams=True, credit_bytes=1).goes_when_ready
+    assert not Departures(step.parcels, streams=False, credit_bytes=1).goes_when_ready
+    step.parcels[0].arrived = lambda: []
+    assert not Departures(step.parcels, streams=False).goes_when_ready
+
+
 def test_credit_is_bytes_under_way_and_one_may_always_go() -> None:
     step = Step([4, 4, 9, 1])
     departures = Departures(step.parcels, streams=False, credit_bytes=8)

@@ -105,6 +105,17 @@ def test_sums_of_whatever_is_sent_are_right_and_alike(
         assert all(torch.equal(one, other) for one, other in zip(tensors, expected, strict=True))
 
 
+def test_a_sum_that_is_prepared_once_is_launched_at_every_step(ranks: list[SocketGroup]) -> None:
+    buffers = [torch.zeros(PIECE_BYTES // 4 + 3) for _ in ranks]
+    launches = [group.summing(buffer) for group, buffer in zip(ranks, buffers, strict=True)]
+    for step in range(3):
+        for rank, buffer in enumerate(buffers):
+            buffer.fill_(10.0 * step + rank)
+        on_every(ranks, lambda _, rank: launches[rank]())
+        expected = 10.0 * step * len(ranks) + sum(range(len(ranks)))
+        assert all(torch.equal(buffer, torch.full_like(buffer, expected)) for buffer in buffers)
+
+
 def test_ranks_have_the_same_bits_where_the_order_of_a_sum_matters(ranks: list[SocketGroup]) -> None:
     whole = [torch.randn(100_003, generator=torch.Generator().manual_seed(rank)) for rank in range(len(ranks))]
     in_order = whole[0].clone()
