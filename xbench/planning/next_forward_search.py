@@ -20,6 +20,10 @@ at a time, or as many as are ready, whichever the measured contention says is fa
 are ready, because then nobody has to be there when a part arrives to launch the next. Over connections that send one
 after the other anyway (`IN_ORDER`), always these: credit would only be a wait for that somebody.
 
+**Variations.** How long backward takes beside the link's work decides how much can go before what is urgent, and is
+what a model knows least; what a launch costs a step of a few milliseconds it hardly knows. So a trial is given orders,
+too, that let the link rest sooner than the best, and the second best cut with the same (`variations`).
+
 Steps compare by time × (1 + 0.00015 · collectives), as in `auto`: launches have costs that no model sees.
 """
 
@@ -28,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from xbench.planning import merge
 from xbench.planning.climb import Hill
@@ -57,6 +62,9 @@ LATE = 0.05
 
 KEPT_BACK = 24
 """From how many places in ready order on parts are kept back until what is more urgent has gone."""
+
+SOONER = 2
+"""How many orders that let the link rest sooner than the best of them are worth a trial."""
 
 IN_ORDER = ("sockets",)
 """Backends whose collectives are under way one after the other, however many are launched."""
@@ -160,10 +168,33 @@ class NextForwardSearch:
 
     def priority(self) -> NextForward:
         """The best `priority` found."""
+        return self._priorities[0]
+
+    @cached_property
+    def _priorities(self) -> list[NextForward]:
+        """The best order of each of the best cuts, the best first."""
         cuts = sorted(self._cuts(), key=lambda cut: cut.worth_s)
-        return min(
-            (self._ordered(cut) for cut in cuts[: ORDERED if self._thorough else 1]), key=lambda one: one.worth_s
-        )
+        found = [self._ordered(cut) for cut in cuts[: ORDERED if self._thorough else 1]]
+        return sorted(found, key=lambda one: one.worth_s)
+
+    def variations(self) -> list[NextForward]:
+        """What a trial may try beside the best `priority`; see the module. May hold that one too, and one twice."""
+        best, *others = self._priorities
+        second = [one for one in others if one.buckets != best.buckets][:1]
+        return second + [order for cut in (best, *second) for order in self._sooner(cut)]
+
+    def _sooner(self, cut: NextForward) -> list[NextForward]:
+        """The best order that lets the link rest, and those that do so a little sooner."""
+        assert cut.parts is not None
+        sizes = [part_sizes(nbytes, cut.parts.nbytes) for nbytes in bucket_bytes(self.step.gradients, cut.buckets)]
+        orders = self._resting(self._net(len(cut.parts.order)), cut.buckets, sizes)
+        resting = [cut.parts.model_copy(update={"order": list(order)}) for order in orders]
+        steps = [self.step_of("priority", cut.buckets, parts) for parts in resting]
+        best = min(range(len(steps)), key=lambda place: steps[place].step_s)
+        return [
+            replace(cut, name=f"{cut.name}, the link resting sooner", step=steps[place], parts=resting[place])
+            for place in range(best, max(-1, best - SOONER - 1), -1)
+        ]
 
     def step_of(self, mode: str, buckets: Buckets, parts: Parts | None = None) -> Step:
         """The step of `mode` with these buckets of `step.gradients`; `parts` are what `priority` makes of them.
@@ -272,10 +303,16 @@ class NextForwardSearch:
                 _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, late=margin)
                 yield tuple(part for part, _, _ in period.sent)
         if self._thorough:
-            urgent = net.urgency(cut.buckets, cut.parts)
-            count = len(urgent)
-            for first in sorted({round(share * count / KEPT_BACK) for share in range(KEPT_BACK)}):
-                yield (*range(first), *sorted(range(first, count), key=urgent.__getitem__))
+            yield from self._resting(net, cut.buckets, cut.parts)
+
+    def _resting(self, net: Net, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """Orders that let the link rest for what is urgent, those that do so soonest first."""
+        urgent = net.urgency(buckets, parts)
+        count = len(urgent)
+        return [
+            (*range(first), *sorted(range(first, count), key=urgent.__getitem__))
+            for first in sorted({round(share * count / KEPT_BACK) for share in range(KEPT_BACK)})
+        ]
 
 
 def best_next_forward(

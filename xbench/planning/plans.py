@@ -28,7 +28,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient, require_ready_order
 from xbench.planning.next_forward import from_forward
-from xbench.planning.next_forward_search import NextForwardSearch, worth_s
+from xbench.planning.next_forward_search import NextForward, NextForwardSearch, worth_s
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, Plan
@@ -141,6 +141,10 @@ class Planner:
             found += [self._best(mode) for mode in NEXT_FORWARD]
         return min(found, key=self._worth_s)
 
+    def variations(self) -> list[Candidate]:
+        """What a trial may try beside the best `priority`; see `NextForwardSearch.variations`. Raises ValueError."""
+        return [self._candidate(found) for found in self._next_forward.variations()]
+
     def step_of(self, candidate: Candidate) -> Step:
         """The step of a candidate for `auto`; that of a carrier is counted from the start of backward."""
         if candidate.carrier is None:
@@ -151,9 +155,11 @@ class Planner:
 
     def _best(self, mode: str) -> Candidate:
         """The best found of a mode of `NEXT_FORWARD`."""
-        found = self._next_forward.dear() if mode == "dear" else self._next_forward.priority()
+        return self._candidate(self._next_forward.dear() if mode == "dear" else self._next_forward.priority())
+
+    def _candidate(self, found: NextForward) -> Candidate:
         buckets = _translated(found.buckets, self._next_forward.step.gradients, self.step.gradients)
-        return Candidate(found.name, buckets, found.step.step_s, mode, found.parts)
+        return Candidate(found.name, buckets, found.step.step_s, found.mode, found.parts)
 
     @cached_property
     def _next_forward(self) -> NextForwardSearch:

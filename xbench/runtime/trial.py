@@ -9,10 +9,11 @@ candidates' predictions fit, the search runs again, and its new answer is tried 
 the chosen plan is the unfitted model's, as for every other schedule.
 
 Where the run allows next-forward overlap, `dear` and `priority` stand on the list too, attached as the schedules that
-they are. A model that one of them refuses is tried without it, and the plan's note says so. Their steps are run one
-after the other, because meeting in between would end the overlap that they are for.
+they are; where steps are short, `priority` also in orders that let the link rest sooner (`priority 2` and so on). A
+model that one of them refuses is tried without it, and the plan's note says so. Ranks do not meet between the steps of
+a turn, as they do not in training: that would end the overlap that these are for.
 
-All ranks decide alike: times are the slowest rank's, shared before any decision.
+All ranks decide alike: times are those of all ranks (`stats.steps`), known to each before any decision.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 TRIAL_S = 25.0
 MOST_ROUNDS = 5
+MOST_SHORT_ROUNDS, SHORT_S = 10, 10.0
+"""Of short steps there are more rounds, as many as take so long."""
+
 FEWEST_ROUNDS = 2
 """Candidates that are predicted to be the slowest go untried where all of them leave no time for so many rounds."""
 
@@ -107,15 +111,29 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
     if favourite.carrier is not None:  # for whom one of our own engine must stand by
         searched = planner.search().best()
         found.append(replace(searched, name="searched", step_s=planner.step_of(searched).step_s))
-    for mode in (*RIVALS, *(NEXT_FORWARD if planner.overlap == "forward" else ())):
-        if mode not in plans:
-            continue
-        ahead = mode in NEXT_FORWARD
-        other = Candidate(mode, _indices(planner, plans[mode]), 0.0, mode if ahead else None, plans[mode].parts)
-        other = replace(other, step_s=planner.step_of(other).step_s)
-        if other.step_s <= CLOSE * favourite.step_s and not any(_alike(other, one) for one in found):
-            found.append(other)
+    ahead = NEXT_FORWARD if planner.overlap == "forward" else ()
+    others = [
+        Candidate(mode, _indices(planner, plans[mode]), 0.0, mode if mode in ahead else None, plans[mode].parts)
+        for mode in (*RIVALS, *ahead)
+        if mode in plans
+    ]
+    found += _close(planner, others, found)
+    if "priority" in ahead and "priority" in plans:
+        varied = [replace(one, name=f"priority {number}") for number, one in enumerate(planner.variations(), 2)]
+        more = [*found, *_close(planner, varied, found)]
+        if _rounds(more) >= MOST_ROUNDS:
+            found = more
     return found
+
+
+def _close(planner: Planner, others: Iterable[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
+    """Those that are predicted to be close to the first found, and are none of these."""
+    close: list[Candidate] = []
+    for other in others:
+        other = replace(other, step_s=planner.step_of(other).step_s)
+        if other.step_s <= CLOSE * found[0].step_s and not any(_alike(other, one) for one in (*found, *close)):
+            close.append(other)
+    return close
 
 
 def _alike(one: Candidate, other: Candidate) -> bool:
@@ -154,7 +172,10 @@ def _indices(planner: Planner, plan: Plan) -> Buckets:
 
 def _rounds(shortlist: Sequence[Candidate]) -> int:
     round_s = (1 + TIMED_STEPS) * sum(candidate.step_s for candidate in shortlist)
-    return min(MOST_ROUNDS, int(TRIAL_S / round_s)) if round_s > 0 else MOST_ROUNDS
+    if round_s <= 0:
+        return MOST_ROUNDS
+    short_s = sum((1 + _steps(candidate.step_s)) * candidate.step_s for candidate in shortlist)
+    return max(min(MOST_ROUNDS, int(TRIAL_S / round_s)), min(MOST_SHORT_ROUNDS, int(SHORT_S / short_s)))
 
 
 def _steps(step_s: float) -> int:
@@ -212,25 +233,27 @@ def _run(
     steps: int,
     unused: Mapping[str, int],
 ) -> list[float]:
-    """A step [s] of each candidate, of the slowest rank, in rounds whose order turns; see `_in_pairs`."""
-    times: list[list[float]] = [[] for _ in shortlist]
+    """A step [s] of each candidate, of all ranks, in rounds whose order turns; see `_in_pairs`."""
+    times: list[list[list[float]]] = [[] for _ in shortlist]
     for number in range(rounds):
         for offset in range(len(shortlist)):
             place = (number + offset) % len(shortlist)
             candidate = shortlist[place]
             detach = _attach(rank, planner, candidate, unused)
-            for step in range(1 + steps):
-                rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
-                if candidate.carrier is None or not step:
-                    dist.all_reduce(torch.zeros(1, device=rank.device))
-                took_s = rank.timed_step()
-                if step:
-                    times[place].append(took_s)
+            rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
+            dist.all_reduce(torch.zeros(1, device=rank.device))
+            times[place].append([rank.timed_step() for _ in range(1 + steps)])
             detach()
-    slowest = torch.tensor(times, dtype=torch.float64, device=rank.device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    took_s = steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=rank.device), None)
     rank.workload.optimizer.zero_grad(set_to_none=True)
-    return _in_pairs(slowest.tolist(), steps)
+    return _in_pairs(took_s[:, :, 1:].flatten(1).tolist(), steps)
+
+
+def steps_of_ranks(own_s: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+    """`stats.steps.steps_of_all` along the last dimension, of what each rank of the group has; the same on all."""
+    ends_s = own_s.cumsum(-1)
+    dist.all_reduce(ends_s, op=dist.ReduceOp.MAX, group=group)
+    return ends_s.diff(dim=-1, prepend=torch.zeros_like(ends_s[..., :1]))
 
 
 def _in_pairs(times: Sequence[Sequence[float]], steps: int) -> list[float]:

@@ -249,6 +249,35 @@ def test_the_link_may_rest_for_what_is_urgent_and_ready_last() -> None:
     assert found.step.step_s == 12.0  # a at 2, its forward pass beside c; a free choice makes it 21
 
 
+def test_variations_let_the_link_rest_sooner_than_the_best_of_them() -> None:
+    """Six parts of a second each, the most urgent of which is ready last; backward may be faster than was measured."""
+    mib = 2**20
+    gradients = tuple(Gradient(f"l{k}.0", mib, k + 1.0) for k in range(6))
+    layers = [layer(f"l{k}", 3.0 if k == 5 else 0.1, [(mib, k + 1.0)]) for k in range(6)]
+    search = NextForwardSearch(layers, StepModel(gradients, 3.5, 6.0, 0.0), line(0.0, 1.0 / mib))
+    best = search.priority()
+    assert best.parts is not None
+    found = search.variations()
+    same = [one for one in found if one.buckets == best.buckets]
+    kept = [_kept_back(one) for one in same]
+    assert len(kept) > 1
+    assert kept == sorted(kept)  # the first rests latest
+    assert {one.mode for one in found} == {"priority"}
+    assert len({str(one.buckets) for one in found}) <= 2
+    for one in found:
+        assert one.parts is not None
+        assert sorted(one.parts.order) == list(range(len(one.parts.order)))
+        assert one.step == search.step_of("priority", one.buckets, one.parts)
+
+
+def _kept_back(found: NextForward) -> int:
+    """Parts after those that go in ready order."""
+    assert found.parts is not None
+    order = found.parts.order
+    first = next((place for place, part in enumerate(order) if part != place), len(order))
+    return len(order) - first
+
+
 @pytest.mark.parametrize(("backend", "credit"), [("gloo", 0), ("sockets", None)])
 def test_what_sends_in_order_anyway_is_given_all_that_is_ready(backend: str, credit: int | None) -> None:
     """Although two under way were measured to take three times as long each."""

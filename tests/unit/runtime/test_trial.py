@@ -35,14 +35,18 @@ def candidates(*seconds: float) -> list[Candidate]:
     return [Candidate(f"c{k}", [[k]], step_s) for k, step_s in enumerate(seconds)]
 
 
-def test_rounds_fill_the_time_and_are_five_at_most() -> None:
-    # a round is three steps of each candidate, and 25 s are to spend
-    assert trial._rounds(candidates(0.1, 0.1)) == 5
+def test_rounds_fill_the_time_and_are_few() -> None:
+    # a round is three steps of each candidate, and 25 s are to spend on five of them
     assert trial._rounds(candidates(0.5, 0.5)) == 5
     assert trial._rounds(candidates(1.0, 1.0)) == 4
     assert trial._rounds(candidates(4.0, 4.3)) == 1
     assert trial._rounds(candidates(4.0, 4.4)) == 0
     assert trial._rounds(candidates(0.0)) == 5
+    # of short steps, ten seconds on ten of them; one of 10 ms is taken eleven times in a round
+    assert trial._rounds(candidates(0.1, 0.1)) == 10
+    assert trial._rounds(candidates(0.2, 0.2)) == 8
+    assert trial._rounds(candidates(*[0.01] * 13)) == 6
+    assert trial._rounds(candidates(*[0.01] * 9)) == 10
 
 
 def test_what_time_does_not_allow_is_dropped_slowest_first_and_ddp_last() -> None:
@@ -146,9 +150,9 @@ def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: 
         close = PLANNER.simulate("auto", buckets).step_s <= limit_s
         assert (buckets in on_list) == close, mode
     assert runs.unused == [{"unused.weight": 4}]
-    assert (runs.rounds, runs.steps) == ([5], [2])
+    assert (runs.rounds, runs.steps) == ([trial._rounds(shortlist)], [2])
     assert plan.note is not None
-    assert plan.note.startswith("the buckets of 'auto', after 10 steps each of: auto ")
+    assert plan.note.startswith(f"the buckets of 'auto', after {2 * runs.rounds[0]} steps each of: auto ")
 
 
 def second_takes(share: float) -> Runs:
@@ -157,6 +161,7 @@ def second_takes(share: float) -> Runs:
 
 
 def test_a_rival_must_be_faster_than_noise_explains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_rounds", lambda shortlist: 5)
     plan, plans = tried(monkeypatch, runs := second_takes(0.99))
     assert plan.buckets == plans["auto"].buckets
     # four percent over the root of ten steps
@@ -249,6 +254,25 @@ def test_schedules_that_travel_on_are_tried_where_that_is_allowed(monkeypatch: p
     runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
     tried(monkeypatch, runs, replace(AHEAD, overlap="backward"))
     assert {candidate.carrier for candidate in runs.shortlists[0]} == {None}
+
+
+def named(runs: Runs) -> list[str]:
+    [shortlist] = runs.shortlists
+    return [candidate.name for candidate in shortlist if candidate.name.startswith("priority ")]
+
+
+def test_orders_that_rest_sooner_are_tried_where_time_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_attachable", without_attaching)
+    short = Planner(replace(STEP.scaled(0.1), forward_s=0.006), SLOW, None, layers=LAYERS, overlap="forward")
+    tried(monkeypatch, runs := Runs(lambda shortlist: [candidate.step_s for candidate in shortlist]), short)
+    assert named(runs)
+    [shortlist] = runs.shortlists
+    assert trial._rounds(shortlist) >= 5
+    orders = [str((c.buckets, c.parts)) for c in shortlist if c.carrier == "priority"]
+    assert len(set(orders)) == len(orders) > 1
+    monkeypatch.setattr(trial, "_rounds", lambda shortlist: 4)
+    tried(monkeypatch, runs := Runs(lambda shortlist: [candidate.step_s for candidate in shortlist]), short)
+    assert named(runs) == []
 
 
 def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
