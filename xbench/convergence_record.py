@@ -57,7 +57,7 @@ class Curve(Part):
     train_loss: list[float] = Field(description="by step, mean over the workers' batches")
     test_loss: list[float] = Field(description="by epoch, the last after the last step")
     test_accuracy: list[float] = Field(description="by epoch, the last after the last step")
-    steps_s: list[float] = Field(description="each the maximum over ranks; in turns: between a job's own steps")
+    steps_s: list[float] = Field(description="until the last rank has done it; in turns: between a job's own steps")
     sent_bytes: float | None = Field(default=None, description="a step and worker, as the network device counted")
     activation_bytes: list[float] = Field(
         default=[], description="by rank: kept for backward without parameters, mean over a cycle of steps"

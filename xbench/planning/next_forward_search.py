@@ -22,7 +22,7 @@ after the other anyway (`IN_ORDER`), always these: credit would only be a wait f
 
 **Variations.** How long backward takes beside the link's work decides how much can go before what is urgent, and is
 what a model knows least; what a launch costs a step of a few milliseconds it hardly knows. So a trial is given orders,
-too, that let the link rest sooner than the best, and the second best cut with the same (`variations`).
+too, that let the link rest sooner than the best, and the second best buckets with the same (`variations`).
 
 Steps compare by time × (1 + 0.00015 · collectives), as in `auto`: launches have costs that no model sees.
 """

@@ -30,7 +30,7 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
 
     A layer's backward_s is its ready_s minus that of the layer before it, of the values shown: their sum is the time
     to the last gradient, exactly. Parameters that got no gradient in any counted step are left out (`left_out` names
-    them). The bare step is each step's maximum over ranks, as schedules are timed. The overhead of the instrumentation
+    them). The bare step is each step's maximum over ranks, as `compute` is timed. The overhead of the instrumentation
     is the median over pairs of neighbouring steps of instrumented over bare, minus one, each pair averaged over ranks.
     Raises RunError when the ranks profiled different models, ValueError without ranks.
     """

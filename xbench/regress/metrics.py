@@ -38,7 +38,7 @@ METRICS: dict[MetricName, MetricFacts] = {
     "planned_step": MetricFacts("deterministic", "s", SMALL, "step that the plan predicts", "simulated"),
     "simulated_step": MetricFacts("deterministic", "s", SMALL, "step on more workers, by the model", "simulated"),
     "peak_memory": MetricFacts("deterministic", "B", SMALL, "most memory that a step holds, of the worst rank"),
-    "step_time": MetricFacts("wall", "s", SLOWER, "one step, the slowest rank's"),
+    "step_time": MetricFacts("wall", "s", SLOWER, "one step, until the last rank is done"),
     "time_per_sample": MetricFacts("wall", "s", SLOWER, "step over the samples of all ranks"),
     "exposed": MetricFacts("wall", "s", SLOWER, "step beyond the compute-only step of the same launch"),
 }

@@ -32,6 +32,7 @@ from xbench.runtime.progress import stamp
 from xbench.schedules import MODES, cycle_of
 from xbench.spec import Effort, FabricSpec, GlooThreads, Heap, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
+from xbench.stats.steps import longest_steps, steps_of_all
 from xbench.units import format_percent, format_seconds
 from xbench.workloads.catalog import family_of
 
@@ -147,7 +148,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
     for note in notes:
         say(note)
     say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {steps} steps a seed, {run.device}")
-    curves = Curves(world, run, say)
+    curves = Curves(world, run, an_epoch, say)
     warnings = environment.noise_warnings()
     error: XbenchError | None = None
     with open_fabric(run.fabric, device=run.device) as fabric:
@@ -190,14 +191,17 @@ def _lr(request: ConvergeRequest, record: WorkloadRecord) -> float:
 
 
 class Curves:
-    """What ranks have finished. A curve is whole once every rank of the job has written its part."""
+    """What ranks have finished. A curve is whole once every rank of the job has written its part.
 
-    def __init__(self, world: int, run: RunSpec, say: Any) -> None:
+    `an_epoch`: the steps after which ranks meet.
+    """
+
+    def __init__(self, world: int, run: RunSpec, an_epoch: int, say: Any) -> None:
         self.whole: list[ConvergenceCurve] = []
         self.failed: dict[str, str] = {}
         self.warnings: list[str] = []
         self._parts: dict[tuple[str, int, int], dict[int, Mapping[str, Any]]] = {}
-        self._world, self._run, self._say = world, run, say
+        self._world, self._run, self._an_epoch, self._say = world, run, an_epoch, say
 
     def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
         """One event of a rank's journal."""
@@ -213,6 +217,17 @@ class Curves:
             if len(parts) == self._world:
                 self._add(event["mode"], event["seed"], [parts[place] for place in range(self._world)])
 
+    def _steps_s(self, mode: str, per_rank_s: Sequence[Sequence[float]]) -> list[float]:
+        """See `stats.steps`; each epoch is begun together."""
+        if next(ran.carrier for ran in self._run.modes if ran.text == mode) == "compute":
+            return longest_steps(per_rank_s)
+        starts = range(0, len(per_rank_s[0]), self._an_epoch)
+        return [
+            step_s
+            for start in starts
+            for step_s in steps_of_all([steps_s[start : start + self._an_epoch] for steps_s in per_rank_s])
+        ]
+
     def _add(self, mode: str, seed: int, parts: Sequence[Mapping[str, Any]]) -> None:
         if any(curve.mode == mode and curve.seed == seed for curve in self.whole):
             return  # of an odd number of seeds in pairs one is trained twice
@@ -226,7 +241,7 @@ class Curves:
             train_loss=[sum(losses) / len(losses) for losses in zip(*(p["train_loss"] for p in parts), strict=True)],
             test_loss=first["test_loss"],
             test_accuracy=first["test_accuracy"],
-            steps_s=[max(times) for times in zip(*(p["steps_s"] for p in parts), strict=True)],
+            steps_s=self._steps_s(mode, [part["steps_s"] for part in parts]),
             sent_bytes=sum(sent) / len(sent) * hosts / self._world if sent else None,
             activation_bytes=[p["activation_bytes"] for p in parts if "activation_bytes" in p],
             activation_peak_bytes=[p["activation_peak_bytes"] for p in parts if "activation_peak_bytes" in p],

@@ -21,7 +21,7 @@ from xbench.planning import merge
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.records import Stall
-from xbench.runtime.trial import engine_of
+from xbench.runtime.trial import engine_of, steps_of_ranks
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
@@ -48,10 +48,12 @@ def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[
             place = (number + offset) % len(kinds)
             rank.note(f"steps with {len(kinds[place])} buckets, round {number + 1} of {rounds}")
             times[place].append(_block(rank, planner, kinds[place], unused))
-    slowest = torch.tensor(times, dtype=torch.float64)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=rank.group)
+    own_s = torch.tensor(times, dtype=torch.float64)
+    steps_s = steps_of_ranks(own_s, rank.group)
+    dist.all_reduce(own_s, op=dist.ReduceOp.MAX, group=rank.group)
+    steps_s[0] = own_s[0]  # those of steps in which nobody waits
     rank.workload.optimizer.zero_grad(set_to_none=True)
-    blocks_s: list[list[float]] = slowest.median(dim=2).values.tolist()
+    blocks_s: list[list[float]] = steps_s[:, :, 1:].median(dim=2).values.tolist()
     found = []
     for buckets, took_s in zip(kinds[1:], blocks_s[1:], strict=True):
         beyond_s = statistics.median(with_s - bare_s for with_s, bare_s in zip(took_s, blocks_s[0], strict=True))
@@ -75,10 +77,10 @@ def parts(planner: Planner, count: int) -> Buckets:
 
 
 def _block(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> list[float]:
-    """Steps [s] with these buckets, the first of which is not counted; without communication for none."""
+    """Steps [s] with these buckets, the first of which is not to count; without communication for none."""
     engine = engine_of(rank, planner, buckets, unused) if buckets else None
     dist.all_reduce(torch.zeros(1), group=rank.group)
     took_s = [rank.timed_step() for _ in range(STEPS + 1)]
     if engine is not None:
         engine.detach()
-    return took_s[1:]
+    return took_s

@@ -55,6 +55,9 @@ TIMED_STEPS, MOST_TIMED_STEPS, TURN_S = 2, 12, 0.1
 CLOSE = 1.3
 """Other schedules' plans are tried when they are predicted to take at most this many times the best."""
 
+VARIED = "priority "
+"""How the names of variations of `priority` begin."""
+
 RIVALS = ("optimal", "ddp", "mgwfbp", "single", "wfbp")
 NOISE = 0.04
 """Of one step of a trial, as a share: another plan than the favourite must win by this over the root of its steps."""
@@ -79,10 +82,11 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
         return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
     measured = _run(rank, planner, shortlist, rounds, steps, unused)
-    off = statistics.median(m / c.step_s for m, c in zip(measured, shortlist, strict=True))
+    fitting = [(m, c) for m, c in zip(measured, shortlist, strict=True) if not _is_varied(c)]
+    off = statistics.median(m / c.step_s for m, c in fitting)
     again = ""
     if abs(off - 1) > DISAGREE and planner.contention is not None:
-        fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, shortlist, measured)))
+        fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, fitting)))
         found = replace(fitted, overlap="backward").best() if refused else fitted.best()
         if all(not _alike(found, other) for other in shortlist):
             best = min(range(len(shortlist)), key=lambda place: measured[place])
@@ -118,12 +122,17 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
         if mode in plans
     ]
     found += _close(planner, others, found)
-    if "priority" in ahead and "priority" in plans:
-        varied = [replace(one, name=f"priority {number}") for number, one in enumerate(planner.variations(), 2)]
+    if "priority" in ahead and "priority" in plans and _rounds(found) >= MOST_ROUNDS:
+        varied = [replace(one, name=f"{VARIED}{number}") for number, one in enumerate(planner.variations(), 2)]
         more = [*found, *_close(planner, varied, found)]
         if _rounds(more) >= MOST_ROUNDS:
             found = more
     return found
+
+
+def _is_varied(candidate: Candidate) -> bool:
+    """Whether it is on the list because the model knows little of it: it does not say how far the model is off."""
+    return candidate.name.startswith(VARIED)
 
 
 def _close(planner: Planner, others: Iterable[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
@@ -240,9 +249,11 @@ def _run(
             place = (number + offset) % len(shortlist)
             candidate = shortlist[place]
             detach = _attach(rank, planner, candidate, unused)
-            rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
             dist.all_reduce(torch.zeros(1, device=rank.device))
-            times[place].append([rank.timed_step() for _ in range(1 + steps)])
+            times[place].append([])
+            for _ in range(1 + steps):
+                rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
+                times[place][-1].append(rank.timed_step())
             detach()
     took_s = steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=rank.device), None)
     rank.workload.optimizer.zero_grad(set_to_none=True)
@@ -265,15 +276,15 @@ def _in_pairs(times: Sequence[Sequence[float]], steps: int) -> list[float]:
     return [first_s * statistics.median(a / b for a, b in zip(row, rounds[0], strict=True)) for row in rounds]
 
 
-def _factor(planner: Planner, shortlist: Sequence[Candidate], measured: Sequence[float]) -> float:
+def _factor(planner: Planner, fitting: Sequence[tuple[float, Candidate]]) -> float:
     """By how much to multiply the contention so that predictions fit on the (geometric) mean, within _FACTORS."""
     assert planner.contention is not None
     low, high = _FACTORS
-    wanted = sum(math.log(value) for value in measured)
+    wanted = sum(math.log(measured) for measured, _ in fitting)
     for _ in range(20):
         middle = math.sqrt(low * high)
         fitted = replace(planner, contention=planner.contention.amplified(middle))
-        if sum(math.log(fitted.step_of(candidate).step_s) for candidate in shortlist) < wanted:
+        if sum(math.log(fitted.step_of(candidate).step_s) for _, candidate in fitting) < wanted:
             low = middle
         else:
             high = middle

@@ -204,6 +204,8 @@ class Views(Sent):
     def _copied_at_once(self, marks: Tensor) -> bool:
         """Whether every gradient and the flags could be: what already is a slice, or has other strides, cannot."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if len(gradients) < len(self.parameters):  # somebody took one away, which is told one by one
+            return False
         begin, end = self.flat.data_ptr(), self.flags.data_ptr()
         for gradient in gradients:
             if begin <= gradient.data_ptr() < end or not gradient.is_contiguous():

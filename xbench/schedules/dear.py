@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -109,7 +110,9 @@ class DearEngine(NextForward):
         for number, bucket in enumerate(self._flat_buckets()):
             halves = _Halves(bucket, self.lane, in_place=streams, tag=2 * number)
             arrived = self._arrived(halves)
-            self._scatters[id(bucket)] = Parcel(bucket.grad_bytes, self._starting(bucket, halves.scatter), arrived)
+            self._scatters[id(bucket)] = Parcel(
+                bucket.grad_bytes, halves.scatter, arrived, partial(self._complete, bucket)
+            )
             self._gathers[id(bucket)] = Parcel(bucket.grad_bytes, halves.gather)
         gathers = reversed(self._gathers.values())  # until the first forward pass has told
         return Departures([*self._scatters.values(), *gathers], streams=streams)

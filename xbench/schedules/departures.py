@@ -29,17 +29,23 @@ from xbench.schedules.engine import Watch
 class Parcel:
     """One collective: `start` launches it, with `nbytes` of gradients; `arrived` returns what is ready by its arrival.
 
-    Where streams keep the order, `arrived` is called at the launch: what it does is queued behind the collective.
+    `prepare` is called before it is launched, and belongs to the computation. Where streams keep the order, `arrived`
+    is called at the launch: what it does is queued behind the collective.
     """
 
-    __slots__ = ("arrived", "is_here", "is_ready", "nbytes", "start", "work")
+    __slots__ = ("arrived", "is_here", "is_ready", "nbytes", "prepare", "start", "work")
 
     def __init__(
-        self, nbytes: int, start: Callable[[], Travelling], arrived: Callable[[], Sequence[Parcel]] | None = None
+        self,
+        nbytes: int,
+        start: Callable[[], Travelling],
+        arrived: Callable[[], Sequence[Parcel]] | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         self.nbytes = nbytes
         self.start = start
         self.arrived = arrived
+        self.prepare = prepare
         self.work: Any = None
         self.is_ready = False
         self.is_here = False
@@ -87,6 +93,8 @@ class Departures:
                 self._next += 1
                 self._under_way += 1
                 self._under_way_bytes += parcel.nbytes
+                if parcel.prepare is not None:
+                    parcel.prepare()
                 parcel.work = parcel.start() if self.watch is None else self.watch(parcel.nbytes, parcel.start)
                 if self._hears:
                     parcel.work.get_future().add_done_callback(lambda future, parcel=parcel: self._here(parcel, future))
@@ -170,3 +178,13 @@ class Departures:
             parcel.work = None
             parcel.is_ready = parcel.is_here = False
         self._next = self._under_way = self._under_way_bytes = 0
+
+    def forget(self) -> None:
+        """Nothing will be launched any more: let go of buffers, which would else wait for the collector of cycles."""
+        for parcel in self.order:
+            parcel.start, parcel.arrived, parcel.prepare = _never, None, None
+        self.order = []
+
+
+def _never() -> Travelling:
+    raise RuntimeError("a schedule that was detached launches nothing")

@@ -46,7 +46,7 @@ from torch.utils.hooks import RemovableHandle
 from xbench.compiled import regions
 from xbench.errors import SpecError, UsageError
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.bucket import Bucket, Travelling, Views, flat_bucket
+from xbench.schedules.bucket import Bucket, Views, flat_bucket
 from xbench.schedules.departures import Departures, Parcel
 from xbench.schedules.engine import PER_PARAMETER, Engine, Watch, trainable
 from xbench.schedules.first_use import FirstUse
@@ -107,6 +107,7 @@ class NextForward(Engine):
         self._next_due = 0  # no piece before this one is due
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
         self._first_use: FirstUse | None = None
+        self.departures = Departures((), streams=False)
         self._waiters: list[RemovableHandle] = []
         if self.communicate:
             try:
@@ -218,18 +219,10 @@ class NextForward(Engine):
         self.departures.ready(self._filled(bucket))
 
     def _complete(self, bucket: Views) -> None:
+        """Before anything of it goes."""
         if id(bucket) in self._incomplete:
             self._incomplete.remove(id(bucket))
             bucket.complete()
-
-    def _starting(self, bucket: Views, launch: Callable[[], Travelling]) -> Callable[[], Travelling]:
-        """What launches a collective of this bucket, which is complete by then."""
-
-        def start() -> Travelling:
-            self._complete(bucket)
-            return launch()
-
-        return start
 
     def _backward_ended(self) -> None:
         self._armed = False
@@ -432,6 +425,8 @@ class NextForward(Engine):
         if self._first_use is not None:
             self._first_use.close()
             self._first_use = None
+        self.departures.forget()
+        self.pieces = []
         super().detach()
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 from torch.nn import Module
 
@@ -50,7 +51,7 @@ class PriorityEngine(NextForward):
             bounds, sizes = cuts(bucket, nbytes)
             self._bounds[id(bucket)] = bounds
             self._parts[id(bucket)] = [
-                Parcel(size, self._starting(bucket, summing(bucket.flat[begin:end], self.lane)))
+                Parcel(size, summing(bucket.flat[begin:end], self.lane), prepare=partial(self._complete, bucket))
                 for (begin, end), size in zip(itertools.pairwise(bounds), sizes, strict=True)
             ]
         numbered = [part for bucket in buckets for part in self._parts[id(bucket)]]

@@ -17,7 +17,7 @@ from xbench.sockets.group import SocketGroup
 def summing(tensor: Tensor, group: dist.ProcessGroup | None) -> Callable[[], dist.Work]:
     """What launches an all-reduce of this tensor over `group`, in place, each time it is called.
 
-    `group` None: the default one. Raises ValueError as `SocketGroup.summing` does.
+    `group` None: the default one. Raises as `SocketGroup.summing` does.
     """
     if isinstance(group, SocketGroup):
         return group.summing(tensor)

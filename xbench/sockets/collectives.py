@@ -207,7 +207,8 @@ class Swap:
         self._sources = [connection]
         self._ours = [memory_of(tensor) for tensor in tensors]
         self._nbytes = sum(map(len, self._ours))
-        self._pieces = list(self._cut(connection))
+        self._pieces: list[tuple[memoryview, Tensor, Tensor]] = []
+        """Cut when the first of them is read: until then its bytes may be on their way."""
 
     def _cut(self, connection: Connection) -> Iterator[tuple[memoryview, Tensor, Tensor]]:
         """Where the bytes of each piece are read to, the piece of ours, and what was read as such a piece."""
@@ -225,7 +226,8 @@ class Swap:
         flight = Flight(self._tensors, self._patience_s, self._sources)
         ours = Outgoing(self._ours, _nothing, flight.fail)
 
-        def read(_: Connection) -> Iterator[memoryview]:
+        def read(connection: Connection) -> Iterator[memoryview]:
+            self._pieces = self._pieces or list(self._cut(connection))
             left = self._nbytes
             for memory, piece, theirs in self._pieces:
                 yield memory

@@ -87,8 +87,8 @@ class SocketGroup(dist.ProcessGroup):
     def summing(self, tensor: Tensor) -> Callable[[], dist.Work]:
         """What launches an all-reduce of this tensor, in place, each time it is called.
 
-        Cheaper than `all_reduce` of torch, which asks for the same things anew each time. Raises ValueError for a
-        tensor that is not dense, contiguous and a CPU's.
+        Cheaper than `all_reduce` of torch, which asks for the same things anew each time. Raises ValueError, here or at
+        the first launch, for a tensor that is not dense, contiguous and a CPU's.
         """
         return self._reducing([tensor], "SUM")
 

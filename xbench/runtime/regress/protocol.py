@@ -58,7 +58,7 @@ class Order(Message):
 
 
 class Block(Message):
-    """Consecutive timed steps of one mode, in one turn where turns are taken. Times [s], each the slowest rank's."""
+    """Consecutive timed steps of one mode, in one turn where turns are taken. Times [s] of all ranks."""
 
     mode: str
     round: int

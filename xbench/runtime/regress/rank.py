@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from xbench.compiled import cut_by_ddp
 from xbench.emulation.group import EmulatedGroup
@@ -131,7 +132,10 @@ class LaunchRank(Rank):
             for turn in range(self.program.turns):
                 self.shared.give()
                 self.shared.take()
-                origin, stamps = self.origin(), [self.clock.mark()]
+                stamps: list[Any] = []
+                origin = self.origin()
+                dist.all_reduce(torch.zeros(1, device=self.device))  # the turn begins for all at once
+                self._stamp(stamps)
                 # A cycle that does not count: until now the caches were the other launch's.
                 self.train(handle, cycle + steps, what, partial(self._stamp, stamps))
                 handle.finish()
