@@ -22,7 +22,9 @@ from xbench.stats.order import balanced_orders
 
 #: How long one block should take; long enough to forgive a timer, short enough that drift is shared by all modes.
 BLOCK_S = 3.0
-MIN_STEPS, MAX_STEPS = 4, 50
+MIN_STEPS, MAX_STEPS = 4, 400
+UNKNOWN_STEPS = 50
+"""Of a block whose steps take nobody knows how long."""
 
 
 class JobPlan(Spec):
@@ -122,7 +124,7 @@ def steps_in_block(run: RunSpec, slowest_step_s: float) -> int:
     if run.effort.steps is not None:
         return run.effort.steps
     if slowest_step_s <= 0:
-        return MAX_STEPS
+        return UNKNOWN_STEPS
     return min(MAX_STEPS, max(MIN_STEPS, round(BLOCK_S / slowest_step_s)))
 
 
