@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.distributed as dist
 from schedule_training import (
@@ -35,7 +36,8 @@ from torch._dynamo.utils import counters
 import xbench
 from xbench.schedules.bucket import Sent
 from xbench.schedules.engine import PER_PARAMETER, Engine, trainable
-from xbench.sockets.group import register
+from xbench.sockets.group import BACKEND as SOCKETS
+from xbench.sockets.group import SocketGroup, register
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")
@@ -248,20 +250,32 @@ def one_collective_a_bucket(rank: int, world: int) -> None:
     plan = buckets_of(model, "optimal")
     assert plan is not None
     calls: list[int] = []
-    original = dist.all_reduce
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_backend() == SOCKETS:  # there an all-reduce is prepared once and launched at each step
+            prepare = SocketGroup._reducing
 
-    def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
-        calls.append(tensor.numel())
-        return original(tensor, *args, **kwargs)  # type: ignore[arg-type]
+            def preparing(group: SocketGroup, tensors: list[Tensor], reduction: str) -> Callable[[], dist.Work]:
+                launch = prepare(group, tensors, reduction)
 
-    dist.all_reduce = counting
-    try:
+                def counting() -> dist.Work:
+                    calls.append(sum(tensor.numel() for tensor in tensors))
+                    return launch()
+
+                return counting
+
+            patch.setattr(SocketGroup, "_reducing", preparing)
+        else:
+            all_reduce = dist.all_reduce
+
+            def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
+                calls.append(tensor.numel())
+                return all_reduce(tensor, *args, **kwargs)  # type: ignore[arg-type]
+
+            patch.setattr(dist, "all_reduce", counting)
         with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
             train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=lambda: None,
                   sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
             sizes = [bucket.flat.numel() for bucket in handle.engine.buckets]  # type: ignore[union-attr]
-    finally:
-        dist.all_reduce = original
     assert calls == sizes * 3
 
 
