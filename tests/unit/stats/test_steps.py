@@ -1,5 +1,7 @@
 """How long a step of several ranks takes."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +37,6 @@ def test_steps_add_up_to_what_the_slowest_rank_took(per_rank: list[list[int]]) -
 
 
 @pytest.mark.parametrize("found", [steps_of_all, longest_steps])
-def test_ranks_took_as_many_steps(found: object) -> None:
-    assert callable(found)
+def test_ranks_took_as_many_steps(found: Callable[[list[list[float]]], list[float]]) -> None:
     with pytest.raises(ValueError, match=r"shorter|longer"):
         found([[1.0], [1.0, 2.0]])
