@@ -187,6 +187,6 @@ def link_of(spec: FabricSpec) -> EmulatedLink:
     workers = spec.workers or model.world_size
     if workers != model.world_size or spec.topology is not None:
         topology = parse_topology(spec.topology or TOPOLOGY)
-        contention = carried_to(contention, model.world_size, workers) if contention is not None else None
+        contention = carried_to(contention, model, workers) if contention is not None else None
         model = carried_over(model, topology, workers)
     return EmulatedLink(model=model, contention=contention, slowdown=slowdown, source=spec.source)

@@ -59,15 +59,20 @@ def _fastest(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
 
 
 def _one_bucket(modes: Mapping[str, Sequence[ScalingPoint]], dtypes: int) -> list[str]:
-    """From where on the exact plan sends everything at once."""
+    """From where on nothing is faster than sending everything at once.
+
+    The exact plan counts no contention, so another mode can be faster than it; but without it nobody looked for the
+    best buckets.
+    """
     if EXACT not in modes:
         return []
     points = modes[EXACT]
     one = "one bucket" if dtypes == 1 else "one bucket a dtype"
-    since = _from_on(points, [point.buckets <= dtypes for point in points])
+    best = [[modes[mode][place] for mode in _best(modes, place)] for place in range(len(points))]
+    since = _from_on(points, [any(point.buckets <= dtypes for point in found) for found in best])
     if since is None:
-        last = points[-1]
-        return [f"Up to {last.workers} workers several buckets are best: the exact plan has {last.buckets} there."]
+        last = min(best[-1], key=lambda point: point.step_s)
+        return [f"Up to {last.workers} workers several buckets are best: {last.mode} has {last.buckets} there."]
     if since == points[0].workers:
         return [f"At every size {one} is best."] if len(points) > 1 else [f"With {since} workers {one} is best."]
     return [f"From {since} workers on {one} is best."]

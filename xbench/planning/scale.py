@@ -87,7 +87,7 @@ def scale(
     """
     found: dict[tuple[str, int], ScalingPoint] = {}
     for count in workers:
-        shared = carried_contention(contention, cost.world_size, topology, count) if contention else None
+        shared = carried_contention(contention, cost, topology, count) if contention else None
         link = carried_over(cost, topology, count)
         ahead = tuple(layers) if layers is not None else None
         planner = Planner(step, link, shared, tuple(buffer_bytes), ahead, thorough=False)

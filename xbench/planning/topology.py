@@ -21,6 +21,8 @@ Sources: Thakur, Rabenseifner, Gropp 2005 (ring, doubling, halving and doubling)
 binary trees, pipelined so that each byte crosses a link once a direction). The straight lines are those of
 `planning.cost`, which a test holds these to.
 
+Many messages in a row are no faster than the link is for long, however fast each is alone: `planning.pace`.
+
 What is assumed, besides: the reduction (γ seconds a byte) hides in β, as no all-reduce can tell them apart; ring and
 halving-doubling are not changed by that (both weigh β + γ/2), trees and doubling come out at most γ/2 too low a byte.
 All links are alike and none is shared, so a switch with less than full bisection bandwidth is slower. Nobody is late.
@@ -41,6 +43,7 @@ from xbench.errors import SpecError, unknown
 from xbench.planning import cost
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, FloatArray
+from xbench.planning.pace import UNPACED, Pace, no_sooner, pace_of
 from xbench.records import CostModel, CostSegment, Interval
 from xbench.spec import known_options, parse_int, parse_options
 from xbench.units import parse_rate, parse_seconds
@@ -84,32 +87,38 @@ class Topology:
             terms.append(cost.ring(alpha_s, beta_s_per_byte, 0.0, hosts))
         return sum(a for a, _ in terms), sum(b for _, b in terms)
 
-    def curve(self, message: Curve, workers: int) -> Curve:
+    def curve(self, message: Curve, workers: int, pace: Pace = UNPACED) -> Curve:
         """T(M) of one all-reduce over `workers`, for messages that take `message` between hosts.
 
-        Exact: a sum of piecewise linear curves is one. Raises ValueError for fewer than two workers.
+        No link is faster than its `pace` for long. Exact: a sum of piecewise linear curves is one. Raises ValueError
+        for fewer than two workers.
         """
         if workers < 2:
             raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
         if self.name == "hierarchical":
             inside, hosts = self._split(workers)
             near = Curve.line(self.inside_latency_s, 8 / self.inside_bps)
-            parts = [(2.0 * (n - 1), 1.0 / n, t) for n, t in ((inside, near), (hosts, message)) if n > 1]
-            return _sum(parts)
+            rings = [_ring(near, inside)] if inside > 1 else []
+            if hosts > 1:
+                rings.append(no_sooner(_ring(message, hosts), 2 * (hosts - 1) / hosts, pace))
+            return _sum([(1.0, 1.0, ring) for ring in rings])
         rounds = math.log2(workers)
-        if self.name == "ring":
-            return _sum([(2.0 * (workers - 1), 1.0 / workers, message)])
-        if self.name == "doubling":
-            return _sum([(rounds, 1.0, message)])
-        if self.name == "tree":
+        if self.name == "tree":  # no message is smaller than the bytes: none saves up twice
             base = float(message.times[0]) * (2 * rounds - 1)
             return Curve(message.sizes, message.times + base, message.slope)
-        whole = math.floor(rounds)
-        halvings = [(2.0, 0.5**k, message) for k in range(1, whole + 1)]
-        rest = rounds - whole
-        if rest > 0:  # between powers of two: a share of one more round, which carries what is left of the bytes
-            halvings.append((2 * rest, (0.5**whole - 1 / workers) / rest, message))
-        return _sum(halvings)
+        sent = 2 * (workers - 1) / workers
+        if self.name == "ring":
+            took = _ring(message, workers)
+        elif self.name == "doubling":
+            took, sent = _sum([(rounds, 1.0, message)]), rounds
+        else:
+            whole = math.floor(rounds)
+            halvings = [(2.0, 0.5**k, message) for k in range(1, whole + 1)]
+            rest = rounds - whole
+            if rest > 0:  # between powers of two: a share of one more round, which carries what is left of the bytes
+                halvings.append((2 * rest, (0.5**whole - 1 / workers) / rest, message))
+            took = _sum(halvings)
+        return no_sooner(took, sent, pace)
 
     def share(self, workers: int) -> float:
         """Bytes of the message that carries most, over the bytes of the all-reduce (between hosts where there are)."""
@@ -208,19 +217,49 @@ def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostM
             "alpha_ci95": interval(measured.alpha_ci95, measured.alpha_s, 0),
             "beta_ci95": interval(measured.beta_ci95, measured.beta_s_per_byte, 1),
             "points": [],
-            "segments": _segments(topology.curve(message(measured), workers)),
+            "segments": _segments(topology.curve(message(measured), workers, pace_of(measured))),
             "segmented_max_relative_residual": None,
         }
     )
 
 
-def carried_contention(measured: Contention, world_size: int, topology: Topology, workers: int) -> Contention:
-    """What messages and computation cost each other, by size of all-reduce, from a ring of `world_size`.
+def carried_contention(measured: Contention, link: CostModel, topology: Topology, workers: int) -> Contention:
+    """What messages and computation cost each other, by size of all-reduce, from the ring that `link` was measured in.
 
-    A message is taken to keep a host as busy as one of its size did when it was measured.
+    A message is taken to keep a host as busy as one of its size did when it was measured. Where the link's pace makes
+    an all-reduce longer than its messages, what else it waits for fits into that, and computation loses as much to all
+    of it as it did. Raises ValueError as `Topology.curve` does.
     """
-    moved = math.log(1 / world_size / topology.share(workers))
-    return replace(measured, log_sizes=measured.log_sizes + moved) if moved else measured
+    if topology.name == "ring" and workers == link.world_size:
+        return measured
+    log_sizes = measured.log_sizes + math.log(1 / link.world_size / topology.share(workers))
+    longer = paced(link, topology, workers, np.exp(log_sizes))
+    if np.all(longer == 1.0):
+        return replace(measured, log_sizes=log_sizes)
+    beside = _of_the_longer(measured.collective, longer)
+    lost = (1 - 1 / measured.compute) * measured.collective / (beside * longer)
+    quiet = _of_the_longer(measured.quiet, longer) if measured.quiet is not None else None
+    return replace(measured, log_sizes=log_sizes, collective=beside, compute=1 / (1 - lost), quiet=quiet)
+
+
+def paced(link: CostModel, topology: Topology, workers: int, nbytes: FloatArray) -> FloatArray:
+    """How many times as long as its messages an all-reduce takes because of the pace of the link, by size [B]; 1: no
+    longer. Raises ValueError as `Topology.curve` does.
+    """
+    t = message(link)
+    whole, messages = topology.curve(t, workers, pace_of(link))(nbytes), topology.curve(t, workers)(nbytes)
+    longer = np.divide(whole, messages, out=np.ones_like(whole), where=messages > 0)
+    return np.where(longer > 1 + 1e-9, longer, 1.0)
+
+
+def _of_the_longer(ratios: FloatArray, longer: FloatArray) -> FloatArray:
+    """Ratios to a time as ratios to one that is so much `longer`, which nothing is shorter than."""
+    return np.where(longer > 1, np.maximum(1.0, ratios / longer), ratios)
+
+
+def _ring(message: Curve, workers: int) -> Curve:
+    """2(N−1) · t(M/N)."""
+    return _sum([(2.0 * (workers - 1), 1.0 / workers, message)])
 
 
 def _sum(parts: Sequence[tuple[float, float, Curve]]) -> Curve:

@@ -276,8 +276,8 @@ def what_if(measured: Measured, change: Change) -> Scenario:
                 hint="emulate what you ask about: --fabric emulated:workers=…,topology=…",
             ) from None
     if workers != was.world_size:
+        both = carried_to(both, cost, workers) if both is not None else None
         cost = carried_over(cost, Topology("ring"), workers)
-        both = carried_to(both, was.world_size, workers) if both is not None else None
         told.append(f"{workers} workers in place of {was.world_size}, in a ring: {_ring(was.world_size, workers)}")
         cautions.append("More workers wait for the slowest of more; this takes all to be as fast as those measured.")
     scale = change.compute_scale if change.compute_scale is not None else 1.0

@@ -28,7 +28,9 @@ what was measured where that is more. It matters on links so fast that the host'
 the host sets the pace.
 
 More workers: the same messages, more of them. A point moves to the bytes whose messages have its size, N'/N times as
-many, and its times grow with the messages, by (N'−1)/(N−1); both slow-downs stay (`topology.carried_contention`).
+many, and its times grow with the messages, by (N'−1)/(N−1); both slow-downs stay. Where T(M) of more workers is longer
+than its messages (`pace`), no time is less than T(M), and σ follows from d, which grows with the messages.
+`topology.carried_contention` does the same to what plans take.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xbench.planning.cost import ring
+import numpy as np
+
+from xbench.planning.cost import Curve, ring
+from xbench.planning.topology import Topology, carried_over, paced
 from xbench.records import (
     Contention,
     ContentionPoint,
@@ -167,22 +172,29 @@ class Rewrite:
         return alone_s, alone_s + (point.loaded_s - point.alone_s)
 
 
-def carried_to(was: Contention, world_size: int, workers: int) -> Contention:
-    """Contention of a ring of `world_size` in one of `workers`, see the module. Sizes are rounded to whole bytes."""
-    if workers == world_size:
+def carried_to(was: Contention, link: CostModel, workers: int) -> Contention:
+    """Contention of the ring that `link` was measured in, in one of `workers`, see the module.
+
+    Sizes are rounded to whole bytes. Raises ValueError for fewer than two workers.
+    """
+    if workers == link.world_size:
         return was
-    longer = (workers - 1) / (world_size - 1)
-    points = [
-        point.model_copy(
-            update={
-                "nbytes": min(max(1, round(point.nbytes * workers / world_size)), _MOST_BYTES),
-                "alone_s": point.alone_s * longer,
-                "loaded_s": point.loaded_s * longer,
-            }
+    among, more = Topology("ring"), (workers - 1) / (link.world_size - 1)
+    curve = Curve.of(carried_over(link, among, workers))
+
+    def carried(point: ContentionPoint) -> ContentionPoint:
+        nbytes = min(max(1, round(point.nbytes * workers / link.world_size)), _MOST_BYTES)
+        alone_s, loaded_s = point.alone_s * more, point.loaded_s * more
+        slowdown = point.compute_slowdown
+        if paced(link, among, workers, np.array([float(nbytes)]))[0] > 1:
+            taken_s, least_s = _share(point) * loaded_s, curve(float(nbytes))
+            alone_s, loaded_s = max(alone_s, least_s), max(loaded_s, least_s)
+            slowdown = 1 / (1 - taken_s / loaded_s)
+        return point.model_copy(
+            update={"nbytes": nbytes, "alone_s": alone_s, "loaded_s": loaded_s, "compute_slowdown": slowdown}
         )
-        for point in was.points
-    ]
-    return was.model_copy(update={"points": points})
+
+    return was.model_copy(update={"points": [carried(point) for point in was.points]})
 
 
 def _share(point: ContentionPoint) -> float:

@@ -56,7 +56,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         if base_job.contention is None or not base_job.contention.points or base.cost_model is None:
             return None
         here = Contention.of(scaled_contention(base_job.contention, scale), Curve.of(base.cost_model))
-        return carried_contention(here, base.cost_model.world_size, Topology("ring"), workers)
+        return carried_contention(here, base.cost_model, Topology("ring"), workers)
 
     buffers = tuple(base_job.workload.buffer_bytes)
     planner = Planner(step, cost, contention(1.0), buffers, layers)

@@ -49,9 +49,19 @@ def test_when_one_bucket_is_best() -> None:
     assert told(mode("optimal", steps, [5, 3, 1, 1])) == ["From 8 workers on one bucket is best."]
     assert told(mode("optimal", steps, [1, 1, 1, 1])) == ["At every size one bucket is best."]
     assert told(mode("optimal", steps, [1, 1, 2, 4])) == [
-        "Up to 16 workers several buckets are best: the exact plan has 4 there."
+        "Up to 16 workers several buckets are best: optimal has 4 there."
     ]
     assert told(mode("optimal", steps, [5, 2, 2, 2]), dtypes=2) == ["From 4 workers on one bucket a dtype is best."]
+
+
+def test_one_bucket_is_best_where_nothing_is_faster_whatever_the_exact_plan_has() -> None:
+    exact, single = mode("optimal", [1.1, 1.2, 1.5, 1.6]), mode("single", [1.4, 1.4, 1.4, 1.4], [1, 1, 1, 1])
+    assert "From 8 workers on one bucket is best." in told(exact, single)
+    found = mode("auto", [1.1, 1.2, 1.3, 1.3], [7, 6, 5, 3])
+    assert "Up to 16 workers several buckets are best: auto has 3 there." in told(exact, single, found)
+    near = mode("auto", [1.1, 1.2, 1.396, 1.396], [7, 6, 5, 3])  # half a percent is no difference
+    assert "From 8 workers on one bucket is best." in told(exact, single, near)
+    assert told(single) == []
 
 
 def test_where_ddp_s_default_stops_being_good_enough() -> None:

@@ -195,14 +195,15 @@ def test_segments_are_carried_over_as_the_curve() -> None:
 
 def test_contention_moves_with_the_size_of_message() -> None:
     measured = Contention(np.log(np.array([1000.0, 8000.0])), np.full((2, 2), 1.5), np.array([[2.0, 1.0], [2.0, 1.0]]))
-    assert carried_contention(measured, 2, Topology("ring"), 2) is measured
+    link = model(2, 1e-3, 1e-8)
+    assert carried_contention(measured, link, Topology("ring"), 2) is measured
     for topology, count, nbytes in (
         (Topology("ring"), 16, 8000.0),  # messages of 500 bytes, as of 1000 on two workers
         (Topology("tree"), 16, 500.0),
         (Topology("halving-doubling"), 16, 1000.0),
         (Topology("hierarchical", 8), 32, 2000.0),  # a ring of four hosts
     ):
-        moved = carried_contention(measured, 2, topology, count)
+        moved = carried_contention(measured, link, topology, count)
         assert moved.compute_slowdown(np.array([nbytes, 8 * nbytes])) == pytest.approx(np.array([[2.0, 1.0]] * 2))
 
 

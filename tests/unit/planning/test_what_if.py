@@ -268,16 +268,17 @@ def test_another_device_keeps_the_slowdowns_and_it_is_said() -> None:
 def test_more_workers_carry_contention_over_by_size_of_message() -> None:
     was = beside((4096, 1, 0.002, 0.003, 1.3), (4096, 2, 0.002, 0.0018, 1.4), (65536, 1, 0.004, 0.005, 1.2))
     now = what_if(given_cost(LINE, contention=was), Change(workers=6)).contention
-    exact = carried_contention(planning.Contention.of(was, Curve.of(LINE)), 2, Topology("ring"), 6)
+    exact = carried_contention(planning.Contention.of(was, Curve.of(LINE)), LINE, Topology("ring"), 6)
     assert now is not None
     for name in ("log_sizes", "collective", "compute"):
         assert getattr(now, name) == pytest.approx(getattr(exact, name), rel=1e-12), name
-    first = carried_to(was, 2, 6).points[0]
+    first = carried_to(was, LINE, 6).points[0]
     assert (first.nbytes, first.alone_s, first.loaded_s) == (3 * 4096, 5 * 0.002, 5 * 0.003)
 
 
 def test_sizes_carried_over_are_whole_bytes_and_stay_above_zero() -> None:
-    assert [point.nbytes for point in carried_to(beside(ONE, (1, 1, 1.0, 1.0, 1.0)), 3, 2).points] == [666_667, 1]
+    was = beside(ONE, (1, 1, 1.0, 1.0, 1.0))
+    assert [point.nbytes for point in carried_to(was, line(0.001, 8e-9, workers=3), 2).points] == [666_667, 1]
 
 
 @st.composite
