@@ -29,8 +29,7 @@ the host sets the pace.
 
 More workers: the same messages, more of them. A point moves to the bytes whose messages have its size, N'/N times as
 many, and its times grow with the messages, by (N'−1)/(N−1); both slow-downs stay. Where T(M) of more workers is longer
-than its messages (`pace`), no time is less than T(M), and σ follows from d, which grows with the messages.
-`topology.carried_contention` does the same to what plans take.
+than its messages (`pace`), the points are those of `topology.carried_contention`, of as many sizes as plans look at.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.planning.cost import Curve, ring
-from xbench.planning.topology import Topology, carried_over, paced
+from xbench.planning import contention as planning
+from xbench.planning.cost import Curve, FloatArray, ring
+from xbench.planning.topology import Topology, carried_contention, carried_over, paced
 from xbench.records import (
     Contention,
     ContentionPoint,
@@ -175,26 +175,52 @@ class Rewrite:
 def carried_to(was: Contention, link: CostModel, workers: int) -> Contention:
     """Contention of the ring that `link` was measured in, in one of `workers`, see the module.
 
-    Sizes are rounded to whole bytes. Raises ValueError for fewer than two workers.
+    Sizes are rounded to whole bytes. Raises ValueError for fewer than two workers and for points that are none.
     """
-    if workers == link.world_size:
+    if workers == link.world_size or not was.points:
         return was
-    among, more = Topology("ring"), (workers - 1) / (link.world_size - 1)
-    curve = Curve.of(carried_over(link, among, workers))
-
-    def carried(point: ContentionPoint) -> ContentionPoint:
-        nbytes = min(max(1, round(point.nbytes * workers / link.world_size)), _MOST_BYTES)
-        alone_s, loaded_s = point.alone_s * more, point.loaded_s * more
-        slowdown = point.compute_slowdown
-        if paced(link, among, workers, np.array([float(nbytes)]))[0] > 1:
-            taken_s, least_s = _share(point) * loaded_s, curve(float(nbytes))
-            alone_s, loaded_s = max(alone_s, least_s), max(loaded_s, least_s)
-            slowdown = 1 / (1 - taken_s / loaded_s)
-        return point.model_copy(
-            update={"nbytes": nbytes, "alone_s": alone_s, "loaded_s": loaded_s, "compute_slowdown": slowdown}
+    among = Topology("ring")
+    here = planning.Contention.of(was, Curve.of(link))
+    there = carried_contention(here, link, among, workers)
+    sizes = np.exp(there.log_sizes)
+    if np.any(paced(link, among, workers, sizes) > 1):
+        return was.model_copy(update={"points": _points(there, sizes, Curve.of(carried_over(link, among, workers)))})
+    longer = (workers - 1) / (link.world_size - 1)
+    points = [
+        point.model_copy(
+            update={
+                "nbytes": _whole(point.nbytes * workers / link.world_size),
+                "alone_s": point.alone_s * longer,
+                "loaded_s": point.loaded_s * longer,
+            }
         )
+        for point in was.points
+    ]
+    return was.model_copy(update={"points": points})
 
-    return was.model_copy(update={"points": [carried(point) for point in was.points]})
+
+def _points(table: planning.Contention, sizes: FloatArray, curve: Curve) -> list[ContentionPoint]:
+    """Points of which plans take that very table: T of these sizes [B], times its ratios."""
+    loaded, slowdowns, quiet = (
+        table.collective_slowdown(sizes),
+        table.compute_slowdown(sizes),
+        table.paired_quiet(sizes),
+    )
+    return [
+        ContentionPoint(
+            nbytes=_whole(nbytes),
+            in_flight=row + 1,
+            alone_s=max(took_s * float(quiet[row, place]), LEAST_S),
+            loaded_s=max(took_s * float(loaded[row, place]), LEAST_S),
+            compute_slowdown=float(slowdowns[row, place]),
+        )
+        for place, (nbytes, took_s) in enumerate(zip(sizes.tolist(), curve(sizes).tolist(), strict=True))
+        for row in (0, 1)
+    ]
+
+
+def _whole(nbytes: float) -> int:
+    return min(max(1, round(nbytes)), _MOST_BYTES)
 
 
 def _share(point: ContentionPoint) -> float:

@@ -141,7 +141,14 @@ def test_a_what_if_says_the_same_as_what_plans_take() -> None:
             for n, alone, loaded in ((1, 2.0, 6.0), (2, 80.0, 100.0))
         ],
     )
-    first, second = carried_to(was, BUCKET, 4).points
-    assert (first.nbytes, first.alone_s, first.loaded_s) == (200, 202.0, 202.0)
-    assert (second.nbytes, second.alone_s, second.loaded_s) == (200, 240.0, 300.0)
+    carried = carried_to(was, BUCKET, 4)
+    first, second = carried.points[:2]
+    assert (first.nbytes, first.alone_s, first.loaded_s) == (200, pytest.approx(202), pytest.approx(202))
+    assert (second.nbytes, second.alone_s, second.loaded_s) == (200, pytest.approx(240), pytest.approx(300))
     assert (first.compute_slowdown, second.compute_slowdown) == (pytest.approx(1 / (1 - 6 / 202)), pytest.approx(1.5))
+    # What plans make of the points is what they take elsewhere, but between two of many sizes.
+    now = Contention.of(carried, Curve.of(carried_over(BUCKET, RING, 4)))
+    there = carried_contention(Contention.of(was, Curve.of(BUCKET)), BUCKET, RING, 4)
+    sizes = np.array([100.0, 200.0, 1000.0])
+    for name in ("collective_slowdown", "compute_slowdown", "paired_quiet"):
+        assert getattr(now, name)(sizes) == pytest.approx(getattr(there, name)(sizes), rel=0.02), name
