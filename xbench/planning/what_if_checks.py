@@ -10,11 +10,8 @@ from collections.abc import Sequence
 
 from xbench.planning.cost import Curve
 from xbench.planning.step import StepModel
-from xbench.planning.what_if_link import LEAST_S
+from xbench.planning.what_if_link import LEAST_S, LONGEST_S
 from xbench.records import Contention, CostModel, FabricRecord, Layer, StepTimes
-
-LONGEST_S = 1e9
-"""No part of a step takes longer: thirty years. Times above it could not be added up."""
 
 MOST_SLOWDOWN = 1e6
 """No computation is slowed down by more beside a collective."""

@@ -57,6 +57,9 @@ from xbench.records import (
 LEAST_S = 1e-12
 """No collective of a what-if takes less: a cost model's times are above zero."""
 
+LONGEST_S = 1e9
+"""No part of a step takes longer: thirty years. Times above it could not be added up."""
+
 FAIR_SHARE = 0.5
 """Share of a host that collectives can take from computation, unless more was measured."""
 
@@ -168,7 +171,7 @@ class Rewrite:
         """(alone', alone' + extra) [s]: as if the host could give a collective all that it needs."""
         alone_s = max(self.time_s(point.nbytes, point.alone_s), LEAST_S)
         if point.loaded_s < point.alone_s:
-            return alone_s, alone_s * (point.loaded_s / point.alone_s)
+            return alone_s, max(alone_s * (point.loaded_s / point.alone_s), LEAST_S)
         return alone_s, alone_s + (point.loaded_s - point.alone_s)
 
 
@@ -190,8 +193,8 @@ def carried_to(was: Contention, link: CostModel, workers: int) -> Contention:
         point.model_copy(
             update={
                 "nbytes": _whole(point.nbytes * workers / link.world_size),
-                "alone_s": point.alone_s * longer,
-                "loaded_s": point.loaded_s * longer,
+                "alone_s": _possible(point.alone_s * longer),
+                "loaded_s": _possible(point.loaded_s * longer),
             }
         )
         for point in was.points
@@ -210,13 +213,17 @@ def _points(table: planning.Contention, sizes: FloatArray, curve: Curve) -> list
         ContentionPoint(
             nbytes=_whole(nbytes),
             in_flight=row + 1,
-            alone_s=max(took_s * float(quiet[row, place]), LEAST_S),
-            loaded_s=max(took_s * float(loaded[row, place]), LEAST_S),
+            alone_s=_possible(took_s * float(quiet[row, place])),
+            loaded_s=_possible(took_s * float(loaded[row, place])),
             compute_slowdown=float(slowdowns[row, place]),
         )
         for place, (nbytes, took_s) in enumerate(zip(sizes.tolist(), curve(sizes).tolist(), strict=True))
         for row in (0, 1)
     ]
+
+
+def _possible(seconds: float) -> float:
+    return min(max(seconds, LEAST_S), LONGEST_S)
 
 
 def _whole(nbytes: float) -> int:
