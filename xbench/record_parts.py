@@ -35,6 +35,8 @@ class Part(BaseModel):
 
 def _is_beyond(value: object) -> bool:
     """Whether any integer in a field is beyond LARGEST_INTEGER. Parts inside it have been asked already."""
+    if isinstance(value, (float, str)) or value is None:  # nearly all are; asking whether they map costs most
+        return False
     if isinstance(value, int):
         return abs(value) > LARGEST_INTEGER
     if isinstance(value, Mapping):

@@ -21,6 +21,9 @@ from xbench.runtime.cluster.incarnation import losses
 
 pytestmark = pytest.mark.integration
 
+PATIENCE_S = 240.0
+"""How long a job may take to get going."""
+
 JOB = """
 [[job]]
 name = "{name}"
@@ -118,7 +121,7 @@ def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) ->
     folder = tmp_path / "run"
     words = [str(jobs), "--slots", "2", "--folder", str(folder)]
     controller = subprocess.Popen(command("cluster", "run", *words), stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s and len(losses(folder / JOBS / "only")) < 100:
         time.sleep(0.05)
     ranks = [one for one in workers_of(folder) if any(word.endswith("job_rank") for word in one.cmdline())]
@@ -139,7 +142,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None
     folder = tmp_path / "run"
     words = [str(jobs), "--slots", "1", "--folder", str(folder)]
     controller = subprocess.Popen(command("cluster", "run", *words), stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s and len(losses(folder / JOBS / "only")) < 50:
         time.sleep(0.05)
     controller.send_signal(signal.SIGINT)

@@ -77,7 +77,7 @@ class Search:
         self.backward_s = backward_s + self.contention.hooks_s(gradients)
         self.optimizer_s = optimizer_s
         self._others = list(others)
-        self._ready_s = [gradient.ready_s for gradient in self.contention.with_hooks(gradients)]
+        self._ready_s = self.contention.ready_s(gradients)
         self._hill = Hill(gradients)
         self._carried = self._hill.carried
 

@@ -129,14 +129,10 @@ class Contention:
             stalls=tuple((buckets, seconds * factor) for buckets, seconds in self.stalls),
         )
 
-    def with_hooks(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """The gradients (in ready order) with the cost of each one's hook and copy in the ready times from it on."""
-        delay_s = 0.0
-        delayed: list[Gradient] = []
-        for gradient in gradients:
-            delay_s += self.hook_s + self.copy_s_per_byte * gradient.nbytes
-            delayed.append(replace(gradient, ready_s=gradient.ready_s + delay_s))
-        return delayed
+    def ready_s(self, gradients: Sequence[Gradient]) -> list[float]:
+        """When each gradient (in ready order) is ready [s], with what each one's hook and copy cost from it on."""
+        costs = (self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
+        return [gradient.ready_s + late for gradient, late in zip(gradients, itertools.accumulate(costs), strict=True)]
 
     def hooks_s(self, gradients: Sequence[Gradient]) -> float:
         """What all hooks and copies add to a backward pass [s]."""

@@ -111,8 +111,7 @@ class Net:
         self._layers = layers
         self._curve = curve
         self._contention = contention or Contention.none()
-        delayed = step.gradients if contention is None else contention.with_hooks(step.gradients)
-        self._ready_s = [gradient.ready_s for gradient in delayed]
+        self._ready_s = self._contention.ready_s(step.gradients)
         self.backward_s = step.backward_s + (0.0 if contention is None else contention.hooks_s(step.gradients))
         self._own_bytes = [sum(step.gradients[index].nbytes for index in layer.gradients) for layer in layers]
         self._whole = step.grad_bytes

@@ -102,8 +102,8 @@ def simulate(
             shared = Shared([(c.start_s, c.end_s) for c in travelling], backward_s, updates, updates[-1][1])
         else:
             length_s = backward_s + contention.hooks_s(gradients)
-            delayed = contention.with_hooks(gradients)
-            complete = [length_s if single_after_backward else max(delayed[i].ready_s for i in b) for b in buckets]
+            ready_s = contention.ready_s(gradients)
+            complete = [length_s if single_after_backward else max(ready_s[i] for i in b) for b in buckets]
             shared = share(
                 complete, sizes, curve, contention,
                 backward_s=length_s, optimizer_s=optimizer_s, early_update=early_update,
