@@ -55,6 +55,9 @@ all-reduce uses it (NVIDIA's nccl-tests call it bus bandwidth)."""
 INSIDE_LATENCY_S = 5e-6
 """Latency [s] of a message inside a host unless one is given: a kernel's launch to flag, NCCL's order of magnitude."""
 
+_LEAST_S = 1e-12
+"""Messages of less are of no time."""
+
 NAMES = ("ring", "tree", "halving-doubling", "hierarchical", "doubling")
 _ALIASES = {"double-binary-trees": "tree", "recursive-doubling": "doubling"}
 
@@ -248,7 +251,7 @@ def paced(link: CostModel, topology: Topology, workers: int, nbytes: FloatArray)
     """
     t = message(link)
     whole, messages = topology.curve(t, workers, pace_of(link))(nbytes), topology.curve(t, workers)(nbytes)
-    longer = np.divide(whole, messages, out=np.ones_like(whole), where=messages > 0)
+    longer = whole / np.maximum(messages, _LEAST_S)
     return np.where(longer > 1 + 1e-9, longer, 1.0)
 
 
