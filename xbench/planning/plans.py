@@ -201,6 +201,11 @@ class Planner:
     def _curve(self) -> Curve:
         return Curve.of(self.cost) if self.cost is not None else Curve.line(0.0, 0.0)
 
+    @cached_property
+    def _exact(self) -> Buckets:
+        """The exact plan, as indices of the gradients that planning looks at: three modes ask for it."""
+        return merge.optimal(self.step.loaded or self.step.gradients, self._curve)
+
     def _buckets(self, mode: str) -> Buckets:
         quiet = self.step.gradients
         gradients = self.step.loaded or quiet
@@ -215,9 +220,9 @@ class Planner:
         if mode == "mgwfbp":
             found = merge.mgwfbp(gradients, self.cost.alpha_s, self.cost.beta_s_per_byte)
         elif mode == "optimal":
-            found = merge.optimal(gradients, self._curve)
+            found = self._exact
         elif mode == "ddp-tuned":
-            found = _tuned(gradients, merge.optimal(gradients, self._curve))
+            found = _tuned(gradients, self._exact)
         else:
             return self.search().best().buckets
         return _translated(found, gradients, quiet)
