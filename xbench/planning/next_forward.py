@@ -316,16 +316,22 @@ def part_sizes(nbytes: int, most: float) -> list[int]:
 
 def as_step(tasks: Sequence[Task], parcels: Sequence[Parcel], period: Period) -> Step:
     """A period as a step, with its timeline counted from the start of backward."""
-    computed = [
-        Slice(name=task.name, start_s=start_s, end_s=end_s)
-        for task, (start_s, end_s) in zip(tasks, period.computed, strict=True)
-    ]
-    communication = [
-        Slice(name=parcels[at].name, start_s=start_s, end_s=end_s, nbytes=parcels[at].nbytes)
-        for at, start_s, end_s in period.sent
-    ]
-    waited_s = sum(after.start_s - before.end_s for before, after in itertools.pairwise(computed))
-    return Step(period.end_s, waited_s, Timeline(label="simulated", compute=computed, communication=communication))
+
+    def draw() -> Timeline:
+        return Timeline(
+            label="simulated",
+            compute=[
+                Slice(name=task.name, start_s=start_s, end_s=end_s)
+                for task, (start_s, end_s) in zip(tasks, period.computed, strict=True)
+            ],
+            communication=[
+                Slice(name=parcels[at].name, start_s=start_s, end_s=end_s, nbytes=parcels[at].nbytes)
+                for at, start_s, end_s in period.sent
+            ],
+        )
+
+    waited_s = sum(start_s - end_s for (_, end_s), (start_s, _) in itertools.pairwise(period.computed))
+    return Step(period.end_s, waited_s, draw)
 
 
 def from_forward(step: Step) -> Timeline:

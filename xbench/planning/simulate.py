@@ -18,8 +18,9 @@ they share the host as measured: see `xbench.planning.contention`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -34,11 +35,19 @@ Buckets = list[list[int]]
 
 @dataclass(frozen=True)
 class Step:
-    """A simulated step. `exposed_s` is what it takes beyond its compute: how long the optimizer waits for gradients."""
+    """A simulated step. `exposed_s` is what it takes beyond its compute: how long the optimizer waits for gradients.
+
+    Of thousands of steps that a search looks at one is shown, so the timeline is drawn when it is asked for.
+    """
 
     step_s: float
     exposed_s: float
-    timeline: Timeline
+    draw: Callable[[], Timeline] = field(repr=False, compare=False)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """What the device did, and what the link did."""
+        return self.draw()
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ def simulate(
             )  # fmt: skip
         nbytes = sizes
     step_s = forward_s + shared.end_s
-    return Step(step_s, _waited(shared), _timeline(shared, nbytes, forward_s))
+    return Step(step_s, _waited(shared), lambda: _timeline(shared, nbytes, forward_s))
 
 
 def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
