@@ -267,7 +267,8 @@ def test_variations_let_the_link_rest_sooner_than_the_best_of_them() -> None:
     for one in found:
         assert one.parts is not None
         assert sorted(one.parts.order) == list(range(len(one.parts.order)))
-        assert one.step == search.step_of("priority", one.buckets, one.parts)
+        again = search.step_of("priority", one.buckets, one.parts)
+        assert (one.step, one.step.timeline) == (again, again.timeline)
 
 
 def _kept_back(found: NextForward) -> int:
