@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from typed_commands import wait_until_gone
 
 from xbench.errors import FabricError, RankError, RunError
 from xbench.fabrics import leftovers, links, open_fabric, parse_fabric, shaped
@@ -188,14 +188,6 @@ class Parent:
 
     def namespaces(self):
         return [name for name in links.list_namespaces() if name.startswith(f"xb{self.run_id}-")]
-
-
-def wait_until_gone(pids):
-    """Whether all of them are gone within ten seconds: the kernel kills them one after the other."""
-    deadline = time.monotonic() + 10
-    while any(pid_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(pid_alive(pid) for pid in pids)
 
 
 def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typed_commands import wait_until_gone
 
 from xbench.cluster.live.engine import OVER, LiveJob, Look
 from xbench.errors import RunError, SpecError
@@ -14,7 +15,6 @@ from xbench.runtime.cluster import checkpoints
 from xbench.runtime.cluster.incarnation import events_of, incarnation_of, incarnations, losses
 from xbench.runtime.cluster.local import LocalEngine, LocalRunning, free
 from xbench.runtime.cluster.samples import EPOCH_STEPS
-from xbench.runtime.journal import pid_alive
 
 pytestmark = pytest.mark.integration
 
@@ -46,14 +46,6 @@ def at_step(running: LocalRunning, step: int) -> Look:
 def finished(engine: LocalEngine, asked: LiveJob, folder: Path, slots: tuple[int, ...]) -> Look:
     """Launch, and wait until it is over."""
     return engine.start(asked, folder, slots).wait(PATIENCE_S)
-
-
-def goes(pid: int) -> None:
-    """Wait until a process is gone: a killed one lets go of its files, and so of the job, a moment before that."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while pid_alive(pid):
-        assert time.monotonic() < deadline_s, pid
-        time.sleep(0.002)
 
 
 def test_losses_go_on_over_one_two_and_one_worker(engine: LocalEngine, tmp_path: Path) -> None:
@@ -102,8 +94,7 @@ def test_a_killed_rank_fails_the_incarnation_and_leaves_its_checkpoint(engine: L
     again.kill()
     look = again.wait(PATIENCE_S)
     assert (look.state, look.reason) == ("failed", "it was killed as asked")
-    for pid in pids:
-        goes(pid)
+    assert wait_until_gone(pids)  # a killed rank lets go of its files, and so of the job, a moment before it is gone
 
 
 def test_a_stop_while_it_starts_ends_it_where_it_was(engine: LocalEngine, tmp_path: Path) -> None:

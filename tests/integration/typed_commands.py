@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from xbench.fabrics import shaped
 from xbench.records import Comparison, Profile, load
+from xbench.runtime.journal import pid_alive
 
 NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
 TINY = "transformer-tiny"
@@ -56,6 +59,14 @@ def said_by_ranks(
     finally:
         for rank in ranks:
             rank.kill()
+
+
+def wait_until_gone(pids: Sequence[int]) -> bool:
+    """Whether all of them are gone within ten seconds: the kernel kills them one after the other."""
+    deadline_s = time.monotonic() + 10
+    while any(pid_alive(pid) for pid in pids) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return not any(pid_alive(pid) for pid in pids)
 
 
 def has_ip() -> bool:
