@@ -55,6 +55,7 @@ DEEP = 6
 
 MEETING_S = 2.5
 FEWEST_MEETINGS, MOST_MEETINGS = 10, 60
+QUICK_MEETINGS = 20
 FEWEST, MOST = 3, 300
 LAUNCHES = 50
 TEMPLATE_STEPS = 5
@@ -231,7 +232,7 @@ def measure_contention(
     for stream in found.together:
         done_s = progress.at(stream.end_s) - progress.at(stream.begin_s)
         found.slowdowns.append((stream.end_s - stream.begin_s) / done_s / drift if done_s > 0 else float("inf"))
-    _meet(workload, group, found, note)
+    _meet(workload, group, found, note, QUICK_MEETINGS if quick else MOST_MEETINGS)
     found.least_s = transfer_s(4.0)
     workload.optimizer.zero_grad(set_to_none=True)
     return found
@@ -274,9 +275,9 @@ def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda
 
 
 def _meet(
-    workload: StepWorkload, group: dist.ProcessGroup | None, found: Measured, note: Callable[[str], None]
+    workload: StepWorkload, group: dist.ProcessGroup | None, found: Measured, note: Callable[[str], None], most: int
 ) -> None:
-    """Steps with an all-reduce of one element after backward, and without, in turn."""
+    """Steps with an all-reduce of one element after backward, and without, in turn; `most` of each."""
     token = torch.zeros(1)
 
     def meet() -> None:
@@ -284,7 +285,7 @@ def _meet(
 
     longest = torch.tensor([_step_s(workload, meet)], dtype=torch.float64)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
-    pairs = min(MOST_MEETINGS, int(MEETING_S / (2 * longest.item())))
+    pairs = min(most, int(MEETING_S / (2 * longest.item())))
     for number in range(pairs if pairs >= FEWEST_MEETINGS else 0):
         note(f"meeting, step {number + 1} of {pairs}")
         # Two of a kind in a row: the first of those that meet also waits for what the ranks drifted apart before.

@@ -32,7 +32,7 @@ STEPS_S = 6.0
 IN_A_ROW = 3
 """Steps of a kind in a row. The first of them does not count: it finds the heap as the other kind leaves it."""
 
-FEWEST_ROWS, MOST_ROWS = 4, 30
+FEWEST_ROWS, MOST_ROWS, QUICK_ROWS = 4, 30, 10
 TINY, TINY_PASSES = 64, 40
 PIECE_BYTES = 4 * 1024 * 1024
 MOST_COLD_BYTES = 128 * 1024 * 1024
@@ -84,7 +84,8 @@ def measure_engine_cost(
     """
     carried = [p for p in workload.model.parameters() if p.requires_grad]
     grad_bytes = sum(p.numel() * p.element_size() for p in carried)
-    rows = min(MOST_ROWS, int(STEPS_S * (0.5 if quick else 1.0) / (2 * IN_A_ROW * step_s)))
+    most_s, most_rows = (STEPS_S / 2, QUICK_ROWS) if quick else (STEPS_S, MOST_ROWS)
+    rows = min(most_rows, int(most_s / (2 * IN_A_ROW * step_s)))
     found = EngineCost(0.0, len(carried), grad_bytes, _cold_copy_s_per_byte(grad_bytes, wire))
     engine = engine_of(workload.model, buckets)
     try:

@@ -1,13 +1,13 @@
-"""The parent's side of a launch: start the ranks of every job by torchrun, watch them, end them, say what happened.
+"""The parent's side of a launch: start the ranks of every job, watch them, end them, say what happened.
 
-    parent ── agent of job 0 on host 0 (torch.distributed.run) ── rank 0, …
+    parent ── agent of job 0 on host 0 (`runtime.plain_agent`) ── rank 0, …
            ├─ agent of job 0 on host 1                         ── rank 1, …
            ├─ agent of job 1 on host 0 …
            └─ auxiliary processes (one turn arbiter a host)
 
-One agent a host and job; each job has a rendezvous of its own on host 0. The parent touches neither CUDA nor torch: it
-knows the ranks by their journals (`runtime.journal`), judges them in `runtime.monitor`, and owns their processes in
-`runtime.launch_processes`. However a launch ends, no process of it is left, and it ends in bounded time.
+One agent a host and job; the ranks of each job meet at a port of its own on host 0. The parent touches neither CUDA nor
+torch: it knows the ranks by their journals (`runtime.journal`), judges them in `runtime.monitor`, and owns their
+processes in `runtime.launch_processes`. However a launch ends, no process of it is left, and it ends in bounded time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xbench.fabrics.fabric import Fabric, HostSlot
 from xbench.fabrics.interrupts import interrupts_held
 from xbench.runtime import monitor_log
 from xbench.runtime.journal import JournalReader, pid_alive
-from xbench.runtime.launch_processes import GUARD, ProcessGroups, Started
+from xbench.runtime.launch_processes import ProcessGroups, Started
 from xbench.runtime.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch, Verdict
 
 POLL_S = 0.05
@@ -63,10 +63,6 @@ class Outcome:
     logs: list[Path] = field(default_factory=list)
 
 
-Agent = Callable[[Fabric, HostSlot, int, int, str, Path, Path], list[str]]
-"""From fabric, host, job, port, module, argument and directory to the argv of what starts a job's ranks on the host."""
-
-
 def launch(
     fabric: Fabric,
     jobs: int,
@@ -77,13 +73,12 @@ def launch(
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand] = (),
-    agent: Agent | None = None,
 ) -> Outcome:
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
     `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
     `silence_s` is how long all ranks together may say nothing before the launch counts as hung. Call it from the
-    thread that will live longest: the kernel ties the ranks' lives to the calling thread. `agent` None: torchrun's.
+    thread that will live longest: the kernel ties the ranks' lives to the calling thread.
 
     Raises Interrupted on Ctrl-C (SIGTERM and SIGHUP too, inside `open_fabric`), SpecError for a fabric whose ranks are
     started by others, OSError when a process or file cannot be made, and whatever `on_event` raises; in every case
@@ -95,9 +90,7 @@ def launch(
     monitor: Monitor | None = None
     verdict: Verdict | None = None
     try:
-        monitor = _start(
-            groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries, agent or agent_command
-        )
+        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries)
         while (verdict := _poll(groups, monitor)) is None:
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -120,7 +113,6 @@ def _start(
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand],
-    agent: Agent,
 ) -> Monitor:
     """Start auxiliary processes, then agents; return who watches them."""
     watched: list[AuxiliaryWatch] = []
@@ -134,7 +126,7 @@ def _start(
     for job, port in enumerate(fabric.free_ports(jobs)):
         for slot in fabric.hosts:
             env = rank_env(slot, jobs=jobs)
-            argv = agent(fabric, slot, job, port, module, argument, directory)
+            argv = agent_command(fabric, slot, job, port, module, argument, directory)
             log = directory / f"job{job}-host{slot.index}.log"
             started = groups.start("agent", slot.index, job, slot.prefix, argv, env, log)
             agents.append(AgentWatch(slot.index, _log_reader(started), job))
@@ -148,25 +140,7 @@ def _start(
 def agent_command(
     fabric: Fabric, slot: HostSlot, job: int, port: int, module: str, argument: Path, directory: Path
 ) -> list[str]:
-    """The argv of the torchrun agent that starts a job's ranks on one host."""
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", str(len(fabric.hosts)), "--nproc-per-node", str(fabric.spec.ranks)),
-        *("--node-rank", str(slot.index), "--local-addr", slot.address),
-        *("--master-addr", fabric.hosts[0].address, "--master-port", str(port)),
-        *("--max-restarts", "0", "--monitor-interval", "0.1"),
-        # Without a folder of ours torchrun makes one in /tmp and leaves it there.
-        *("--log-dir", str(directory / "torchrun")),
-        # Each rank gets a guard of its own, since a rank would otherwise outlive a killed agent.
-        *("--no-python", *GUARD, "any"),
-        *(sys.executable, "-m", module, str(argument), "--job", str(job), "--directory", str(directory)),
-    ]
-
-
-def plain_agent_command(
-    fabric: Fabric, slot: HostSlot, job: int, port: int, module: str, argument: Path, directory: Path
-) -> list[str]:
-    """The same of the agent that imports no torch: for launches that are to be short."""
+    """The argv of the agent that starts a job's ranks on one host."""
     return [
         *(sys.executable, "-I", "-S", str(Path(__file__).with_name("plain_agent.py"))),
         *(str(len(fabric.hosts)), str(fabric.spec.ranks), str(slot.index), fabric.hosts[0].address, str(port)),

@@ -4,7 +4,7 @@
 
 Asks the kernel to kill this process when its parent dies (prctl PR_SET_PDEATHSIG, which a later exec keeps), holds it
 to its own cores when the environment names them (XBENCH_CORES: a JSON list of lists by LOCAL_RANK), and becomes
-COMMAND. With a guard before every torchrun agent and before every rank, `kill -9` of xbench takes all of them along.
+COMMAND. With a guard before every agent and before every rank, `kill -9` of xbench takes all of them along.
 """
 
 from __future__ import annotations

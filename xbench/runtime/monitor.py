@@ -81,7 +81,7 @@ class ProcessWatch:
 
 @dataclass
 class AgentWatch(ProcessWatch):
-    """One torchrun agent, which holds the ranks of one job on one host."""
+    """One agent, which holds the ranks of one job on one host."""
 
     job: int
 
@@ -215,7 +215,7 @@ class Monitor:
         if now - since_s < END_S:
             return None
         ended = next(rank for rank in self.ranks if not rank.ended)
-        return Verdict(RankError(f"{ended}{ended.doing} was ended by torchrun, which gave no reason"))
+        return Verdict(RankError(f"{ended}{ended.doing} was ended by its agent, which gave no reason"))
 
     def _root_cause(self) -> XbenchError | None:
         causes = [cause for agent in self.agents for cause in self._causes(agent)]
@@ -245,9 +245,7 @@ class Monitor:
         codes, closed = monitor_log.exit_codes(log), monitor_log.stopped_by_agent(log)
         if agent.code is not None and agent.code < 0 and agent.ended_s is not None:
             how = monitor_log.describe_exit(agent.code)
-            return [
-                Cause(KILLED, agent.ended_s, RankError(f"the torchrun agent of host {agent.host} {how}", detail=log))
-            ]
+            return [Cause(KILLED, agent.ended_s, RankError(f"the agent of host {agent.host} {how}", detail=log))]
         causes: list[Cause] = []
         for rank in self._of(agent):
             if rank.error is not None:
@@ -279,7 +277,7 @@ class Monitor:
         if now - self._done_s < min(END_S, self._start_s):
             return None
         hosts = ", ".join(str(agent.host) for agent in self.agents if agent.code is None)
-        return Verdict(None, [f"torchrun on host {hosts} did not end after its ranks were done, and was ended"])
+        return Verdict(None, [f"the agent on host {hosts} did not end after its ranks were done, and was ended"])
 
     def _silent(self, now: float) -> Verdict | None:
         """A verdict when nobody has said anything for too long, or a link is down."""

@@ -1,4 +1,4 @@
-"""What a torchrun agent's log says about its ranks: how they ended, and their last words.
+"""What an agent's log (ours, or torchrun's) says about its ranks: how they ended, and their last words.
 
 The parent is not the ranks' parent, so it cannot ask the kernel how a rank ended; the agent can, and writes it down.
 """
@@ -48,11 +48,11 @@ def stopped_by_agent(text: str) -> set[int]:
 def last_words(text: str) -> str | None:
     """The line that says best why a rank or its agent failed: the exception it died of, else its last line.
 
-    torchrun's own report, which follows what the rank said, does not count. None when nothing was said.
+    The agent's own report, which follows what the rank said, does not count. None when nothing was said.
     """
     said = text[: match.start()] if (match := _EXIT.search(text)) else text
     lines = [line.rstrip() for line in said.splitlines() if line.strip() and not _NOISE.search(line)]
-    if match and lines:
+    if match and lines and not said.endswith("\n"):
         lines.pop()  # the beginning of the line on which torchrun's report starts
     exception: str | None = None
     for number, line in enumerate(lines):

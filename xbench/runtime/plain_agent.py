@@ -3,8 +3,8 @@
     plain_agent.py HOSTS RANKS HOST ADDRESS PORT COMMAND…
 
 It does for a launch what torchrun's agent does, and writes what that writes into its log (`runtime.monitor_log` reads
-both), without importing torch, which takes torchrun longer than many a launch has steps. There is no rendezvous of
-agents: ranks meet at ADDRESS:PORT, where rank 0 keeps the store. Each rank gets a guard of its own, as under torchrun.
+both), without importing torch, which takes torchrun longer than a launch has steps. There is no rendezvous of agents:
+ranks meet at ADDRESS:PORT, where rank 0 keeps the store. Each rank gets a guard of its own, as under torchrun.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 SHORT_S = 0.03
 PARTS = (1, 3, 8)
 ROUNDS, STEPS = 5, 32
-"""Blocks of each kind, and timed steps a block; a quick run has 2 blocks."""
+QUICK_ROUNDS, QUICK_STEPS = 2, 12
+"""Blocks of each kind, and timed steps a block, which a quick run has less of."""
 
 
 def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[Stall]:
@@ -42,12 +43,12 @@ def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[
     plans = {len(buckets): buckets for buckets in [*(parts(planner, count) for count in PARTS), merge.wfbp(gradients)]}
     kinds: list[Buckets] = [[], *(plans[count] for count in sorted(plans))]
     times: list[list[list[float]]] = [[] for _ in kinds]
-    rounds = 2 if rank.run.effort.is_quick else ROUNDS
+    rounds, steps = (QUICK_ROUNDS, QUICK_STEPS) if rank.run.effort.is_quick else (ROUNDS, STEPS)
     for number in range(rounds):
         for offset in range(len(kinds)):
             place = (number + offset) % len(kinds)
             rank.note(f"steps with {len(kinds[place])} buckets, round {number + 1} of {rounds}")
-            times[place].append(_block(rank, planner, kinds[place], unused))
+            times[place].append(_block(rank, planner, kinds[place], unused, steps))
     own_s = torch.tensor(times, dtype=torch.float64)
     steps_s = steps_of_ranks(own_s, rank.group)
     dist.all_reduce(own_s, op=dist.ReduceOp.MAX, group=rank.group)
@@ -76,11 +77,11 @@ def parts(planner: Planner, count: int) -> Buckets:
     return found
 
 
-def _block(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> list[float]:
-    """Steps [s] with these buckets, the first of which is not to count; without communication for none."""
+def _block(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str], steps: int) -> list[float]:
+    """So many steps [s] with these buckets after one that is not to count; without communication for none."""
     engine = engine_of(rank, planner, buckets, unused) if buckets else None
     dist.all_reduce(torch.zeros(1), group=rank.group)
-    took_s = [rank.timed_step() for _ in range(STEPS + 1)]
+    took_s = [rank.timed_step() for _ in range(steps + 1)]
     if engine is not None:
         engine.detach()
     return took_s

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,13 @@ class Workload:
     inputs: Inputs
     targets: Any
     loss: Callable[[Any, Any], Tensor]
-    optimizer: torch.optim.Optimizer
     batch_size: int
     input_description: str
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Made when it is first asked for: a process's first takes torch seconds, which a check can do without."""
+        return make_optimizer(self.spec, self.model)
 
     def outputs(self, model: nn.Module | None = None) -> Any:
         """The model's outputs: `model(x)` for a tensor, `model(*x)` for a tuple or list, `model(**x)` for a dict.
@@ -160,7 +165,6 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
         inputs=inputs,
         targets=place(targets, device, dtype),
         loss=recipe.loss,
-        optimizer=make_optimizer(spec, model),
         batch_size=spec.batch_size or int(next(tensors_in(inputs)).shape[0]),
         input_description=recipe.input_description(),
     )
@@ -215,10 +219,24 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
+_DRAWING = frozenset(
+    (
+        Tensor.normal_,
+        Tensor.uniform_,
+        nn.init.normal_,
+        nn.init.uniform_,
+        nn.init.kaiming_uniform_,
+        nn.init.kaiming_normal_,
+    )
+)
+"""What fills its first argument, or the one named `tensor`, with random numbers."""
+
+
 class _EmptyOnMeta(TorchFunctionMode):
     """Puts only `torch.empty` on the meta device: parameters take no memory and initialisers do nothing.
 
-    A whole `torch.device("meta")` would also catch the little arithmetic by which regnet computes its widths.
+    A whole `torch.device("meta")` would also catch the little arithmetic by which regnet computes its widths. Drawing
+    random numbers there is left out: torch would do nothing by its compiler, which takes seconds to import.
     """
 
     def __torch_function__(
@@ -227,6 +245,10 @@ class _EmptyOnMeta(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.empty and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
+        if func in _DRAWING:
+            drawn: Tensor = kwargs["tensor"] if "tensor" in kwargs else args[0]
+            if drawn.is_meta:
+                return drawn
         return func(*args, **kwargs)
 
 

@@ -1,4 +1,3 @@
-import itertools
 import json
 import os
 import signal
@@ -58,6 +57,10 @@ def test_the_last_words_are_those_of_the_exception_that_ended_it():
             "free(): invalid pointer\nE0101 a] failed (exitcode: -6) local_rank: 1 (pid: 5) of x\n",
             "free(): invalid pointer",
         ),
+        (
+            "Traceback (most recent call last):\n  File x\nA: 1\nfailed (exitcode: 1) local_rank: 0 (pid: 5)\n",
+            "A: 1",
+        ),
     ],
 )
 def test_last_words(text, words):
@@ -99,11 +102,8 @@ def test_the_tail_of_a_log(tmp_path):
 def test_one_agent_starts_the_ranks_of_a_job_on_a_host(tmp_path):
     with open_fabric(FabricSpec(name="local", ranks=2)) as fabric:
         argv = agent_command(fabric, fabric.hosts[0], 1, 4711, "some.module", tmp_path / "plan.json", tmp_path)
-        options = dict(itertools.pairwise(argv))
-        assert argv[:3] == [sys.executable, "-m", "torch.distributed.run"]
-        assert (options["--nnodes"], options["--nproc-per-node"], options["--node-rank"]) == ("1", "2", "0")
-        assert (options["--master-addr"], options["--master-port"]) == ("127.0.0.1", "4711")
-        assert options["--max-restarts"] == "0"
+        assert argv[:3] == [sys.executable, "-I", "-S"]
+        assert argv[4:9] == ["1", "2", "0", "127.0.0.1", "4711"]  # hosts, ranks a host, this host, where they meet
         assert argv[-7:] == [
             "-m",
             "some.module",

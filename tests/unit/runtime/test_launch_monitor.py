@@ -115,7 +115,7 @@ def test_an_agent_that_will_not_leave_is_a_warning(world):
     assert world.wait(END_S - 1) is None
     verdict = world.wait(1)
     assert verdict.error is None
-    assert verdict.warnings == ["torchrun on host 1 did not end after its ranks were done, and was ended"]
+    assert verdict.warnings == ["the agent on host 1 did not end after its ranks were done, and was ended"]
 
 
 def test_an_error_of_ones_own_comes_before_the_loss_of_a_peer(world):
@@ -180,7 +180,7 @@ def test_an_agent_that_ends_its_ranks_and_never_says_why(world):
     assert world.monitor.poll() is None
     assert world.wait(END_S - 1) is None
     told = world.wait(1).error
-    assert str(told) == "rank 1 on host 1 (ddp step 2) was ended by torchrun, which gave no reason"
+    assert str(told) == "rank 1 on host 1 (ddp step 2) was ended by its agent, which gave no reason"
 
 
 def test_an_end_that_is_read_late_is_no_trouble(world):
@@ -214,7 +214,7 @@ def test_a_killed_agent_is_named_itself(world):
     world.hello_all()
     world.die(0)
     world.agent(0, -9)
-    assert str(world.cause()) == "the torchrun agent of host 0 was killed (SIGKILL)"
+    assert str(world.cause()) == "the agent of host 0 was killed (SIGKILL)"
 
 
 def test_the_link_is_named_when_ranks_only_lost_each_other(world):

@@ -59,11 +59,11 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def slowest_of_both(times: torch.Tensor, op: Any, group: Any) -> None:
         assert op == dist.ReduceOp.MAX  # the other rank is as fast
 
-    def block(rank: Any, planner: Planner, buckets: list[list[int]], unused: Any) -> list[float]:
+    def block(rank: Any, planner: Planner, buckets: list[list[int]], unused: Any, steps: int) -> list[float]:
         ran.append(len(buckets))
         known_s = planner.simulate("auto", buckets).step_s if buckets else planner.step.compute_s
         disturbed_s = 1e-3 if 5 < len(ran) <= 10 else 0.0
-        return [9.0] + [known_s + disturbed_s + max(0, len(buckets) - 1) * 25e-5] * stalls.STEPS
+        return [9.0] + [known_s + disturbed_s + max(0, len(buckets) - 1) * 25e-5] * steps
 
     monkeypatch.setattr(stalls, "_block", block)
     monkeypatch.setattr(dist, "all_reduce", slowest_of_both)

@@ -17,7 +17,7 @@ from xbench.errors import Interrupted, SpecError, XbenchError
 from xbench.fabrics import open_fabric, rootless
 from xbench.fabrics.fabric import Fabric
 from xbench.runtime.collect import Collector
-from xbench.runtime.launch import launch, plain_agent_command
+from xbench.runtime.launch import launch
 from xbench.runtime.program import JobPlan, Phase
 from xbench.runtime.regress.protocol import Answer, Block, Counts, Order, version
 from xbench.schedules import cycle_of
@@ -119,9 +119,7 @@ def _ranks(
     emulated = fabric.emulated.model_dump(mode="json") if fabric.emulated is not None else None
     argument = folder / "program.json"
     argument.write_text(json.dumps({**program, "emulated": emulated}))
-    outcome = launch(
-        fabric, 1, RANK, argument, folder, on_event=take, silence_s=run.timeout_s, agent=plain_agent_command
-    )
+    outcome = launch(fabric, 1, RANK, argument, folder, on_event=take, silence_s=run.timeout_s)
     return outcome.error
 
 
