@@ -1,16 +1,19 @@
 """Training steps of two shaped hosts over Gloo's all-reduce and over our own (`xbench.sockets`), in turn.
 
-    python benchmarks/sockets.py [--rounds 8] [--output results/sockets.json]
+    python benchmarks/sockets.py [--rounds 8] [--cells 1gbit] [--output results/sockets.json]
 
 Two hosts of one core each. Every rank holds both process groups and one workload; blocks of steps under DDP, under our
 engine with one bucket and with eight of about equal size go over the one group and then the other, in an order that
-changes from round to round. Gloo's sending threads run first, as in every measurement. Of each schedule the ratio of
-its step over sockets to its step over Gloo, by round; and what a block took of the processor. Real times.
+changes from round to round. Gloo's sending threads run first, as in every measurement. Over sockets who waits sleeps at
+once, or polls first, as in every measurement of ranks with cores of their own. Of each schedule the ratio of its step
+over sockets to its step over Gloo, and of polling to sleeping, by round; and what a block took of the processor. Real
+times. `--cells` chooses those whose name has these words.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -18,12 +21,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from xbench import environment
 from xbench.fabrics import open_fabric, parse_fabric
+from xbench.sockets.polling import POLL_S
 from xbench.stats.summary import median_estimate
 
-CARRIERS = ("gloo", "sockets")
+CARRIERS = ("gloo", "sleeping", "sockets")
 BUCKETS = 8
 BLOCK_S = 0.5
 WARMUP = 2
@@ -53,7 +58,11 @@ def rank(number: int, rounds: int) -> None:
     dist.init_process_group("gloo")
     dist.all_reduce(torch.zeros(1))
     xbench.favour_gloo_threads()
-    groups = {"gloo": dist.group.WORLD, "sockets": xbench.new_socket_group()}
+    groups = {
+        "gloo": dist.group.WORLD,
+        "sleeping": xbench.new_socket_group(),
+        "sockets": xbench.new_socket_group(poll_s=POLL_S),
+    }
     name, options, _ = CELLS[number]
     workload = build(resolve(parse_workload(name, **options), "cpu"), torch.device("cpu"), rank=dist.get_rank())
     even = in_even_buckets({n: p.numel() for n, p in workload.model.named_parameters() if p.requires_grad})
@@ -86,7 +95,7 @@ def rank(number: int, rounds: int) -> None:
     found: dict[str, dict[str, list[tuple[float, float]]]] = {s: {c: [] for c in CARRIERS} for s in plans}
     for number_of in range(rounds):
         for schedule in plans:
-            for carrier in CARRIERS[:: 1 if number_of % 2 == 0 else -1]:
+            for carrier in itertools.islice(itertools.cycle(CARRIERS), number_of % 3, number_of % 3 + 3):
                 found[schedule][carrier].append(block(schedule, carrier))
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
@@ -103,6 +112,11 @@ def in_even_buckets(elements: dict[str, int]) -> list[list[str]]:
         buckets[-1].append(name)
         filled += elements[name]
     return buckets
+
+
+def ratio(steps_s: list[float], others_s: list[float]) -> dict[str, Any]:
+    """The one over the other, round by round: median and interval."""
+    return median_estimate([one / other for one, other in zip(steps_s, others_s, strict=True)]).model_dump()
 
 
 def measured(number: int, rounds: int) -> dict:  # type: ignore[type-arg]
@@ -131,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--cells", default="")
     parser.add_argument("--cell", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell is not None:
@@ -138,20 +153,25 @@ def main() -> None:
         return
     table = {}
     for number, (name, _, rate) in enumerate(CELLS):
+        if options.cells not in f"{name} at {rate}":
+            continue
         found = measured(number, options.rounds)
         cell = {}
         for schedule, by_carrier in found.items():
             steps_s = {carrier: [step_s for step_s, _ in rounds] for carrier, rounds in by_carrier.items()}
-            pairs = zip(steps_s["sockets"], steps_s["gloo"], strict=True)
             cell[schedule] = {
-                "sockets_over_gloo": median_estimate([ours / gloo for ours, gloo in pairs]).model_dump(),
+                "sockets_over_gloo": ratio(steps_s["sockets"], steps_s["gloo"]),
+                "polling_over_sleeping": ratio(steps_s["sockets"], steps_s["sleeping"]),
                 "step_s": {carrier: statistics.median(of) for carrier, of in steps_s.items()},
                 "processor": {c: statistics.median(share for _, share in of) for c, of in by_carrier.items()},
                 "rounds_s": steps_s,
             }
-            ratio = cell[schedule]["sockets_over_gloo"]
-            low, high = ratio["ci95"]
-            print(f"{name} at {rate}, {schedule}: {ratio['median']:.3f} [{low:.3f}, {high:.3f}]", flush=True)
+            told = [
+                "{} {:.3f} [{:.3f}, {:.3f}]".format(what.replace("_", " "), found["median"], *found["ci95"])
+                for what, found in cell[schedule].items()
+                if what.endswith(("gloo", "sleeping"))
+            ]
+            print(f"{name} at {rate}, {schedule}: {', '.join(told)}", flush=True)
         table[f"{name} at {rate}"] = cell
     result = {
         "command": " ".join(["python benchmarks/sockets.py", *sys.argv[1:]]),

@@ -17,6 +17,7 @@ from xbench.kernels.pack import told
 from xbench.records import Comparison, Profile, load
 from xbench.runtime.parity import COMPRESSED_TOLERANCE, compressed
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOT_ALLOWED, PLAIN
+from xbench.sockets import polling
 
 pytestmark = pytest.mark.integration
 SHORT = ("--quick", "--rounds", "4", "--steps", "3")
@@ -338,6 +339,7 @@ def test_every_schedule_over_sockets(tmp_path: Path) -> None:
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
     assert record.fabric.backend == "sockets"
+    assert polling.NOTE not in record.fabric.notes  # two jobs share the cores
     assert record.spec.collectives == "sockets"
     assert record.cost_model is not None
     assert record.cost_model.backend == "sockets"

@@ -8,13 +8,14 @@ from xbench import heap
 from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import FabricRecord, Plan
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
+from xbench.sockets import polling
 from xbench.units import format_seconds
 
 BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
 
 _GLOO = "xbench.favour_gloo_threads({})  # as in the measurement; needs root or CAP_SYS_NICE\n"
-_SOCKETS = "group = xbench.new_socket_group()  # as in the measurement: beside Gloo's, for gradients\n"
+_SOCKETS = "group = xbench.new_socket_group({})  # as in the measurement: beside Gloo's, for gradients\n"
 _HEAP = "xbench.keep_heap()  # as in the measurement: freed memory stays, so that steps pay for no page faults\n"
 
 
@@ -87,7 +88,7 @@ def _conditions(fabric: FabricRecord | None, *, attached: bool) -> str:
     notes = [] if fabric is None else fabric.notes
     lines = _HEAP if heap.NOTE in notes else ""
     if _by_sockets(fabric):
-        return lines + _SOCKETS
+        return lines + _SOCKETS.format(f"poll_s={polling.POLL_S!r}" if polling.NOTE in notes else "")
     if ABOVE_COMPUTE in notes:
         return lines + _GLOO.format("above_compute=True")
     return lines + (_GLOO.format("") if NOTE in notes and not attached else "")

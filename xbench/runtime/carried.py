@@ -19,6 +19,7 @@ from xbench.horovod.options import UNFUSED
 from xbench.planning.plans import DDP_REDUCER
 from xbench.schedules.base import Handle
 from xbench.schedules.gloo_threads import favour_thread, is_above_compute, yield_on_waking
+from xbench.sockets import polling
 from xbench.sockets.group import new_group as new_socket_group
 from xbench.spec import ModeSpec
 
@@ -36,7 +37,10 @@ class Carried:
         self.group = rank.group
         self._rank = rank
         if rank.run.collectives == "sockets":
-            self.group = new_socket_group()
+            polls = rank.is_alone and dist.get_world_size() == 2
+            self.group = new_socket_group(poll_s=polling.POLL_S if polls else 0.0)
+            if polls and rank.rank == 0:
+                rank.journal.write("remark", message=polling.NOTE)
         self._over_horovod = rank.run.collectives == "horovod"
         wanted = self._over_horovod or any(mode.carrier == "horovod" for mode in rank.run.modes)
         if not wanted or available.obstacle() is not None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from xbench.schedules.gloo_threads import are_favoured, favour_gloo_threads
 from xbench.sockets.group import BACKEND as SOCKETS
+from xbench.sockets.group import SocketGroup
 
 _OWN: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.WeakKeyDictionary()
 
@@ -35,6 +36,8 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
         made: Any = dist.new_group(ranks, timeout=_timeout(group), backend=backend, use_local_synchronization=True)
         found = made
         assert found is not None
+        if isinstance(group, SocketGroup) and isinstance(found, SocketGroup):
+            found.poll(group.poll_s)
         dist.all_reduce(torch.zeros(1), group=found)  # its threads begin with the first collective
         if favoured:
             favour_gloo_threads()

@@ -4,7 +4,8 @@
 fits costs its sender one call and wakes nobody.
 
 **In.** Whoever waits for a message reads it: it waits in the kernel until a piece is there, however many packets that
-comes in, and holds no lock of the interpreter meanwhile. Until then what has come lies in the kernel, so a computation
+comes in, and holds no lock of the interpreter meanwhile. A process that has its cores for itself may ask the kernel
+again and again instead (`poll_s`), as NCCL and MPI do. Until then what has come lies in the kernel, so a computation
 on the only core is not interrupted for it. A thread reads in its place where somebody will only be told (a future),
 where other ranks wait for what this one makes of it, where more is expected than may lie there, and where a core is
 idle anyway. A message is read only once this rank expects it.
@@ -35,8 +36,8 @@ GOING_S = 2.0
 
 _HEADER = struct.Struct("!IQ")
 _NUMBERS = 1 << 32
-_AT_ONCE = 64
-"""Pieces in one call to the kernel, at most."""
+_AT_ONCE = 1024
+"""Parts in one call to the kernel, at most: Linux's IOV_MAX."""
 
 UNREAD_BYTES = 8 << 20
 """What may lie in the kernel until somebody waits for it, at most, where no core is idle."""
@@ -46,6 +47,8 @@ _ROOM_SHARE = 4
 
 _TICK = struct.pack("ll", 0, 100_000)
 """How long the kernel waits for bytes before it lets a thread look at its clock: a timeval of 0.1 s."""
+
+Buffer = bytes | memoryview
 
 _NEWS = threading.Condition()
 """Of bytes that have gone, of all messages: hardly one waits for it."""
@@ -66,6 +69,15 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     return memoryview(array)
 
 
+def _last(parts: Sequence[Buffer], nbytes: int) -> Iterator[memoryview]:
+    """The last so many bytes of these, in pieces."""
+    skipped = sum(map(len, parts)) - nbytes
+    for part in parts:
+        for at in range(min(skipped, len(part)), len(part), PIECE_BYTES):
+            yield memoryview(part)[at : at + PIECE_BYTES]
+        skipped = max(0, skipped - len(part))
+
+
 class Outgoing:
     """A message on its way out: these bytes, which must not change before the kernel has taken them.
 
@@ -75,7 +87,7 @@ class Outgoing:
     def __init__(
         self, parts: Sequence[memoryview], gone: Callable[[], None], lost: Callable[[Exception], None]
     ) -> None:
-        self.pieces = [part[at : at + PIECE_BYTES] for part in parts for at in range(0, len(part), PIECE_BYTES)]
+        self.parts = parts  # cut into pieces only where the kernel does not take them at once
         self.nbytes = sum(map(len, parts))
         self.gone = gone
         self._lost = lost
@@ -83,18 +95,9 @@ class Outgoing:
         self._error: Exception | None = None
         self._waits = False
 
-    def begin(self, number: int) -> None:
-        """It is the connection's message of this number."""
-        self.pieces.insert(0, memoryview(_HEADER.pack(number % _NUMBERS, self.nbytes)))
-        self._left += _HEADER.size
-
-    def taken(self, nbytes: int) -> None:
-        """The kernel has taken so many bytes more."""
-        self._left -= nbytes
-        while nbytes and nbytes >= len(self.pieces[0]):
-            nbytes -= len(self.pieces.pop(0))
-        if nbytes:
-            self.pieces[0] = self.pieces[0][nbytes:]
+    def taken(self, left: int) -> None:
+        """The kernel has taken more: all but so many bytes."""
+        self._left = left
         self._tell()
 
     def fail(self, error: Exception) -> None:
@@ -150,6 +153,8 @@ class Connection:
         self.peer = peer
         self.scratch = torch.empty(PIECE_BYTES, dtype=torch.uint8)
         """For whoever reads: a piece that is added to something."""
+        self.poll_s = 0.0
+        """How long who waits asks the kernel again and again before it sleeps [s]."""
         self.scratch_bytes = memory_of(self.scratch)
         self._socket = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
@@ -158,7 +163,7 @@ class Connection:
         self._sending = threading.Lock()
         self._sent = 0
         self._waiting = 0
-        self._rest: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
+        self._rest: queue.SimpleQueue[tuple[Outgoing, Sequence[Buffer], int] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._expected: deque[Incoming] = deque()
         self._unread = 0  # bytes that are expected, more or less: it is a threshold for speed alone
@@ -180,15 +185,19 @@ class Connection:
         What `gone` leads to may launch the next collective.
         """
         with self._sending:
-            message.begin(self._sent)
+            parts: list[Buffer] = [_HEADER.pack(self._sent % _NUMBERS, message.nbytes), *message.parts]
             self._sent += 1
-            gone = self._waiting == 0 and self._handed_over(message)
+            left = _HEADER.size + message.nbytes
+            if self._waiting == 0:
+                left -= self._taken_at_once(parts)
+            message.taken(left)
+            gone = left == 0
             if not gone:
                 self._waiting += 1
                 if self._sender is None:
                     self._sender = threading.Thread(target=self._send_rest, name=f"xbench-to-{self.peer}", daemon=True)
                     self._sender.start()
-                self._rest.put(message)
+                self._rest.put((message, parts, left))
         return gone
 
     def expect(self, message: Incoming, *, at_once: bool) -> None:
@@ -241,26 +250,29 @@ class Connection:
                 thread.join(GOING_S)
         self._socket.close()
 
-    def _handed_over(self, message: Outgoing) -> bool:
-        """Whether the kernel took all of it at once."""
+    def _taken_at_once(self, parts: Sequence[Buffer]) -> int:
+        """How many bytes of these the kernel has taken without waiting."""
         try:
-            while message.pieces:
-                message.taken(self._socket.sendmsg(message.pieces[:_AT_ONCE], [], socket.MSG_DONTWAIT))
+            return self._socket.sendmsg(parts[:_AT_ONCE], [], socket.MSG_DONTWAIT)
         except OSError:  # there is no room, or the thread will meet the same error and tell
-            return False
-        return True
+            return 0
 
     def _send_rest(self) -> None:
-        while (message := self._rest.get()) is not None:
+        while (rest := self._rest.get()) is not None:
+            message, parts, left = rest
             try:
-                while message.pieces:
-                    message.taken(self._socket.send(message.pieces[0]))
+                for piece in _last(parts, left):
+                    while piece:
+                        count = self._socket.send(piece)
+                        piece = piece[count:]
+                        left -= count
+                        message.taken(left)
                 message.gone()
             except OSError as error:
                 message.fail(self._lost(error))
             with self._sending:
                 self._waiting -= 1
-            del message  # and with it the tensors, which nothing else may need by the time of the next
+            del rest, message, parts, piece  # and with it the tensors, which nothing may need by the time of the next
 
     def _receive(self) -> None:
         while True:
@@ -277,7 +289,9 @@ class Connection:
 
         `deadline_s` None is the thread, which may wait for everything; 0 waits for nothing.
         """
-        flags = socket.MSG_DONTWAIT if deadline_s == 0.0 else socket.MSG_WAITALL
+        polls = deadline_s is not None and self.poll_s > 0.0
+        flags = socket.MSG_DONTWAIT if polls or deadline_s == 0.0 else socket.MSG_WAITALL
+        since_s = 0.0
         while over is None or not over():
             if self._message is None:
                 if not self._expected:
@@ -296,8 +310,12 @@ class Connection:
             except StopIteration:
                 self._end(message)
             except BlockingIOError:
-                if deadline_s is not None and time.monotonic() >= deadline_s:
+                now_s = time.monotonic()
+                if deadline_s is not None and now_s >= deadline_s:
                     return
+                since_s = since_s or now_s
+                if now_s - since_s >= self.poll_s or self._waiting:  # a thread that sends needs the interpreter
+                    flags = socket.MSG_WAITALL
             except Exception as error:  # it is told to those who wait, and so is every later one
                 self._broken = error
                 self._end(message)

@@ -62,6 +62,7 @@ class SocketGroup(dist.ProcessGroup):
         self._others = [other for other in range(size) if other != rank]
         self._lanes = lanes
         self._patience_s = timeout.total_seconds()
+        self.poll_s = 0.0
         self._launching = threading.Lock()
         self._seconds = _Seconds()
         self.hang_up = weakref.finalize(self, _close, [one for lane in lanes for one in lane.values()])
@@ -73,6 +74,18 @@ class SocketGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         """What messages of torch call it."""
         return BACKEND
+
+    def poll(self, seconds: float) -> None:
+        """From now on, who waits asks the kernel again and again, so long [s], before it sleeps until something comes.
+
+        For ranks that have their cores for themselves: a processor that sleeps wakes late and cold, a virtual one above
+        all. Beside another job on the same core it would take that one's time. 0, the default, sleeps at once. Does
+        nothing in a group of more than two, where threads are at work that would be kept waiting.
+        """
+        self.poll_s = seconds
+        if self._size == 2:
+            for connection in self._lanes[0].values():
+                connection.poll_s = seconds
 
     def shutdown(self) -> None:
         """Close every connection; what is under way fails."""
@@ -315,9 +328,12 @@ def _close(connections: Sequence[Connection]) -> None:
         connection.close()
 
 
-def new_group(ranks: Sequence[int] | None = None, *, timeout: timedelta | None = None) -> dist.ProcessGroup:
+def new_group(
+    ranks: Sequence[int] | None = None, *, timeout: timedelta | None = None, poll_s: float = 0.0
+) -> dist.ProcessGroup:
     """A group of these ranks, None being all, over connections of its own. These ranks call it together.
 
+    `poll_s`: how long who waits polls; see `SocketGroup.poll`.
     It takes the network that GLOO_SOCKET_IFNAME names, or else the one that leads to MASTER_ADDR. Needs an initialised
     process group. Raises UsageError for an interface without an address, and TimeoutError or torch's
     DistStoreError where a rank does not come.
@@ -325,7 +341,8 @@ def new_group(ranks: Sequence[int] | None = None, *, timeout: timedelta | None =
     register()
     own_only = ranks is not None
     made: Any = dist.new_group(ranks, timeout=timeout, backend=BACKEND, use_local_synchronization=own_only)
-    assert isinstance(made, dist.ProcessGroup)
+    assert isinstance(made, SocketGroup)
+    made.poll(poll_s)
     return made
 
 

@@ -15,6 +15,7 @@ from xbench.planning.plans import bucket_caps_mib
 from xbench.records import FabricRecord, Plan
 from xbench.report.snippets import attach_snippet, ddp_snippet
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
+from xbench.sockets import polling
 
 
 def plan_of(mode: str, buckets: list[list[str]], nbytes: list[int]) -> Plan:
@@ -75,6 +76,8 @@ def test_a_group_of_sockets_is_made_where_it_is_pasted() -> None:
     assert in_ddp[5:9] == [line, "model = DistributedDataParallel(", "    model,", "    process_group=group,"]
     attached = attach_snippet(TWO, fabric=fabric).splitlines()
     assert attached[attached.index(line) + 1].endswith(", process_group=group) as handle:")
+    polling_too = fabric.model_copy(update={"notes": [heap.NOTE, polling.NOTE]})
+    assert line.replace("()", "(poll_s=0.005)") in attach_snippet(TWO, fabric=polling_too).splitlines()
 
 
 def test_a_computation_that_yielded_yields_where_it_is_pasted() -> None:

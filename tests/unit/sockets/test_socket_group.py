@@ -373,6 +373,42 @@ def test_a_thread_reads_where_nobody_may_come_to_wait(why: str) -> None:
         assert works[1].wait(PATIENCE)
 
 
+class Watched:
+    """A socket that remembers how it was asked for bytes."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self.real = real
+        self.flags: list[int] = []
+
+    def recv_into(self, memory: memoryview, nbytes: int, flags: int) -> int:
+        self.flags.append(flags)
+        return self.real.recv_into(memory, nbytes, flags)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+@pytest.mark.parametrize(("poll_s", "late_s", "size"), [(0.0, 0.1, 2), (0.02, 0.2, 2), (30.0, 0.1, 2), (30.0, 0.1, 3)])
+def test_who_waits_polls_for_so_long_and_then_sleeps(poll_s: float, late_s: float, size: int) -> None:
+    with cores(idle=False), connected(size) as groups, ThreadPoolExecutor(size) as pool:
+        for group in groups:
+            group.poll(poll_s)
+        source = groups[0]._lanes[-1][1]
+        source._socket = watched = Watched(source._socket)  # type: ignore[assignment]
+        tensors = [torch.ones(1000) for _ in groups]
+        first = groups[0].allreduce([tensors[0]])
+        wait = pool.submit(first.wait, PATIENCE)
+        time.sleep(late_s)
+        for group, tensor in zip(groups[1:], tensors[1:], strict=True):
+            pool.submit(group.allreduce([tensor]).wait, PATIENCE)
+        assert wait.result(60)
+        assert torch.equal(tensors[0], torch.full((1000,), float(size)))
+    asks = [flags == socket.MSG_DONTWAIT for flags in watched.flags]
+    assert any(asks) == (poll_s > 0 and size == 2)
+    assert all(asks) == (poll_s > late_s and size == 2)
+    assert asks == sorted(asks, reverse=True)
+
+
 def test_two_who_wait_for_different_collectives_both_get_theirs() -> None:
     with cores(idle=False), connected(2) as groups, ThreadPoolExecutor(2) as pool:
         mine = [groups[0].allreduce([torch.ones(9)]) for _ in range(2)]
