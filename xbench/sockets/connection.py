@@ -4,8 +4,8 @@
 fits costs its sender one call and wakes nobody.
 
 **In.** Whoever waits for a message reads it: it waits in the kernel until a piece is there, however many packets that
-comes in, and holds no lock of the interpreter meanwhile. A process that has its cores for itself may ask the kernel
-again and again instead (`poll_s`), as NCCL and MPI do. Until then what has come lies in the kernel, so a computation
+comes in, and holds no lock of the interpreter meanwhile. Where a process has its cores for itself, its main thread may
+ask the kernel again and again instead (`poll_s`), as NCCL and MPI do. Until then what has come lies in the kernel, so a computation
 on the only core is not interrupted for it. A thread reads in its place where somebody will only be told (a future),
 where other ranks wait for what this one makes of it, where more is expected than may lie there, and where a core is
 idle anyway. A message is read only once this rank expects it.
@@ -154,7 +154,7 @@ class Connection:
         self.scratch = torch.empty(PIECE_BYTES, dtype=torch.uint8)
         """For whoever reads: a piece that is added to something."""
         self.poll_s = 0.0
-        """How long who waits asks the kernel again and again before it sleeps [s]."""
+        """How long the main thread, where it waits, asks the kernel again and again before it sleeps [s]."""
         self.scratch_bytes = memory_of(self.scratch)
         self._socket = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
@@ -289,7 +289,7 @@ class Connection:
 
         `deadline_s` None is the thread, which may wait for everything; 0 waits for nothing.
         """
-        polls = deadline_s is not None and self.poll_s > 0.0
+        polls = deadline_s is not None and self.poll_s > 0.0 and threading.current_thread() is threading.main_thread()
         flags = socket.MSG_DONTWAIT if polls or deadline_s == 0.0 else socket.MSG_WAITALL
         since_s = 0.0
         while over is None or not over():

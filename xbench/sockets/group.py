@@ -76,11 +76,12 @@ class SocketGroup(dist.ProcessGroup):
         return BACKEND
 
     def poll(self, seconds: float) -> None:
-        """From now on, who waits asks the kernel again and again, so long [s], before it sleeps until something comes.
+        """From now on, the main thread asks the kernel again and again, so long [s], before it sleeps.
 
         For ranks that have their cores for themselves: a processor that sleeps wakes late and cold, a virtual one above
-        all. Beside another job on the same core it would take that one's time. 0, the default, sleeps at once. Does
-        nothing in a group of more than two, where threads are at work that would be kept waiting.
+        all. Beside another job on the same core it would take that one's time, and another thread of its own would take
+        the computation's. 0, the default, sleeps at once. Does nothing in a group of more than two, where threads are
+        at work that would be kept waiting.
         """
         self.poll_s = seconds
         if self._size == 2:
@@ -333,7 +334,7 @@ def new_group(
 ) -> dist.ProcessGroup:
     """A group of these ranks, None being all, over connections of its own. These ranks call it together.
 
-    `poll_s`: how long who waits polls; see `SocketGroup.poll`.
+    `poll_s`: how long the main thread polls; see `SocketGroup.poll`.
     It takes the network that GLOO_SOCKET_IFNAME names, or else the one that leads to MASTER_ADDR. Needs an initialised
     process group. Raises UsageError for an interface without an address, and TimeoutError or torch's
     DistStoreError where a rank does not come.

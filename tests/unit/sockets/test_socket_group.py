@@ -388,8 +388,13 @@ class Watched:
         return getattr(self.real, name)
 
 
-@pytest.mark.parametrize(("poll_s", "late_s", "size"), [(0.0, 0.1, 2), (0.02, 0.2, 2), (30.0, 0.1, 2), (30.0, 0.1, 3)])
-def test_who_waits_polls_for_so_long_and_then_sleeps(poll_s: float, late_s: float, size: int) -> None:
+@pytest.mark.parametrize(
+    ("poll_s", "late_s", "size", "is_main"),
+    [(0.0, 0.1, 2, True), (0.02, 0.2, 2, True), (30.0, 0.1, 2, True), (30.0, 0.1, 2, False), (30.0, 0.1, 3, True)],
+)
+def test_the_main_thread_polls_for_so_long_and_then_sleeps(
+    poll_s: float, late_s: float, size: int, is_main: bool
+) -> None:
     with cores(idle=False), connected(size) as groups, ThreadPoolExecutor(size) as pool:
         for group in groups:
             group.poll(poll_s)
@@ -397,15 +402,22 @@ def test_who_waits_polls_for_so_long_and_then_sleeps(poll_s: float, late_s: floa
         source._socket = watched = Watched(source._socket)  # type: ignore[assignment]
         tensors = [torch.ones(1000) for _ in groups]
         first = groups[0].allreduce([tensors[0]])
-        wait = pool.submit(first.wait, PATIENCE)
-        time.sleep(late_s)
-        for group, tensor in zip(groups[1:], tensors[1:], strict=True):
-            pool.submit(group.allreduce([tensor]).wait, PATIENCE)
-        assert wait.result(60)
+
+        def come(group: SocketGroup, tensor: torch.Tensor) -> None:
+            time.sleep(late_s)
+            group.allreduce([tensor]).wait(PATIENCE)
+
+        others = [pool.submit(come, group, tensor) for group, tensor in zip(groups[1:], tensors[1:], strict=True)]
+        if is_main:
+            first.wait(PATIENCE)
+        else:
+            pool.submit(first.wait, PATIENCE).result(60)
+        for other in others:
+            other.result(60)
         assert torch.equal(tensors[0], torch.full((1000,), float(size)))
     asks = [flags == socket.MSG_DONTWAIT for flags in watched.flags]
-    assert any(asks) == (poll_s > 0 and size == 2)
-    assert all(asks) == (poll_s > late_s and size == 2)
+    assert any(asks) == (poll_s > 0 and size == 2 and is_main)
+    assert all(asks) == (poll_s > late_s and size == 2 and is_main)
     assert asks == sorted(asks, reverse=True)
 
 
