@@ -54,10 +54,8 @@ from xbench.stats.summary import median_estimate
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
 
-COLLECTIVES_S = 6.0
-AGAIN_S = 4.0
-QUICK_SHARE = 0.4
-"""Of these two in a quick run."""
+COLLECTIVES_S, QUICK_COLLECTIVES_S = 6.0, 2.4
+AGAIN_S, QUICK_AGAIN_S = 4.0, 0.8
 FEWEST_AGAIN, MOST_AGAIN = 5, 600
 SAME_SPEED = 0.02
 UNDER_LOAD_ROUNDS = 2
@@ -102,7 +100,7 @@ def profile_job(rank: Rank) -> JobPlan:
             sizes(sum(layer.grad_bytes for layer in layers)),
             rank.device,
             rank.group,
-            seconds_budget=COLLECTIVES_S * (QUICK_SHARE if effort.is_quick else 1.0),
+            seconds_budget=QUICK_COLLECTIVES_S if effort.is_quick else COLLECTIVES_S,
             clock=rank.clock,
             note=rank.note,
             wire=wire,
@@ -185,7 +183,7 @@ def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
     parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks nothing waits for
     the device between steps: a GPU that had to be idle first would seem slower.
     """
-    budget_s = AGAIN_S * (QUICK_SHARE if rank.run.effort.is_quick else 1.0)
+    budget_s = QUICK_AGAIN_S if rank.run.effort.is_quick else AGAIN_S
     count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
     marks = [rank.clock.mark()]
     for number in range(count + 1):

@@ -5,10 +5,10 @@ fits costs its sender one call and wakes nobody.
 
 **In.** Whoever waits for a message reads it: it waits in the kernel until a piece is there, however many packets that
 comes in, and holds no lock of the interpreter meanwhile. Where a process has its cores for itself, its main thread may
-ask the kernel again and again instead (`poll_s`), as NCCL and MPI do. Until then what has come lies in the kernel, so a computation
-on the only core is not interrupted for it. A thread reads in its place where somebody will only be told (a future),
-where other ranks wait for what this one makes of it, where more is expected than may lie there, and where a core is
-idle anyway. A message is read only once this rank expects it.
+ask the kernel again and again instead (`poll_s`), as NCCL and MPI do. Until then what has come lies in the kernel, so a
+computation on the only core is not interrupted for it. A thread reads in its place where somebody will only be told (a
+future), where other ranks wait for what this one makes of it, where more is expected than may lie there, and where a
+core is idle anyway. A message is read only once this rank expects it.
 
 A message begins with its number among those of its connection and its length, so that ranks which do not launch the
 same collectives in the same order are told, and never add up what does not belong together.
