@@ -45,7 +45,7 @@ from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, StepTimes
 from xbench.runtime.job_plans import complete, job_plan, with_missing
 from xbench.runtime.program import JobPlan
-from xbench.runtime.stalls import measure_stalls
+from xbench.runtime.stalls import as_in_steps, measure_sending
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine, workers_of
 from xbench.spec import RunSpec
@@ -153,7 +153,7 @@ def profile_job(rank: Rank) -> JobPlan:
     )
     if contention is not None and cost is not None:
         with contextlib.suppress(UsageError):  # as above
-            contention = contention.model_copy(update={"stalls": measure_stalls(rank, planner, unused)})
+            contention = as_in_steps(planner, contention, measure_sending(rank, planner, unused))
             planner = replace(planner, contention=Contention.of(contention, Curve.of(cost)))
     plans = planner.plans()
     if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):

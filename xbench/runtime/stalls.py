@@ -5,6 +5,12 @@ counts *when* a thread waits: on one core a packet that arrives may let Gloo's e
 that holds the lock the loop asks for, and nothing goes on until the scheduler's next tick. More buckets, more such
 moments. So short steps are run: the real engine with the gradients in a few equal parts and with one bucket a tensor,
 in turn with steps that send nothing. What they take longer than predicted is kept, and added to every prediction.
+
+The other way round, a step with one bucket a tensor may take less than predicted. Beside computation, times are those
+of a thread that launches and waits, and of the smallest collectives most is that thread waking up. In a step the
+computing thread launches, and nobody waits until backward is over. So the loaded time of the smallest size is lowered
+until the prediction agrees, to that of a launch at least; times go straight from there to the next size, as ever.
+
 Steps that compute for longer than SHORT_S are much longer than a tick, and nothing is measured for them.
 """
 
@@ -12,12 +18,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from xbench import records
 from xbench.planning import merge
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Curve
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.records import Stall
@@ -32,10 +42,22 @@ ROUNDS, STEPS = 5, 32
 QUICK_ROUNDS, QUICK_STEPS = 2, 12
 """Blocks of each kind, and timed steps a block, which a quick run has less of."""
 
+HALVINGS = 12
+"""Of the interval in which the loaded time of the smallest size is looked for."""
 
-def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[Stall]:
-    """Every rank calls it together and gets the same; none for a step that is not short. Raises UsageError, as the
-    engine does, for a model that it refuses.
+
+@dataclass(frozen=True)
+class Sending:
+    """Steps with these buckets, and what they took longer than steps that send nothing [s]."""
+
+    buckets: Buckets
+    beyond_s: float
+
+
+def measure_sending(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[Sending]:
+    """Every rank calls it together and gets the same, fewest buckets first; none for a step that is not short.
+
+    Raises UsageError, as the engine does, for a model that it refuses.
     """
     if planner.step.compute_s > SHORT_S:
         return []
@@ -55,12 +77,61 @@ def measure_stalls(rank: Rank, planner: Planner, unused: Sequence[str]) -> list[
     steps_s[0] = own_s[0]  # those of steps in which nobody waits
     rank.workload.optimizer.zero_grad(set_to_none=True)
     blocks_s: list[list[float]] = steps_s[:, :, 1:].median(dim=2).values.tolist()
-    found = []
-    for buckets, took_s in zip(kinds[1:], blocks_s[1:], strict=True):
-        beyond_s = statistics.median(with_s - bare_s for with_s, bare_s in zip(took_s, blocks_s[0], strict=True))
-        known_s = planner.simulate("auto", buckets).step_s - planner.step.compute_s
-        found.append(Stall(buckets=len(buckets), seconds=max(0.0, beyond_s - known_s)))
-    return found
+    return [
+        Sending(buckets, statistics.median(with_s - bare_s for with_s, bare_s in zip(took_s, blocks_s[0], strict=True)))
+        for buckets, took_s in zip(kinds[1:], blocks_s[1:], strict=True)
+    ]
+
+
+def as_in_steps(planner: Planner, measured: records.Contention, found: Sequence[Sending]) -> records.Contention:
+    """What was measured of the planner's contention, as these steps have it; see the module."""
+    if not found:
+        return measured
+    corrected = _with_small_ones(planner, measured, found[-1])
+    stalls = [
+        Stall(
+            buckets=len(sending.buckets),
+            seconds=max(0.0, sending.beyond_s - _known_s(planner, corrected, sending.buckets)),
+        )
+        for sending in found
+    ]
+    return corrected.model_copy(update={"stalls": stalls})
+
+
+def _with_small_ones(planner: Planner, measured: records.Contention, most: Sending) -> records.Contention:
+    """The loaded time of the smallest size such that steps with the most buckets take what they took, if they can."""
+    smallest = min(point.nbytes for point in measured.points)
+
+    def lowered(share: float) -> records.Contention:
+        points = [
+            point.model_copy(
+                update={
+                    "loaded_s": min(point.loaded_s, measured.launch_s + share * (point.loaded_s - measured.launch_s))
+                }
+            )
+            if point.nbytes == smallest
+            else point
+            for point in measured.points
+        ]
+        return measured.model_copy(update={"points": points})
+
+    if measured.launch_s <= 0 or _known_s(planner, measured, most.buckets) <= most.beyond_s:
+        return measured
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if _known_s(planner, lowered(middle), most.buckets) > most.beyond_s:
+            high = middle
+        else:
+            low = middle
+    return lowered(low)
+
+
+def _known_s(planner: Planner, measured: records.Contention, buckets: Buckets) -> float:
+    """What a step with these buckets is predicted to take longer than one that sends nothing [s]."""
+    assert planner.cost is not None  # what contention was measured by
+    told = replace(planner, contention=Contention.of(measured, Curve.of(planner.cost)))
+    return told.simulate("auto", buckets).step_s - planner.step.compute_s
 
 
 def parts(planner: Planner, count: int) -> Buckets:
