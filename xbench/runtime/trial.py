@@ -3,7 +3,10 @@
 The search ranks plans by a model, and the model's best are often within its error of each other. So a short list (the
 search's best, and each schedule's own buckets that are predicted close) is run in turns, a step of warm-up and two
 steps at a time (more where they are short), and the fastest is taken: by the median of its ratios to the model's
-favourite, round by round, and only where that is clearer than the noise of so many steps. Where measurement and
+favourite, round by round, and only where that is clearer than the noise of so many steps. Half of the time goes to all
+of them, the other half to the favourite and those that were the fastest by then: of many that are close, the one that
+looks best after a few steps is mostly the luckiest (successive halving: Karnin, Koren, Somekh, ICML 2013, in two
+halves). Where measurement and
 prediction disagree by more than a tenth, what computation and communication cost each other is scaled until the
 candidates' predictions fit, the search runs again, and its new answer is tried too. The prediction that is shown for
 the chosen plan is the unfitted model's, as for every other schedule.
@@ -21,7 +24,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,6 +52,10 @@ FEWEST_ROUNDS = 2
 """Candidates that are predicted to be the slowest go untried where all of them leave no time for so many rounds."""
 
 FEWEST_TRIED = 2
+FINALISTS = 4
+"""The favourite and the fastest of the others, which share the second half of the rounds, if there are twice
+FEWEST_ROUNDS."""
+
 TIMED_STEPS, MOST_TIMED_STEPS, TURN_S = 2, 12, 0.1
 """Of a candidate in a round: as many as fill so many seconds, within these numbers. Short steps are noisy."""
 
@@ -66,6 +73,15 @@ DISAGREE = 0.10
 _FACTORS = (0.25, 4.0)
 
 
+@dataclass(frozen=True)
+class Tried:
+    """A step of a candidate [s], of so many that were timed; `in_final`: it came into the second half."""
+
+    step_s: float
+    steps: int
+    in_final: bool = True
+
+
 def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unused: Mapping[str, int]) -> Plan:
     """The plan of `auto` after the trial. Every rank calls it together and gets the same.
 
@@ -81,32 +97,39 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
         return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
-    measured = _run(rank, planner, shortlist, rounds, steps, unused)
-    fitting = [(m, c) for m, c in zip(measured, shortlist, strict=True) if not _is_varied(c)]
-    off = statistics.median(m / c.step_s for m, c in fitting)
+    found = _run(rank, planner, shortlist, rounds, steps, unused)
+    fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True) if not _is_varied(c)]
+    off = statistics.median(step_s / c.step_s for step_s, c in fitting)
     again = ""
     if abs(off - 1) > DISAGREE and planner.contention is not None:
         fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, fitting)))
-        found = replace(fitted, overlap="backward").best() if refused else fitted.best()
-        if all(not _alike(found, other) for other in shortlist):
-            best = min(range(len(shortlist)), key=lambda place: measured[place])
-            second = [shortlist[best], replace(found, name="planned again", step_s=fitted.step_of(found).step_s)]
+        better = replace(fitted, overlap="backward").best() if refused else fitted.best()
+        if all(not _alike(better, other) for other in shortlist):
+            best = _fastest(found)
+            second = [shortlist[best], replace(better, name="planned again", step_s=fitted.step_of(better).step_s)]
             again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
-            both = _run(rank, planner, second, rounds, steps, unused)
+            known, new = _run(rank, planner, second, rounds, steps, unused)
             shortlist.append(second[1])
-            measured.append(measured[best] * both[1] / both[0])
-    chosen = min(range(len(shortlist)), key=lambda place: measured[place])
-    if measured[chosen] > (1 - NOISE / math.sqrt(rounds * steps)) * measured[0]:
+            found.append(replace(new, step_s=found[best].step_s * new.step_s / known.step_s))
+    chosen = _fastest(found)
+    if found[chosen].step_s > (1 - NOISE / math.sqrt(found[chosen].steps)) * found[0].step_s:
         chosen = 0
-    tried = ", ".join(f"{c.name} {format_seconds(m)}" for c, m in zip(shortlist, measured, strict=True))
+    tried = ", ".join(f"{c.name} {format_seconds(one.step_s)}" for c, one in zip(shortlist, found, strict=True))
     plan = planner.carried(shortlist[chosen])
     whose = f"the buckets of {shortlist[chosen].name!r}"
     if plan.carrier is not None:
         whose = f"carried by {plan.carrier!r}" + (
             ", planned again" if shortlist[chosen].name == "planned again" else ""
         )
-    note = f"{whose}, after {rounds * steps} steps each of: {tried}{again}{refused}"
+    fewest, most = min(one.steps for one in found), max(one.steps for one in found)
+    counted = f"{fewest} to {most}" if fewest < most else str(fewest)
+    note = f"{whose}, after {counted} steps each of: {tried}{again}{refused}"
     return plan.model_copy(update={"note": note})
+
+
+def _fastest(found: Sequence[Tried]) -> int:
+    """The place of the fastest among those that came into the second half."""
+    return min((place for place, one in enumerate(found) if one.in_final), key=lambda place: found[place].step_s)
 
 
 def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate) -> list[Candidate]:
@@ -241,8 +264,32 @@ def _run(
     rounds: int,
     steps: int,
     unused: Mapping[str, int],
-) -> list[float]:
-    """A step [s] of each candidate, of all ranks, in rounds whose order turns; see `_in_pairs`."""
+) -> list[Tried]:
+    """A step of each candidate, of all ranks, in as many turns as so many rounds of all of them have."""
+    everyone = list(range(len(shortlist)))
+    first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * FEWEST_ROUNDS else rounds
+    times = _in_turns(rank, planner, shortlist, first, steps, unused)
+    final = everyone
+    if first < rounds:
+        step_s = _in_pairs(times, steps)
+        final = [0, *sorted(everyone[1:], key=lambda place: step_s[place])[: FINALISTS - 1]]
+        more = (rounds - first) * len(shortlist) // FINALISTS
+        second = _in_turns(rank, planner, [shortlist[place] for place in final], more, steps, unused)
+        for place, row in zip(final, second, strict=True):
+            times[place] += row
+    rank.workload.optimizer.zero_grad(set_to_none=True)
+    return [Tried(step_s, len(times[place]), place in final) for place, step_s in enumerate(_in_pairs(times, steps))]
+
+
+def _in_turns(
+    rank: Rank,
+    planner: Planner,
+    shortlist: Sequence[Candidate],
+    rounds: int,
+    steps: int,
+    unused: Mapping[str, int],
+) -> list[list[float]]:
+    """So many steps [s] of each candidate and round, of all ranks, in rounds whose order turns."""
     times: list[list[list[float]]] = [[] for _ in shortlist]
     for number in range(rounds):
         for offset in range(len(shortlist)):
@@ -256,8 +303,8 @@ def _run(
                 times[place][-1].append(rank.timed_step())
             detach()
     took_s = steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=rank.device), None)
-    rank.workload.optimizer.zero_grad(set_to_none=True)
-    return _in_pairs(took_s[:, :, 1:].flatten(1).tolist(), steps)
+    rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
+    return rows
 
 
 def steps_of_ranks(own_s: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
@@ -270,10 +317,12 @@ def steps_of_ranks(own_s: torch.Tensor, group: dist.ProcessGroup | None) -> torc
 def _in_pairs(times: Sequence[Sequence[float]], steps: int) -> list[float]:
     """One step [s] of each row of so many steps a round: the first's is its median, another's is that times the median
     of its rounds' medians over the first's, which a machine that changes its speed between rounds does not change.
+
+    A row may end before the first does.
     """
     rounds = [[statistics.median(row[at : at + steps]) for at in range(0, len(row), steps)] for row in times]
     first_s = statistics.median(times[0])
-    return [first_s * statistics.median(a / b for a, b in zip(row, rounds[0], strict=True)) for row in rounds]
+    return [first_s * statistics.median(a / b for a, b in zip(row, rounds[0], strict=False)) for row in rounds]
 
 
 def _factor(planner: Planner, fitting: Sequence[tuple[float, Candidate]]) -> float:

@@ -21,7 +21,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, Plan, Tensor
 from xbench.runtime import trial
-from xbench.runtime.trial import try_candidates
+from xbench.runtime.trial import Tried, try_candidates
 
 COST = CostModel(
     backend="gloo", world_size=2, alpha_s=1e-3, beta_s_per_byte=1e-7, alpha_ci95=(1e-3, 1e-3), beta_ci95=(1e-7, 1e-7),
@@ -122,12 +122,12 @@ class Runs:
         rounds: int,
         steps: int,
         unused: Mapping[str, int],
-    ) -> list[float]:
+    ) -> list[Tried]:
         self.shortlists.append(list(shortlist))
         self.rounds.append(rounds)
         self.steps.append(steps)
         self.unused.append(unused)
-        return self.times(shortlist)
+        return [Tried(step_s, rounds * steps) for step_s in self.times(shortlist)]
 
 
 def tried(
@@ -324,9 +324,70 @@ def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pyte
     rank: Any = TimedRank([3.0, 4.0, 2.0, 4.0] * 4)
     found = trial._run(rank, PLANNER, candidates(1.0, 1.0), 2, 3, {})
     # ends 3 7 9 13 here and 5 7 11 13 there: steps of 2, 4 and 2 after a warm-up of 5
-    assert found == [2.0, 2.0]
+    assert found == [Tried(2.0, 6), Tried(2.0, 6)]
     assert attached == ["c0", "c1", "c1", "c0"]
     assert rank.notes == 16
+
+
+class Turns:
+    """In the place of the turns: a candidate's step by its name and the round. Keeps who took how many rounds."""
+
+    def __init__(self, step_s: Callable[[str, int], float]) -> None:
+        self.step_s = step_s
+        self.taken: list[tuple[list[str], int]] = []
+
+    def __call__(
+        self, rank: Any, planner: Planner, shortlist: Sequence[Candidate], rounds: int, steps: int, unused: Any
+    ) -> list[list[float]]:
+        begun = sum(before for _, before in self.taken)
+        self.taken.append(([candidate.name for candidate in shortlist], rounds))
+        return [
+            [self.step_s(candidate.name, begun + number) for number in range(rounds) for _ in range(steps)]
+            for candidate in shortlist
+        ]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, turns: Turns, count: int, rounds: int) -> list[Tried]:
+    monkeypatch.setattr(trial, "_in_turns", turns)
+    return trial._run(TimedRank([]), PLANNER, candidates(*[1.0] * count), rounds, 2, {})
+
+
+def test_half_of_the_turns_are_for_the_favourite_and_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"c0": 1.0, "c1": 1.2, "c2": 0.9, "c3": 1.1, "c4": 0.8, "c5": 0.95, "c6": 1.3}
+    found = run(monkeypatch, turns := Turns(lambda name, number: seconds[name] * (1 + number)), 7, 9)
+    # 63 turns: four rounds of seven, and in place of five more of them eight of four
+    assert turns.taken == [(list(seconds), 4), (["c0", "c4", "c2", "c5"], 8)]
+    assert [one.steps for one in found] == [24, 8, 24, 8, 24, 24, 8]
+    assert [one.in_final for one in found] == [True, False, True, False, True, True, False]
+    # at the pace of the machine's median round, whatever became of those that left before it
+    assert [one.step_s for one in found] == pytest.approx([6.5 * step_s for step_s in seconds.values()])
+
+
+def test_what_looked_fast_in_the_first_half_alone_is_not_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step_s(name: str, number: int) -> float:
+        return {"c1": 0.7 if number < 2 else 1.2, "c2": 0.9}.get(name, 1.0)
+
+    found = run(monkeypatch, Turns(step_s), 5, 4)
+    assert trial._fastest(found) == 2
+    # one that left looks better than it, and knows less
+    assert trial._fastest([*found, Tried(0.8, 4, in_final=False)]) == 2
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(4, 10), (9, 3)])
+def test_few_candidates_or_rounds_are_not_halved(monkeypatch: pytest.MonkeyPatch, count: int, rounds: int) -> None:
+    found = run(monkeypatch, turns := Turns(lambda name, number: 1.0), count, rounds)
+    assert [took for _, took in turns.taken] == [rounds]
+    assert {(one.steps, one.in_final) for one in found} == {(2 * rounds, True)}
+
+
+def test_the_note_says_of_how_many_steps_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(*_: Any) -> list[Tried]:
+        return [Tried(0.1, 24), Tried(0.2, 8, in_final=False)]
+
+    monkeypatch.setattr(trial, "_run", halved)
+    planner = replace(PLANNER, contention=None)
+    plan = try_candidates(RANK, planner, planner.plans(["auto", "wfbp"]), {})
+    assert plan.note == "the buckets of 'auto', after 8 to 24 steps each of: auto 100 ms, wfbp 200 ms"
 
 
 def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
