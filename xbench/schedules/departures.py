@@ -65,6 +65,7 @@ class Departures:
         """Whether anything follows arrivals. If not, all parcels are launched by who makes them ready."""
         self._changed = threading.Condition()
         self._next = 0
+        self._landed = 0
         self._under_way = 0
         self._under_way_bytes = 0
         self._departing = False
@@ -74,6 +75,11 @@ class Departures:
     def goes_when_ready(self) -> bool:
         """Whether a parcel is launched by who makes it and all before it ready, and by nobody later."""
         return not self._hears
+
+    @property
+    def can_be_counted(self) -> bool:
+        """Whether whoever waits finds out what has arrived, one after the other: see `landed`."""
+        return not self._hears and not self._streams
 
     def ready(self, parcels: Sequence[Parcel]) -> None:
         """These can be sent now; launch what may be."""
@@ -165,6 +171,17 @@ class Departures:
         """Whether they are known to have arrived: of what a stream keeps in order nobody knows."""
         return not self._streams and all(map(self._has_arrived, parcels))
 
+    def landed(self, *, wait: bool) -> int:
+        """How many have arrived, in launch order up to the first that has not; `wait`: for that one first.
+
+        For departures that can be counted.
+        """
+        if wait and self._landed < self._next:
+            self._wait_itself(self.order[self._landed])
+        while self._landed < self._next and self._has_arrived(self.order[self._landed]):
+            self._landed += 1
+        return self._landed
+
     def _has_arrived(self, parcel: Parcel) -> bool:
         if not self._hears and not parcel.is_here:
             parcel.is_here = parcel.work.is_completed()
@@ -177,7 +194,7 @@ class Departures:
         for parcel in self.order:
             parcel.work = None
             parcel.is_ready = parcel.is_here = False
-        self._next = self._under_way = self._under_way_bytes = 0
+        self._next = self._landed = self._under_way = self._under_way_bytes = 0
 
     def forget(self) -> None:
         """Nothing will be launched any more: let go of buffers, which would else wait for the collector of cycles."""

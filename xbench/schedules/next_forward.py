@@ -9,7 +9,8 @@ What `dear` and `priority` have in common; what is launched, and when, is theirs
 - in the next forward pass each layer waits, before it runs, for what carries its own parameters' gradients (its
   **pieces**: parameters that are updated together), and the optimizer's update is applied to those parameters alone, by
   the optimizer's own code. A piece is updated once, by the first layer that needs it; see `first_use` for which layers
-  those are.
+  those are. A layer that has to wait updates what arrives before its own gradients meanwhile, where whoever waits can
+  tell.
 
 Promised: parameters, as every layer reads them, are bit for bit those of a step that waits for all gradients first, for
 optimizers whose update of a parameter depends on its own gradient and state alone (`PER_PARAMETER`). A forward pass
@@ -31,7 +32,7 @@ models with compiled regions (which have no layers to wait in), `copies="coalesc
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -75,6 +76,8 @@ class Piece:
     groups: dict[int, list[Parameter]] = field(default_factory=dict)
     homes: list[Module] = field(default_factory=list)
     due: bool = False
+    last: int = 0
+    """The place in the launch order of the last parcel that it waits for, where arrivals can be counted."""
 
 
 class NextForward(Engine):
@@ -105,6 +108,7 @@ class NextForward(Engine):
         """Buckets that may go and are not complete."""
         self._due = 0
         self._next_due = 0  # no piece before this one is due
+        self._arriving: list[Piece] = []  # those that are due, what arrives first at the end
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
         self._first_use: FirstUse | None = None
         self.departures = Departures((), streams=False)
@@ -275,7 +279,9 @@ class NextForward(Engine):
                 self._waiters.append(module.register_forward_pre_hook(self._before_layer(homeless), prepend=True))
 
     def _by_group(self) -> None:
+        place = {id(parcel): number for number, parcel in enumerate(self.departures.order)}
         for piece in self.pieces:
+            piece.last = max(place[id(parcel)] for parcel in (*piece.parcels, *piece.flags))
             piece.groups = {}
             for index in piece.indices:
                 parameter = piece.bucket.parameters[index]
@@ -307,6 +313,8 @@ class NextForward(Engine):
             piece.due = True
         self._due = len(self.pieces)
         self._next_due = 0
+        if self.departures.can_be_counted:
+            self._arriving = sorted(self.pieces, key=lambda piece: piece.last, reverse=True)
 
     def _before_layer(self, pieces: Sequence[Piece]) -> Callable[[Module, Any], None]:
         def wait(module: Module, inputs: Any) -> None:
@@ -317,17 +325,40 @@ class NextForward(Engine):
                 return
             needed = [piece for piece in pieces if piece.due]
             if needed:
+                if self._arriving:
+                    self._meanwhile(needed)
                 self._land(needed)  # before it is asked what else is here: what shares a bucket arrives with it
                 self._apply([*needed, *self._here_already(needed)])
 
         return wait
+
+    def _meanwhile(self, needed: Sequence[Piece]) -> None:
+        """Until these arrive: update what arrives before them, as a layer further on would have to."""
+        if self.note is not None:
+            self.note("waiting for gradients")
+        last = max(piece.last for piece in needed)
+        landed = self.departures.landed(wait=False)
+        while landed <= last:
+            here = []
+            while self._arriving and self._arriving[-1].last < landed:
+                piece = self._arriving.pop()
+                if piece.due and piece not in needed:
+                    here.append(piece)
+            if here:
+                self._apply(here)
+            elif self._are_here(needed):  # a backend need not keep the order
+                return
+            landed = self.departures.landed(wait=not here)
+
+    def _are_here(self, pieces: Iterable[Piece]) -> bool:
+        return self.departures.are_here([parcel for piece in pieces for parcel in (*piece.parcels, *piece.flags)])
 
     def _here_already(self, needed: Sequence[Piece]) -> Iterator[Piece]:
         """Pieces that are needed next and have arrived: updated with the needed ones they cost one call less each."""
         while self._next_due < len(self.pieces):
             piece = self.pieces[self._next_due]
             if piece.due and piece not in needed:
-                if not self.departures.are_here([*piece.parcels, *piece.flags]):
+                if not self._are_here([piece]):
                     return
                 yield piece
             self._next_due += 1

@@ -7,6 +7,7 @@ Started as `schedules.py` is, whose models and hand-written average it uses. Ste
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -76,21 +77,27 @@ class Twice(nn.Module):
         return self.head(self.layer(torch.tanh(self.layer(self.embed(tokens)))))
 
 
-def parts_of(model: nn.Module, buckets: list[list[str]], nbytes: int) -> Parts:
-    """Parts in an order that neither backward nor forward has."""
+def parts_of(model: nn.Module, buckets: list[list[str]], nbytes: int, credit: int | None = 3) -> Parts:
+    """Parts in an order that neither backward nor forward has, so many of them under way at once."""
     parameters = trainable(model)
     sizes = [sum(parameters[name].numel() * parameters[name].element_size() for name in names) for names in buckets]
     count = sum(-(-size // nbytes) for size in sizes)
     order = sorted(range(count), key=lambda number: (number * 7) % 5)
-    return Parts(nbytes=nbytes, order=order, credit_bytes=3 * nbytes)
+    return Parts(nbytes=nbytes, order=order, credit_bytes=credit * nbytes if credit is not None else None)
 
 
-def attached(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: str, nbytes: int | None = None) -> Handle:
-    """With the test's buckets, and for `priority` parts of so many bytes."""
+def attached(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: str,
+    nbytes: int | None = None,
+    credit: int | None = 3,
+) -> Handle:
+    """With the test's buckets, and for `priority` parts of so many bytes, so many of them under way at once."""
     kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
     buckets = buckets_of(model, schedule)
     assert buckets is not None
-    parts = parts_of(model, buckets, nbytes) if nbytes is not None else None
+    parts = parts_of(model, buckets, nbytes, credit) if nbytes is not None else None
     return kind().attach(Setup(model, optimizer, buckets, None, "step", parts=parts))
 
 
@@ -127,16 +134,16 @@ def without_a_plan(rank: int, world: int) -> None:
 
 
 def small_parts_in_a_strange_order(rank: int, world: int) -> None:
-    for nbytes in (64, 272, 2**20):
+    for nbytes, credit in itertools.product((64, 272, 2**20), (3, None)):
         model, optimizer = make(Net)
         expected, expected_optimizer = make(Net)
         train(expected, expected_optimizer, expected, steps=4, rank=rank,
               after_backward=lambda model=expected: average_by_hand(model),
               sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
-        with attached(model, optimizer, "priority", nbytes) as handle:
+        with attached(model, optimizer, "priority", nbytes, credit) as handle:
             train(model, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more,
                   sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
-        same(model, expected, nbytes)
+        same(model, expected, (nbytes, credit))
 
 
 def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
@@ -171,12 +178,12 @@ def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
 
 def every_optimizer_ends_in_the_bits_of_a_whole_step(rank: int, world: int) -> None:
     """Put off, finished after each step, and given up by `synchronize`: parameters and states are the same bits."""
-    for schedule in PUT_OFF:
+    for schedule, credit in [*((schedule, 3) for schedule in PUT_OFF), ("priority", None)]:
         for kind in (None, *sorted(PER_PARAMETER, key=lambda kind: kind.__name__)):
             found = {}
             for way in ("put off", "finished", "synchronized"):
                 model, optimizer = make(Net, kind)
-                with attached(model, optimizer, schedule, 128) as handle:
+                with attached(model, optimizer, schedule, 128, credit) as handle:
                     for step in range(4):
                         one(model, optimizer, rank, step, handle.synchronize if way == "synchronized" else nothing_more)
                         if way == "finished":

@@ -147,6 +147,30 @@ def test_arrivals_are_heard_of_only_where_something_follows(credit: int | None, 
     assert departures.are_here(step.parcels)
 
 
+def test_what_has_arrived_is_counted_in_launch_order() -> None:
+    step = Step([1, 1, 1, 1])
+    departures = Departures(step.parcels, streams=False)
+    assert departures.can_be_counted
+    departures.ready(step.parcels[:3])
+    assert departures.landed(wait=False) == 0
+    step.collectives[1].arrive()
+    assert departures.landed(wait=False) == 0
+    # a wait is for the first that was not here, and what came after it meanwhile counts too
+    assert departures.landed(wait=True) == 2
+    assert [collective.waits for collective in step.collectives] == [1, 0, 0, 0]
+    assert departures.landed(wait=True) == 3
+    # nothing else was launched, so there is nothing to wait for
+    assert departures.landed(wait=True) == 3
+    departures.ready(step.parcels[3:])
+    departures.begin_again()
+    assert departures.landed(wait=False) == 0
+
+
+@pytest.mark.parametrize(("streams", "credit"), [(True, None), (False, 8)])
+def test_where_others_hear_of_arrivals_nobody_counts(streams: bool, credit: int | None) -> None:
+    assert not Departures(Step([1]).parcels, streams=streams, credit_bytes=credit).can_be_counted
+
+
 def test_a_collective_that_fails_fails_whoever_waits_and_stops_the_rest() -> None:
     step = Step([1, 1])
     departures = Departures(step.parcels, streams=False, credit_bytes=0)
