@@ -120,6 +120,9 @@ class Contention(Part):
     hook_s: float = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
     copy_s_per_byte: float = Field(default=0.0, description="copying a gradient into its bucket")
     meeting_s: float = Field(default=0.0, description="what it costs the ranks to meet once a step, beyond T")
+    rest_s: float = Field(
+        default=0.0, description="how much less than T a collective takes at most that comes after a rest of the link"
+    )
     points: list[ContentionPoint]
     stalls: list[Stall] = Field(default=[], description="by number of buckets, ascending; none where steps are long")
 

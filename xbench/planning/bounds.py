@@ -13,6 +13,10 @@ at once, and then ΣT over many small collectives is less than any link can do. 
 seconds a byte, no plan is faster than that pace either, but for what a rested link had saved, once:
 
     earliest end ≥ max over j of ready[j] + g · (bytes of the gradients from j on) − max over M of (g·M − T(M))
+
+And T itself was measured of collectives soon after one another. Where one after a longer rest takes less, by `rest_s`,
+what travels since the link last rested may take that much less, once. Where gradients may travel at any time a step
+gains nothing by that: the link rests as long as it then saves.
 """
 
 from __future__ import annotations
@@ -41,8 +45,11 @@ def bounds(
     optimizer_s: float,
     compute_s: float,
     queue_s_per_byte: float = 0.0,
+    rest_s: float = 0.0,
 ) -> Bounds:
     """Lower bounds [s] of a step under the link model `curve`, and the pace `queue_s_per_byte` [s/B] of a queue.
+
+    `rest_s`: what a collective takes less where the link has rested.
 
     `communication_s` is T of all gradients in one collective a dtype. The overlap bound takes the least ΣT over
     contiguous plans, which is that same number unless T grows faster than a straight line. Both bounds let a bucket
@@ -54,7 +61,7 @@ def bounds(
     at_once = [replace(gradient, ready_s=0.0) for gradient in gradients]
     link_s = min(whole, transfers(at_once, optimal_contiguous(at_once, curve, across_dtypes=True), curve)[-1].end_s)
     best = transfers(gradients, optimal_contiguous(gradients, curve, across_dtypes=True), curve)[-1].end_s
-    best = max(best, _at_the_pace_of_a_queue(gradients, curve, queue_s_per_byte))
+    best = max(best, _at_the_pace_of_a_queue(gradients, curve, queue_s_per_byte)) - rest_s
     overlap_s = max(compute_s, link_s, _at_the_pace_of_a_queue(at_once, curve, queue_s_per_byte))
     return Bounds(
         compute_s=compute_s,

@@ -14,6 +14,10 @@ ranks must meet: the slowest of them, and the waking of threads that slept throu
 beyond T, whatever the buckets. A short step also pays for the number of its buckets (`stall_s`): see
 `xbench.runtime.stalls`, which measures it.
 
+A link that rests may save up: a token bucket, a switch or a cloud lets a burst pass at once. T is of collectives soon
+after one another. One that comes after a rest takes up to `rest_s` less, a second of rest saving a second, and never
+less than the smallest takes.
+
 `share` then runs one backward pass as a fluid: while a collective is under way the computation proceeds at 1/σ, and
 while something computes the collective proceeds at 1/(ρ·T). Collectives are served first in, first out. Between two
 events (a bucket is complete, a collective ends, backward ends, an update ends) all rates are constant, so the timeline
@@ -27,6 +31,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -57,14 +62,17 @@ class Contention:
     stalls: tuple[tuple[int, float], ...] = ()
     """(buckets, seconds), ascending: what so many buckets cost a short step beyond all else."""
 
+    rest_s: float = 0.0
+    """What a link saves for a collective, in a rest of so long [s] or longer."""
+
     @classmethod
     def of(cls, measured: records.Contention, transfer: Transfer | None = None) -> Contention:
         """From a record's points. Neither slow-down of one at a time is below 1: a speed-up is noise.
 
         With `transfer`, T [s] of sizes [B], the tables have many sizes between those measured. There times go straight
         in M, as latency and bytes do, which their ratios to T do not. One at a time what computation adds is added to
-        T, because a collective by itself finds the link rested, as T was measured; of two in flight the times
-        themselves are taken, because in a queue the link never rests. Sizes beyond those measured have the ratios of
+        T, because that was measured one at a time too; of two in flight the times themselves are taken, because in a
+        queue the link never rests. Sizes beyond those measured have the ratios of
         the largest to its T or to its own time alone, whichever is shorter: were one of the two disturbed while it was
         measured, all that is larger would be taken for so much faster. Without `transfer` all are ratios to the times
         of one alone. Raises ValueError without a point or for a time not above zero.
@@ -109,6 +117,7 @@ class Contention:
             quiet,
             measured.meeting_s,
             tuple(sorted((stall.buckets, stall.seconds) for stall in measured.stalls)),
+            measured.rest_s,
         )
 
     @classmethod
@@ -164,6 +173,12 @@ class Contention:
         return np.stack([np.interp(where, self.log_sizes, row) for row in table])
 
 
+def link_pace(measured: records.Contention | None) -> dict[str, float]:
+    """What `bounds` wants to know of a link beyond T."""
+    rest_s = measured.rest_s if measured is not None else 0.0
+    return {"queue_s_per_byte": queue_s_per_byte(measured), "rest_s": rest_s}
+
+
 def queue_s_per_byte(measured: records.Contention | None) -> float:
     """The quickest pace [s/B] at which a queue of collectives was measured while nothing computed; 0 where none was."""
     points = measured.points if measured is not None else []
@@ -196,6 +211,33 @@ class Shared:
     end_s: float
 
 
+class Saved:
+    """What a link has saved while it rested [s]: a second a second, up to `most_s`, which it has at first."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = self._has_s = most_s
+        self._since_s = 0.0
+
+    def since(self, now_s: float) -> None:
+        """It rests from now on."""
+        self._since_s = now_s
+
+    def spent(self, now_s: float, most_s: float) -> float:
+        """It stops resting, for something that can take this much less [s] at most: how much less it takes."""
+        if not self._most_s:
+            return 0.0
+        self._has_s = min(self._most_s, self._has_s + now_s - self._since_s)
+        spent_s = min(self._has_s, max(0.0, most_s))
+        self._has_s -= spent_s
+        return spent_s
+
+
+def _left(alone: Sequence[float], least_s: float, saved: Saved, number: int, now_s: float) -> float:
+    """The share of a collective's T that it takes when it starts now."""
+    spent_s = saved.spent(now_s, alone[number] - least_s)
+    return 1.0 - spent_s / alone[number] if spent_s else 1.0
+
+
 def share(
     complete_s: Sequence[float],
     nbytes: Sequence[int],
@@ -224,6 +266,10 @@ def share(
     whole = float(sizes.sum())
     update_s = [optimizer_s * (size / whole) if whole > 0 else 0.0 for size in sizes.tolist()]
 
+    saved = Saved(contention.rest_s)
+    least_s = float(curve(np.ones(1))[0]) if count else 0.0
+    left = partial(_left, alone, least_s, saved)
+
     now = progress = 0.0
     queued = served = 0
     remaining = 1.0  # of the collective being served
@@ -236,7 +282,8 @@ def share(
         if backward_end is None and progress >= backward_s - _EPSILON:
             backward_end, progress = now, math.inf  # whatever was not complete before is complete now
         while queued < count and released[queued] <= progress + _EPSILON:
-            started = now if queued == served else started
+            if queued == served:
+                started, remaining = now, left(served, now)
             queued += 1
         busy, computing = queued > served, backward_end is None or pending > 0
         if not busy and not computing:
@@ -263,7 +310,10 @@ def share(
         if remaining <= _EPSILON:
             sent.append((started, now))
             served += 1
-            remaining, started = 1.0, now
+            saved.since(now)
+            started = now
+            if queued > served:
+                remaining = left(served, now)
             if early_update:
                 pending += update_s[served - 1]
             elif served == count:

@@ -115,6 +115,7 @@ class Net:
         self.backward_s = step.backward_s + (0.0 if contention is None else contention.hooks_s(step.gradients))
         self._own_bytes = [sum(step.gradients[index].nbytes for index in layer.gradients) for layer in layers]
         self._whole = step.grad_bytes
+        self._least_s = float(curve(np.ones(1))[0])
         self._update_s = [step.optimizer_s * (own / self._whole) if own else 0.0 for own in self._own_bytes]
         work_s = (update_s + layer.forward_s for update_s, layer in zip(self._update_s, layers, strict=True))
         self._until_s = [0.0, *itertools.accumulate(work_s)]  # updates and forwards before each layer
@@ -131,12 +132,14 @@ class Net:
         for number, (ready_s, nbytes, whole_s) in enumerate(zip(self.complete_s(buckets), sizes, took_s, strict=True)):
             complete_s = max(complete_s, ready_s)
             name = f"bucket {number + 1} reduce-scatter"
-            parcels.append(Parcel(name, complete_s, number, nbytes, whole_s * scatter_share))
+            least_s = self._least_s * scatter_share
+            parcels.append(Parcel(name, complete_s, number, nbytes, whole_s * scatter_share, least_s))
         bringing: dict[int, Iterable[int]] = {}
         for turn, number in enumerate(self.needed(buckets)):
             name = f"bucket {number + 1} all-gather"
             rest_s = took_s[number] * (1 - scatter_share)
-            parcels.append(Parcel(name, complete_s, count + turn, sizes[number], rest_s))
+            least_s = self._least_s * (1 - scatter_share)
+            parcels.append(Parcel(name, complete_s, count + turn, sizes[number], rest_s, least_s))
             bringing |= dict.fromkeys(buckets[number], (count + turn,))
         tasks = self._tasks(bringing, detailed)
         return tasks, parcels, run(tasks, parcels, self._contention)
@@ -171,7 +174,7 @@ class Net:
             if order is not None:
                 latest_s = release_s[part] = max(latest_s, release_s[part])
         parcels = [
-            Parcel(name, release_s[part], rank[part], sizes[part], took_s[part])
+            Parcel(name, release_s[part], rank[part], sizes[part], took_s[part], self._least_s)
             for part, name in enumerate(self._names(buckets, parts) if detailed else [""] * len(sizes))
         ]
         tasks = self._tasks(bringing, detailed)

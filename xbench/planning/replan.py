@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
-from xbench.planning.contention import queue_s_per_byte
+from xbench.planning.contention import link_pace
 from xbench.planning.cost import Curve
 from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import Planner, bucket_caps_mib
@@ -99,7 +99,7 @@ def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: O
         step.gradients,
         Curve.of(scenario.cost),
         compute_s=scenario.times.uninstrumented_step_s,
-        queue_s_per_byte=queue_s_per_byte(scenario.contention_record),
+        **link_pace(scenario.contention_record),
         **step.parts,
     )
     return Planned(scenario, plans, lower, overlap)

@@ -20,18 +20,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.planning.contention import Contention
+from xbench.planning.contention import Contention, Saved
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Something to send: no earlier than `release_s` of backward's own progress; of those waiting the least rank."""
+    """Something to send: no earlier than `release_s` of backward's own progress; of those waiting the least rank.
+
+    It takes `alone_s`, or less where the link has rested, but `least_s`.
+    """
 
     name: str
     release_s: float
     rank: int
     nbytes: int
     alone_s: float
+    least_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ def run(
         for at in task.needs:
             wanted_by[at].append(place)
 
+    saved = Saved(contention.rest_s)
     now_s = progress_s = left_s = since_sent_s = 0.0  # left: of the parcel in service, as if it were alone
     released = flying_bytes = place = 0
     waiting: list[tuple[int, int]] = []  # (rank, parcel)
@@ -87,7 +92,7 @@ def run(
         while waiting and (not flying or flying_bytes + parcels[waiting[0][1]].nbytes <= credit_bytes):
             at = heapq.heappop(waiting)[1]
             if not flying:
-                left_s, since_sent_s = alone_s[at], now_s
+                left_s, since_sent_s = alone_s[at] - saved.spent(now_s, alone_s[at] - parcels[at].least_s), now_s
             flying.append(at)
             flying_bytes += parcels[at].nbytes
         computing = missing[place] == 0
@@ -116,8 +121,10 @@ def run(
             sent.append((at, since_sent_s, now_s))
             for waiter in wanted_by[at]:
                 missing[waiter] -= 1
+            saved.since(now_s)
             if flying:
-                left_s, since_sent_s = alone_s[flying[0]], now_s
+                at = flying[0]
+                left_s, since_sent_s = alone_s[at] - saved.spent(now_s, alone_s[at] - parcels[at].least_s), now_s
         elif flying:
             left_s = max(0.0, left_s - passed_s / slower)
         if computing and compute_s <= link_s and mark_s == tasks[place].took_s:

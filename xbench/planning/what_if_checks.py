@@ -64,7 +64,7 @@ def check_contention(both: Contention | None) -> None:
     """Raise ValueError for times and slow-downs that no measurement gives."""
     if both is None:
         return
-    named = {name: getattr(both, name) for name in ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s")}
+    named = {name: getattr(both, name) for name in ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s", "rest_s")}
     named |= {f"the stall of {stall.buckets} buckets": stall.seconds for stall in both.stalls}
     for name, value in named.items():
         if not 0 <= value <= LONGEST_S:

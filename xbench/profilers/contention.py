@@ -15,6 +15,10 @@ that do not. What the ranks' slowest step takes longer, beyond T, is what it cos
 rank, threads that wake up with cold caches). It is measured only where steps are short: elsewhere the difference is
 below the noise of a handful of steps, and too small to matter.
 
+A link that rests may save up, as a token bucket does, and T is measured of collectives soon after one another. So
+collectives of one size are also timed by turns right after one of the same size and after a rest: what the latter take
+less is `rest_s`. Nobody sleeps meanwhile, which would make the processor slow and not the link fast.
+
 What hooks and copies cost is measured elsewhere (`engine_cost`).
 
 The other thread launches, so what a launch costs the processor is part of the slow-down. Collectives release the
@@ -57,6 +61,11 @@ MEETING_S = 2.5
 FEWEST_MEETINGS, MOST_MEETINGS = 10, 60
 QUICK_MEETINGS = 20
 FEWEST, MOST = 3, 300
+REST_S = 5e-3
+RESTS, QUICK_RESTS = 16, 8
+AFTER_REST_S = 3e-3
+"""What is timed after a rest takes about so long, if anything does: longer than what a link saves."""
+
 LAUNCHES = 50
 TEMPLATE_STEPS = 5
 
@@ -153,7 +162,8 @@ class Stream:
 class Measured:
     """What one rank saw. Slow-downs hold one entry a stream of `together`; `met_s` and `bare_s` one a step.
 
-    `least_s` is T of the smallest all-reduce.
+    `least_s` is T of the smallest all-reduce; `soon_s` and `rested_s`: of all-reduces soon after another of the same
+    size, and after a rest.
     """
 
     alone: list[Stream] = field(default_factory=list)
@@ -163,6 +173,8 @@ class Measured:
     met_s: list[float] = field(default_factory=list)
     bare_s: list[float] = field(default_factory=list)
     least_s: float = 0.0
+    soon_s: list[float] = field(default_factory=list)
+    rested_s: list[float] = field(default_factory=list)
 
 
 def measure_contention(
@@ -234,6 +246,7 @@ def measure_contention(
         found.slowdowns.append((stream.end_s - stream.begin_s) / done_s / drift if done_s > 0 else float("inf"))
     _meet(workload, group, found, note, QUICK_MEETINGS if quick else MOST_MEETINGS)
     found.least_s = transfer_s(4.0)
+    _rest(group, found, note, transfer_s, most_bytes, QUICK_RESTS if quick else RESTS, wire)
     workload.optimizer.zero_grad(set_to_none=True)
     return found
 
@@ -294,6 +307,38 @@ def _meet(
         found.bare_s.append(_step_s(workload))
 
 
+def _rest(
+    group: dist.ProcessGroup | None,
+    found: Measured,
+    note: Callable[[str], None],
+    transfer_s: Callable[[float], float],
+    most_bytes: int,
+    pairs: int,
+    wire: torch.dtype,
+) -> None:
+    """All-reduces of one size soon after another, and after a rest, in turn."""
+    nbytes = SIZES[0]
+    while 2 * nbytes <= most_bytes and transfer_s(nbytes) < AFTER_REST_S:
+        nbytes *= 2
+    token = torch.zeros(1)
+    launch = summing(torch.zeros(nbytes // 4, dtype=wire), group)
+
+    def once() -> float:
+        dist.all_reduce(token, group=group)  # all ranks are here
+        begin_s = time.perf_counter()
+        launch().wait()
+        return time.perf_counter() - begin_s
+
+    once()
+    for number in range(pairs):
+        note(f"after a rest, {number + 1} of {pairs}")
+        found.soon_s.append(once())
+        until_s = time.perf_counter() + REST_S
+        while time.perf_counter() < until_s:
+            pass
+        found.rested_s.append(once())
+
+
 def summarise_contention(ranks: Sequence[Measured]) -> Contention:
     """One table from every rank's: times of the slowest rank, slow-downs as the ranks' mean, passes as their mean.
 
@@ -322,6 +367,7 @@ def summarise_contention(ranks: Sequence[Measured]) -> Contention:
     return Contention(
         launch_s=max(rank.launch_s for rank in ranks),
         meeting_s=_meeting_s(ranks),
+        rest_s=_rest_s(ranks),
         points=points,
     )
 
@@ -333,6 +379,16 @@ def _meeting_s(ranks: Sequence[Measured]) -> float:
     met_s: float = statistics.median(map(max, zip(*(rank.met_s for rank in ranks), strict=True)))
     bare_s: float = statistics.median(map(max, zip(*(rank.bare_s for rank in ranks), strict=True)))
     return max(0.0, met_s - bare_s - ranks[0].least_s)
+
+
+def _rest_s(ranks: Sequence[Measured]) -> float:
+    """Median over pairs of what the slowest rank took less after a rest; from 0."""
+    if not ranks[0].soon_s:
+        return 0.0
+    soon_s = map(max, zip(*(rank.soon_s for rank in ranks), strict=True))
+    rested_s = map(max, zip(*(rank.rested_s for rank in ranks), strict=True))
+    saved_s: float = statistics.median(soon - rested for soon, rested in zip(soon_s, rested_s, strict=True))
+    return max(0.0, saved_s)
 
 
 def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> list[float]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xbench.planning import bounds
-from xbench.planning.contention import queue_s_per_byte
+from xbench.planning.contention import link_pace
 from xbench.planning.cost import Curve
 from xbench.planning.plans import Planner
 from xbench.records import Contention as ContentionRecord
@@ -26,8 +26,7 @@ def job_plan(
     """What the blocks need to know of these plans, and the journal's event. Every rank makes the same."""
     step, cost = planner.step, planner.cost
     curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
-    pace = queue_s_per_byte(contention)
-    lower = bounds(step.gradients, curve, compute_s=compute_s, queue_s_per_byte=pace, **step.parts)
+    lower = bounds(step.gradients, curve, compute_s=compute_s, **link_pace(contention), **step.parts)
     plans = {**plans, **{name: plans[other] for name, other in UNPLANNED.items() if other in plans}}
     event = {
         "cost_model": cost.model_dump() if cost is not None else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xbench.errors import SpecError
 from xbench.planning import bounds
 from xbench.planning.auto import Candidate
-from xbench.planning.contention import Contention, queue_s_per_byte
+from xbench.planning.contention import Contention, link_pace
 from xbench.planning.cost import Curve
 from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
 from xbench.planning.step import StepModel
@@ -85,7 +85,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
             bound_step.gradients,
             curve,
             compute_s=bound_step.compute_s,
-            queue_s_per_byte=queue_s_per_byte(job.contention),
+            **link_pace(job.contention),
             **bound_step.parts,
         ).backward_overlap_bound_s,
         points=points,

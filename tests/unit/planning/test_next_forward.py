@@ -133,6 +133,12 @@ def test_a_tensor_is_cut_into_full_parts_and_the_rest() -> None:
     assert step.step_s == 8.0
 
 
+def test_a_link_that_has_rested_is_quicker_once() -> None:
+    saving = replace(Contention.none(), rest_s=0.5)
+    step = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=math.inf, contention=saving)
+    assert sent(step) == [("c", 1.0, 2.5), ("b", 2.5, 4.5), ("a", 4.5, 6.5)]
+
+
 def constant(rho: float, sigma: float) -> Contention:
     return Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.planning.auto import Search
-from xbench.planning.contention import Contention, queue_s_per_byte, share
+from xbench.planning.contention import Contention, Saved, queue_s_per_byte, share
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.plans import Planner
@@ -61,6 +61,31 @@ def test_an_early_update_is_computation_too() -> None:
     assert shared.sent == [(2.0, pytest.approx(3.0)), (pytest.approx(3.0), pytest.approx(4.5))]
     assert shared.updates == [(pytest.approx(3.0), pytest.approx(4.0)), (pytest.approx(4.5), pytest.approx(5.0))]
     assert shared.end_s == pytest.approx(5.0)
+
+
+def rested(rest_s: float) -> Contention:
+    return replace(constant(1.0, 1.0), rest_s=rest_s)
+
+
+def test_a_link_saves_a_second_a_second_up_to_what_it_can() -> None:
+    saved = Saved(2.0)
+    assert saved.spent(0.0, 0.5) == 0.5
+    assert saved.spent(0.0, 5.0) == 1.5
+    saved.since(10.0)
+    assert saved.spent(10.75, 5.0) == 0.75
+    saved.since(20.0)
+    assert saved.spent(30.0, -1.0) == 0.0
+    assert saved.spent(30.0, 5.0) == 2.0
+
+
+def test_after_a_rest_a_collective_takes_less_and_the_queue_behind_it_does_not() -> None:
+    # a byte takes a second: 3 bytes at 1 and 3 at 2, which wait, and 3 at 9 after a second of rest
+    curve, complete = Curve.line(0.0, 1.0), [1.0, 2.0, 8.0]
+    shared = share(complete, [3, 3, 3], curve, rested(1.5), backward_s=8.0, optimizer_s=0.0, early_update=False)
+    # the first could save all but what the smallest takes, which is a second here
+    assert shared.sent == [(1.0, 2.5), (2.5, 5.5), (8.0, 9.5)]
+    shared = share(complete, [1, 3, 3], curve, rested(1.5), backward_s=8.0, optimizer_s=0.0, early_update=False)
+    assert shared.sent == [(1.0, 2.0), (2.0, 3.5), (8.0, 9.5)]
 
 
 def test_the_table_is_read_by_size_and_flight() -> None:

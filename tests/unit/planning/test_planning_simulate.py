@@ -240,6 +240,15 @@ def test_a_straight_line_is_its_own_pace(plan: tuple[list[Gradient], Buckets], a
     assert paced.backward_overlap_bound_s == pytest.approx(without.backward_overlap_bound_s, rel=1e-9)
 
 
+def test_what_a_rest_saves_counts_once_and_only_where_gradients_wait_for_backward() -> None:
+    curve = Curve.line(0.0, 0.2)
+    without = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5)
+    found = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5, rest_s=0.5)
+    assert found.backward_overlap_bound_s == pytest.approx(without.backward_overlap_bound_s - 0.5)
+    # a link that rests in a step of that kind does so for as long as it then saves
+    assert found.overlap_bound_s == without.overlap_bound_s
+
+
 def test_removed_share() -> None:
     assert removed_share(12.0, 12.0, 10.0) == 0.0
     assert removed_share(10.0, 12.0, 10.0) == 1.0

@@ -128,6 +128,17 @@ def test_where_the_graph_changes_only_whole_steps_compare(clock: Clock) -> None:
         assert [progress.at(began_s + after_s) for after_s in (0.0, 4.0, 8.0)] == [0.0, 2.0, 4.0]
 
 
+def test_what_a_rest_saves_is_the_slowest_rank_s_median_over_pairs() -> None:
+    ranks = [
+        Measured(soon_s=[2.0, 2.0, 2.5], rested_s=[1.5, 1.0, 1.75]),
+        Measured(soon_s=[1.5, 2.25, 2.0], rested_s=[1.25, 1.25, 2.0]),
+    ]
+    # slowest of each: 2, 2.25, 2.5 soon after another, and 1.5, 1.25, 2 after a rest
+    assert summarise_contention(ranks).rest_s == 0.5
+    assert summarise_contention([Measured(soon_s=[1.0], rested_s=[1.5])]).rest_s == 0.0
+    assert summarise_contention([Measured()]).rest_s == 0.0
+
+
 def test_a_meeting_costs_what_the_slowest_step_takes_longer_beyond_the_link() -> None:
     ranks = [
         Measured(met_s=[1.5, 1.75, 2.0], bare_s=[1.0, 1.25, 1.0], least_s=0.25),
