@@ -8,9 +8,9 @@ next forward waits for the last gradient and for the last update:
 An optimizer that starts only when everything has arrived adds its whole time to the earliest end; one that updates what
 has arrived need not, so that time is not part of the bound.
 
-T is the time of a collective that finds the link a little rested. Links that rest may save up: a token bucket lets a burst pass
-at once, and then ΣT over many small collectives is less than any link can do. Where the pace of a queue was measured, g
-seconds a byte, no plan is faster than that pace either, but for what a rested link had saved, once:
+T is the time of a collective that finds the link a little rested. Links that rest may save up: a token bucket lets a
+burst pass at once, and then ΣT over many small collectives is less than any link can do. Where the pace of a queue was
+measured, g seconds a byte, no plan is faster than that pace either, but for what a rested link had saved, once:
 
     earliest end ≥ max over j of ready[j] + g · (bytes of the gradients from j on) − max over M of (g·M − T(M))
 
