@@ -6,10 +6,9 @@ steps at a time (more where they are short), and the fastest is taken: by the me
 favourite, round by round, and only where that is clearer than the noise of so many steps. Half of the time goes to all
 of them, the other half to the favourite and those that were the fastest by then: of many that are close, the one that
 looks best after a few steps is mostly the luckiest (successive halving: Karnin, Koren, Somekh, ICML 2013, in two
-halves). Where measurement and
-prediction disagree by more than a tenth, what computation and communication cost each other is scaled until the
-candidates' predictions fit, the search runs again, and its new answer is tried too. The prediction that is shown for
-the chosen plan is the unfitted model's, as for every other schedule.
+halves). Where measurement and prediction disagree by more than a tenth, what computation and communication cost each
+other is scaled until the candidates' predictions fit, the search runs again, and its new answer is tried too. The
+prediction that is shown for the chosen plan is the unfitted model's, as for every other schedule.
 
 Where the run allows next-forward overlap, `dear` and `priority` stand on the list too, attached as the schedules that
 they are; where steps are short, `priority` also in orders that let the link rest sooner (`priority 2` and so on). A
