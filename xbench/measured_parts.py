@@ -107,7 +107,7 @@ class ContentionPoint(Part):
 
 
 class Stall(Part):
-    """What so many buckets were measured to cost a short step beyond what the rest of the model says."""
+    """What so many buckets were measured to cost a short step beyond the rest of the model; below 0: that much less."""
 
     buckets: int = Field(ge=1)
     seconds: float

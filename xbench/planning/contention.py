@@ -60,7 +60,7 @@ class Contention:
 
     meeting_s: float = 0.0
     stalls: tuple[tuple[int, float], ...] = ()
-    """(buckets, seconds), ascending: what so many buckets cost a short step beyond all else."""
+    """(buckets, seconds), ascending: what so many buckets cost a short step beyond all else, or less, below 0."""
 
     rest_s: float = 0.0
     """What a link saves for a collective, in a rest of so long [s] or longer."""
@@ -148,7 +148,7 @@ class Contention:
         return sum(self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
 
     def stall_s(self, buckets: int) -> float:
-        """What so many buckets add to a step [s]: straight between the numbers measured, flat beyond them."""
+        """What so many buckets add to a step [s], or take off: straight between the numbers measured, flat beyond."""
         if not self.stalls or not buckets:
             return 0.0
         counts, seconds = zip(*self.stalls, strict=True)

@@ -214,7 +214,7 @@ class NextForwardSearch:
         """The network in a step that launches so many: a short one pays for their number."""
         stalled_s = self._contention.stall_s(launches) if self._contention is not None else 0.0
         if stalled_s not in self._nets:
-            slower = replace(self.step, forward_s=self.step.forward_s + stalled_s)
+            slower = replace(self.step, forward_s=max(0.0, self.step.forward_s + stalled_s))
             self._nets[stalled_s] = Net(forward_layers(self._layers, slower), slower, self._curve, self._contention)
         return self._nets[stalled_s]
 

@@ -17,7 +17,9 @@ below the noise of a handful of steps, and too small to matter.
 
 A link that rests may save up, as a token bucket does, and T is measured of collectives soon after one another. So
 collectives of one size are also timed by turns right after one of the same size and after a rest: what the latter take
-less is `rest_s`. Nobody sleeps meanwhile, which would make the processor slow and not the link fast.
+less is `rest_s`. Nobody sleeps meanwhile, which would make the processor slow and not the link fast. It comes first,
+soon after T: while a core computes and sends, packets of one connection may overtake each other where links are
+emulated, TCP takes them for lost, and for seconds afterwards its window is too small to use what a link has saved.
 
 What hooks and copies cost is measured elsewhere (`engine_cost`).
 
@@ -197,6 +199,7 @@ def measure_contention(
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
     found = Measured()
+    _rest(group, found, note, transfer_s, most_bytes, QUICK_RESTS if quick else RESTS, wire)
     sizes = [size for size in SIZES if size <= most_bytes and transfer_s(size) <= LONGEST_S] or [SIZES[0]]
 
     def streams(seconds: float) -> list[Stream]:
@@ -246,7 +249,6 @@ def measure_contention(
         found.slowdowns.append((stream.end_s - stream.begin_s) / done_s / drift if done_s > 0 else float("inf"))
     _meet(workload, group, found, note, QUICK_MEETINGS if quick else MOST_MEETINGS)
     found.least_s = transfer_s(4.0)
-    _rest(group, found, note, transfer_s, most_bytes, QUICK_RESTS if quick else RESTS, wire)
     workload.optimizer.zero_grad(set_to_none=True)
     return found
 

@@ -4,9 +4,11 @@ The model has times of collectives back to back, which are means over many. In a
 counts *when* a thread waits: on one core a packet that arrives may let Gloo's event loop run in place of the thread
 that holds the lock the loop asks for, and nothing goes on until the scheduler's next tick. More buckets, more such
 moments. So short steps are run: the real engine with the gradients in a few equal parts and with one bucket a tensor,
-in turn with steps that send nothing. What they take longer than predicted is kept, and added to every prediction.
+in turn with steps that send nothing. What they take longer than predicted is kept, and added to every prediction. What
+they take less is kept too: costs that were measured one by one need not add up, and copies are timed by steps that send
+nothing. No more is taken off than meeting, hooks and copies are said to cost.
 
-The other way round, a step with one bucket a tensor may take less than predicted. Beside computation, times are those
+A step with one bucket a tensor may take less than predicted for another reason. Beside computation, times are those
 of a thread that launches and waits, and of the smallest collectives most is that thread waking up. In a step the
 computing thread launches, and nobody waits until backward is over. So the loaded time of the smallest size is lowered
 until the prediction agrees, to that of a launch at least; times go straight from there to the next size, as ever.
@@ -88,10 +90,12 @@ def as_in_steps(planner: Planner, measured: records.Contention, found: Sequence[
     if not found:
         return measured
     corrected = _with_small_ones(planner, measured, found[-1])
+    copies_s = corrected.copy_s_per_byte * planner.step.grad_bytes
+    own_s = corrected.meeting_s + corrected.hook_s * len(planner.step.gradients) + copies_s
     stalls = [
         Stall(
             buckets=len(sending.buckets),
-            seconds=max(0.0, sending.beyond_s - _known_s(planner, corrected, sending.buckets)),
+            seconds=max(-own_s, sending.beyond_s - _known_s(planner, corrected, sending.buckets)),
         )
         for sending in found
     ]

@@ -100,10 +100,15 @@ def test_every_kind_runs_in_every_round_and_what_was_not_predicted_is_kept(block
     assert found.points == QUIET.points
 
 
-def test_what_is_cheaper_than_predicted_costs_nothing(blocks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "_block", lambda *_: [9.0] + [1e-3] * stalls.STEPS)
-    found = as_in_steps(PLANNER, QUIET, measure_sending(Rank(), PLANNER, []))  # type: ignore[arg-type]
-    assert [stall.seconds for stall in found.stalls] == pytest.approx([0.0] * 4, abs=1e-12)
+WITH_COSTS = QUIET.model_copy(update={"hook_s": 1e-6, "copy_s_per_byte": 1e-9, "meeting_s": 2e-5})
+"""A step of GRADIENTS pays 2e-5 s for meeting, 1.2e-5 for hooks and as much for copies: 4.4e-5."""
+
+
+@pytest.mark.parametrize(("less_s", "kept_s"), [(3e-5, -3e-5), (4.4e-5, -4.4e-5), (1e-3, -4.4e-5)])
+def test_what_steps_take_less_is_kept_but_no_more_than_meeting_hooks_and_copies(less_s: float, kept_s: float) -> None:
+    one = steps(WITH_COSTS)[0]
+    found = as_in_steps(PLANNER, WITH_COSTS, [replace(one, beyond_s=one.beyond_s - less_s)])
+    assert [stall.seconds for stall in found.stalls] == pytest.approx([kept_s], abs=1e-12)
 
 
 def test_nothing_is_run_for_long_steps(blocks: list[int]) -> None:
