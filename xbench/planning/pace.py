@@ -1,7 +1,7 @@
 """How fast a link is for long, which is less than it may be at once.
 
 A link that rests may save up: a token bucket, a switch or a cloud lets a burst pass at once, and a message that fits
-into it is faster than the link can be for long. T0 of a small all-reduce, measured by itself, finds the link rested.
+into it is faster than the link can be for long. T0 of a small all-reduce finds the link a little rested.
 Carried over to a ring of hundreds, where a large all-reduce is hundreds of such messages in a row, that alone would
 have more workers take less time. Whatever the messages, no all-reduce of M bytes ends before
 
