@@ -67,7 +67,6 @@ def run(
     rho: list[list[float]] = contention.collective_slowdown(sizes).tolist()
     sigma: list[list[float]] = contention.compute_slowdown(sizes).tolist()
     quiet: list[list[float]] = contention.paired_quiet(sizes).tolist()
-    alone_s = [parcel.alone_s for parcel in parcels]
     coming = sorted(range(len(parcels)), key=lambda at: (parcels[at].release_s, parcels[at].rank))
     releases_s = [parcels[at].release_s for at in coming]
     missing = [len(task.needs) for task in tasks]
@@ -92,7 +91,7 @@ def run(
         while waiting and (not flying or flying_bytes + parcels[waiting[0][1]].nbytes <= credit_bytes):
             at = heapq.heappop(waiting)[1]
             if not flying:
-                left_s, since_sent_s = alone_s[at] - saved.spent(now_s, alone_s[at] - parcels[at].least_s), now_s
+                left_s, since_sent_s = _takes_s(parcels[at], saved, now_s), now_s
             flying.append(at)
             flying_bytes += parcels[at].nbytes
         computing = missing[place] == 0
@@ -123,11 +122,15 @@ def run(
                 missing[waiter] -= 1
             saved.since(now_s)
             if flying:
-                at = flying[0]
-                left_s, since_sent_s = alone_s[at] - saved.spent(now_s, alone_s[at] - parcels[at].least_s), now_s
+                left_s, since_sent_s = _takes_s(parcels[flying[0]], saved, now_s), now_s
         elif flying:
             left_s = max(0.0, left_s - passed_s / slower)
         if computing and compute_s <= link_s and mark_s == tasks[place].took_s:
             computed.append((since_s if since_s is not None else now_s, now_s))
             place, progress_s, since_s = place + 1, 0.0, None
     return Period(now_s, computed, sent)
+
+
+def _takes_s(parcel: Parcel, saved: Saved, now_s: float) -> float:
+    """What a parcel takes that goes into service now, if it is alone [s]."""
+    return parcel.alone_s - saved.spent(now_s, parcel.alone_s - parcel.least_s)

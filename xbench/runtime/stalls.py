@@ -90,8 +90,7 @@ def as_in_steps(planner: Planner, measured: records.Contention, found: Sequence[
     if not found:
         return measured
     corrected = _with_small_ones(planner, measured, found[-1])
-    copies_s = corrected.copy_s_per_byte * planner.step.grad_bytes
-    own_s = corrected.meeting_s + corrected.hook_s * len(planner.step.gradients) + copies_s
+    own_s = corrected.meeting_s + Contention.of(corrected).hooks_s(planner.step.gradients)
     stalls = [
         Stall(
             buckets=len(sending.buckets),
