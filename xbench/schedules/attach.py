@@ -28,6 +28,7 @@ from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_m
 from xbench.schedules import MODES, parse_mode
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
+from xbench.schedules.equal_ranks import broadcast_state, check_equal
 from xbench.schedules.gloo_threads import favour_gloo_threads
 from xbench.spec import Compress, Copies
 
@@ -53,6 +54,7 @@ def attach(
     unused_parameters: bool = False,
     copies: Copies | None = None,
     compress: Compress | None = None,
+    broadcast: bool = False,
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
@@ -73,11 +75,12 @@ def attach(
     reads parameters between a step and the next forward pass calls `handle.finish()` first, and what reads gradients
     before the step calls `handle.synchronize()` (see `next_forward`).
 
-    The ranks must have equal parameters already, as after loading one checkpoint or seeding alike. Averages are exact
-    means over ranks, but for compressed gradients. Over Gloo its sending threads are put first, where that is allowed,
-    as in every measurement (see `gloo_threads`). Raises SpecError for an unknown schedule, a plan that does not fit the
-    model, or compression that `copies` has no place for, UsageError for a model that the schedule cannot serve,
-    RecordError for a broken file.
+    The ranks must have equal parameters and buffers, as after loading one checkpoint or seeding alike: their digests
+    are compared here, so all ranks call this together. `broadcast=True` copies those of the first rank to the others
+    first, as DDP does. Averages are exact means over ranks, but for compressed gradients. Over Gloo its sending threads
+    are put first, where that is allowed, as in every measurement (see `gloo_threads`). Raises SpecError for an unknown
+    schedule, a plan that does not fit the model, or compression that `copies` has no place for, UsageError for a model
+    that the schedule cannot serve or that differs between ranks, RecordError for a broken file.
     """
     if isinstance(plan, (str, Path)):
         plan = _read(Path(plan))
@@ -102,6 +105,11 @@ def attach(
         warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=2)
     if isinstance(plan, Tuned):
         unused_parameters = unused_parameters or plan.unused_parameters
+    trainable(model)
+    if dist.is_initialized() and dist.get_world_size(process_group) > 1:
+        if broadcast:
+            broadcast_state(model, process_group)
+        check_equal(model, process_group)
     setup = Setup(
         model,
         optimizer,

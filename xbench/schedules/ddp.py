@@ -2,8 +2,8 @@
 
 The default buckets (1 MiB first, then 25 MiB, rebuilt in ready order after the first step), the default broadcast of
 buffers, the C++ reducer. Only the initial broadcast of parameters is skipped, where this torch allows: the ranks have
-built the same model, and nothing that is timed changes. DDP waits inside `backward`, so `wait="step"` cannot be had
-from it: under a paired mode its turn includes the wait.
+built the same model, or `xbench.attach` has compared them or made them equal, and nothing that is timed changes. DDP
+waits inside `backward`, so `wait="step"` cannot be had from it: under a paired mode its turn includes the wait.
 
 Compressed gradients travel by torch's own `bf16_compress_hook`, so that a comparison with compressed schedules of ours
 is one of schedules: it rounds to bf16 and then divides, in place of the other way round, and averages in bf16 too.
@@ -19,10 +19,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from xbench.errors import UsageError
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Watch, trainable
+from xbench.schedules.trainable_set import TrainableSet
 from xbench.spec import Compress
 
 
@@ -90,8 +92,16 @@ class Ddp(Schedule):
         )
         assert wrapper is not None
         handle = DdpHandle(wrapper, setup.compress)
+        trained = TrainableSet(setup.model, setup.optimizer)
+        checked = (
+            setup.optimizer.register_step_pre_hook(lambda *_: trained.check())
+            if isinstance(setup.optimizer, Optimizer)
+            else None
+        )
 
         def detach() -> None:
+            if checked is not None:
+                checked.remove()
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.
             nonlocal wrapper
             handle.model = setup.model

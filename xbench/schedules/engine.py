@@ -17,9 +17,11 @@ Invariants
   parameter (`PER_PARAMETER`): the same updates in another order, bit for bit the same result.
 - A world of one has nothing to average: gradients stay where they are, and what is left is the cost of the hooks.
 - Inside `no_sync()` gradients accumulate locally and nothing is launched.
+- A step ends with the outermost backward pass: a nested one (checkpointing with `use_reentrant=True`) ends nothing.
+- A closure that `optimizer.step` is given is followed by the wait that `wait="step"` otherwise does before the step.
 
-Refused by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`, a model whose
-`requires_grad` flags changed after attach, and a second attach to the same parameters.
+Refused by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`, parameters
+that became trainable after attach, a pass after one that raised, and a second attach to the same parameters.
 """
 
 from __future__ import annotations
@@ -31,15 +33,17 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Variable
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, UsageError, nearest
+from xbench.schedules.backward_end import BackwardEnd
 from xbench.schedules.bucket import Bucket, Sent, Travelling, bucket_of
 from xbench.schedules.copies import chosen_copies
+from xbench.schedules.optimizer_hooks import Arguments, before_each_step, closure_of, with_wait
+from xbench.schedules.trainable_set import TrainableSet, refuse_wrapped
 from xbench.spec import Compress, Copies
 
 Wait = Literal["backward", "step"]
@@ -96,16 +100,19 @@ class Engine:
         check_cover(plan, self.parameters)
         self._build(plan)
         self._next = 0
-        self._armed = False
+        self._end = BackwardEnd(self._backward_ended)
+        self._trained = TrainableSet(model, optimizer)
         self._enabled = True
         self._updated: list[tuple[Parameter, Tensor]] = []
         self._handles: list[RemovableHandle] = []
+        if optimizer is not None and wait == "step":
+            self._handles.append(before_each_step(optimizer, self._before_step))
+            self._handles.append(optimizer.register_step_post_hook(self._after_step))
+        elif isinstance(optimizer, Optimizer):
+            self._handles.append(optimizer.register_step_pre_hook(self._check_ended))
         for name, parameter in self.parameters.items():
             setattr(parameter, _ATTACHED, self)
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))  # type: ignore[no-untyped-call]
-        if optimizer is not None and wait == "step":
-            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
-            self._handles.append(optimizer.register_step_post_hook(self._after_step))
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
         self.buckets = [self._bucket([self.parameters[n] for n in names]) for names in plan]
@@ -125,8 +132,12 @@ class Engine:
 
         def ready(parameter: Tensor) -> None:
             if self._enabled:
-                if not self._armed:
+                if not self._end.awaited:
                     self._start(parameter)
+                if parameter.grad is None:  # an autograd function returned None for it: no gradient on this rank
+                    return
+                if parameter.grad.layout is not torch.strided:
+                    raise UsageError(f"parameter {name!r} has a sparse gradient, which xbench's schedules do not send")
                 bucket, index = place[name]
                 self.mark_ready(bucket, index)
                 if self._learn_order:
@@ -135,18 +146,18 @@ class Engine:
         return ready
 
     def _start(self, parameter: Tensor) -> None:
-        """The first gradient of a backward pass: arrange to be called when the pass ends."""
+        """The first gradient of a step: arrange to be called when the outermost backward pass ends."""
         if parameter.grad is not None and parameter.grad.requires_grad:
             raise UsageError("backward(create_graph=True) is not supported by xbench's schedules")
-        self._armed = True
-        Variable._execution_engine.queue_callback(self._backward_ended)
+        self._end.await_end()
 
     def mark_ready(self, bucket: Bucket, index: int) -> None:
         """One gradient has been accumulated; launch what is full, in order."""
         if bucket.filled[index]:
             raise UsageError(
                 "a gradient was accumulated twice before its bucket was waited for",
-                hint="run all backward passes of a step but the last under handle.no_sync()",
+                hint="run all backward passes of a step but the last under handle.no_sync(); if one pass has nested "
+                "ones that share parameters, checkpoint with use_reentrant=False",
             )
         bucket.fill(index)
         if not bucket.waiting:
@@ -176,7 +187,7 @@ class Engine:
         return bucket.send(self.group)
 
     def _backward_ended(self) -> None:
-        self._armed = False
+        self._trained.check()
         if self.overlap and self._next == len(self.buckets):
             pass  # the common case: everything is under way
         else:
@@ -187,7 +198,11 @@ class Engine:
             self.synchronize()
 
     def synchronize(self) -> None:
-        """Return when every gradient of this step is averaged. Does nothing when no backward pass has run."""
+        """Return when every gradient of this step is averaged. Does nothing when no backward pass has run.
+
+        Raises UsageError while a backward pass is under way, or after one that raised.
+        """
+        self._check_ended()
         if self._next == 0:
             return
         if self.note is not None:
@@ -202,16 +217,28 @@ class Engine:
         if self._learn_order:
             self._adopt_order()
 
+    def _check_ended(self, *_: Any) -> None:
+        """Raise UsageError while a backward pass is under way, or after one that raised."""
+        if self._end.awaited:
+            raise UsageError("gradients are not averaged before the backward pass that computes them has ended")
+
     def _collected(self) -> None:
         """Every gradient of this step is there: for engines whose steps differ."""
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Before the optimizer steps: wait for the gradients, updating what has arrived instead of idling.
 
         Leaves gradients only on parameters that the optimizer's own step is still to update; `_after_step` puts the
-        others back.
+        others back. With a closure, gradients are waited for after each of its backward passes.
         """
-        early = type(optimizer) in PER_PARAMETER and self.communicate and len(args) < 2 and not kwargs
+        if closure_of(args, kwargs) is not None:
+            return with_wait(args, kwargs, self.synchronize)
+        self._wait_and_update(optimizer)
+        return None
+
+    def _wait_and_update(self, optimizer: Optimizer) -> None:
+        self._check_ended()
+        early = type(optimizer) in PER_PARAMETER and self.communicate
         if not early or self._next == 0 or self._learn_order:
             self.synchronize()
             return
@@ -288,13 +315,14 @@ class Engine:
         finally:
             self._enabled = before
 
-    def detach(self) -> None:
-        """Remove every hook; gradients that are under way are waited for. Safe to call twice.
+    def detach(self, *, wait: bool = True) -> None:
+        """Remove every hook; gradients that are under way are waited for, unless `wait` is False. Safe to call twice.
 
         Gradients stop being slices of buckets, so the buckets' memory is freed.
         """
         if self._handles:
-            if self._next:
+            self._end.forget()
+            if self._next and wait:
                 self.synchronize()
             for handle in self._handles:
                 handle.remove()
@@ -319,6 +347,7 @@ def trainable(model: Module) -> dict[str, Parameter]:
     The names are those before torch.compile, which prefixes them. Raises UsageError for a model that the engine cannot
     serve.
     """
+    refuse_wrapped(model)
     found = {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
     if not found:
         raise UsageError("the model has no trainable parameter, so there is no gradient to send")

@@ -59,6 +59,11 @@ class FirstUse:
         """Whether any module has been called."""
         return bool(self._called)
 
+    @property
+    def inside(self) -> bool:
+        """Whether a forward pass is under way."""
+        return bool(self._inside)
+
     def _enter(self, module: Module, _: Any) -> None:
         if not self._inside:
             self._counts.clear()

@@ -27,6 +27,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from xbench.compiled import plain_name
 from xbench.errors import UsageError
@@ -35,6 +36,8 @@ from xbench.horovod.options import Settings
 from xbench.horovod.world import WORLD
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import trainable
+from xbench.schedules.optimizer_hooks import Arguments, closure_of, takes_hooks, with_wait
+from xbench.schedules.trainable_set import TrainableSet
 
 NEVER = 2**31 - 1
 
@@ -64,17 +67,18 @@ class HorovodHandle(Handle):
         finally:
             self._wrapper.set_backward_passes_per_step(1)
 
-    def detach(self) -> None:
+    def detach(self, *, failed: bool = False) -> None:
         """See `Handle.detach`: Horovod is shut down as well, if it was we who started it."""
         if self._wrapper is None:
             return
-        self.synchronize()
+        if not failed:
+            self.synchronize()
         for hook in self._hooks:
             hook.remove()
         self._wrapper.set_backward_passes_per_step(NEVER)
         self._wrapper._grad_accs.clear()
         self._wrapper = None
-        super().detach()
+        super().detach(failed=failed)
         WORLD.stop()
 
 
@@ -95,7 +99,7 @@ class Horovod(Schedule):
             WORLD.stop()
             raise UsageError(f"Horovod refuses this model: {error}") from None
         handle = HorovodHandle(setup.model, wrapper, [])
-        before = functools.partial(_before_step, handle)
+        before = functools.partial(_before_step, handle, TrainableSet(setup.model, optimizer))
         handle._hooks.append(optimizer.register_step_pre_hook(before))
         return handle
 
@@ -108,6 +112,7 @@ class Horovod(Schedule):
             )
         if setup.optimizer is None:
             raise UsageError("Horovod wraps an optimizer, and none was given", hint="attach(model, optimizer, ...)")
+        takes_hooks(setup.optimizer)
         if setup.wait != "step":
             raise UsageError("Horovod averages gradients in optimizer.step()", hint='attach(..., wait="step")')
         if setup.compress is not None:
@@ -125,5 +130,16 @@ class Horovod(Schedule):
                 )
 
 
-def _before_step(handle: HorovodHandle, *_: Any) -> None:
-    handle.synchronize()
+def _before_step(
+    handle: HorovodHandle, trained: TrainableSet, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
+    """Wait for the gradients before the step, or after each backward pass of the closure that the step was given."""
+
+    def wait() -> None:
+        trained.check()
+        handle.synchronize()
+
+    if closure_of(args, kwargs) is not None:
+        return with_wait(args, kwargs, wait)
+    wait()
+    return None

@@ -51,6 +51,7 @@ from xbench.schedules.bucket import Bucket, Views, flat_bucket
 from xbench.schedules.departures import Departures, Parcel
 from xbench.schedules.engine import PER_PARAMETER, Engine, Watch, trainable
 from xbench.schedules.first_use import FirstUse
+from xbench.schedules.optimizer_hooks import closure_of
 from xbench.schedules.own_group import own_group
 from xbench.sockets.group import BACKEND as SOCKETS
 
@@ -117,7 +118,7 @@ class NextForward(Engine):
             try:
                 self._prepare(setup)
             except BaseException:
-                self.detach()
+                self.detach(wait=False)
                 raise
 
     def _prepare(self, setup: Setup) -> None:
@@ -203,7 +204,7 @@ class NextForward(Engine):
         """See `Engine._start`. Layers that the forward pass left out have not been waited for."""
         if self._travels and not self._due:
             raise UsageError(
-                "a gradient was accumulated twice before its bucket was waited for",
+                "a gradient was accumulated twice before the optimizer's step",
                 hint="run all backward passes of a step but the last under handle.no_sync()",
             )
         self.finish()
@@ -229,7 +230,13 @@ class NextForward(Engine):
             bucket.complete()
 
     def _backward_ended(self) -> None:
-        self._armed = False
+        self._trained.check()
+        if self._first_use is not None and self._first_use.inside:
+            raise UsageError(
+                f"{self.name} learns from the first forward pass where each parameter is used, and a backward pass ran "
+                "inside it",
+                hint="the other schedules take such a model, as does handle.no_sync() around that backward pass",
+            )
         if not self.communicate:
             for bucket in self.buckets:
                 bucket.empty()
@@ -291,8 +298,11 @@ class NextForward(Engine):
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the optimizer steps: it finds no gradients, and what it would have done with them is due."""
-        if len(args) > 1 or kwargs:
-            raise UsageError(f"{self.name} puts the optimizer's step off, which a closure cannot be")
+        if closure_of(args, kwargs) is not None:
+            raise UsageError(
+                f"{self.name} puts the optimizer's step off, which a closure cannot be",
+                hint="the other schedules take optimizer.step(closure)",
+            )
         self._finish_due()
         if not self._travels:
             return
@@ -446,10 +456,11 @@ class NextForward(Engine):
             self._give(piece)
         self._over()
 
-    def detach(self) -> None:
+    def detach(self, *, wait: bool = True) -> None:
         """See `Engine.detach`: the last step is completed, and gradients without a step are averaged."""
-        self.finish()
-        self.synchronize()
+        if wait:
+            self.finish()
+            self.synchronize()
         for waiter in self._waiters:
             waiter.remove()
         self._waiters.clear()
@@ -458,7 +469,7 @@ class NextForward(Engine):
             self._first_use = None
         self.departures.forget()
         self.pieces = []
-        super().detach()
+        super().detach(wait=wait)
 
 
 class NextForwardHandle(Handle):

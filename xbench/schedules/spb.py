@@ -201,10 +201,10 @@ class Partial(Engine):
         if self.split.variant == "temporal":
             self._take_level()
 
-    def detach(self) -> None:
+    def detach(self, *, wait: bool = True) -> None:
         """See `Engine.detach`; every parameter requires a gradient again."""
         attached = bool(self._handles)
-        super().detach()
+        super().detach(wait=wait)
         if attached:
             for parameter in self.parameters.values():
                 parameter.requires_grad_(True)

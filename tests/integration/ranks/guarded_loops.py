@@ -1,0 +1,224 @@
+"""Training loops that would train wrongly in silence, and are served or refused: one scenario each, on every rank."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from schedule_training import average_by_hand
+from torch import Tensor, nn
+
+import xbench
+from xbench.errors import UsageError
+
+SCHEDULES = ("wfbp", "single", "dear", "priority", "ddp")
+
+
+class Net(nn.Module):
+    """Two layers. `inner`: the first forward pass with gradients runs a backward pass of its own."""
+
+    def __init__(self, inner: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.inner:
+            self.inner = False
+            self(x).square().mean().backward()
+            self.zero_grad()
+        return self.second(self.first(x).relu())
+
+
+def made(seed: int = 0) -> tuple[Net, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = Net()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@contextlib.contextmanager
+def refused(sentence: str) -> Iterator[None]:
+    """The block ends with a UsageError that has this sentence in it."""
+    try:
+        yield
+    except UsageError as error:
+        if sentence not in str(error):
+            raise
+    else:
+        raise AssertionError(f"not refused: {sentence}")
+
+
+def loss_of(call: nn.Module, step: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+    loss: Tensor = call(torch.randn(4, 6, generator=generator)).square().mean()
+    return loss
+
+
+def equal_on_all_ranks(model: nn.Module) -> bool:
+    mine = nn.utils.parameters_to_vector(model.parameters()).detach()
+    first = mine.clone()
+    dist.broadcast(first, src=0)
+    return torch.equal(mine, first)
+
+
+def each_schedule(check: Callable[[str], None]) -> None:
+    for schedule in SCHEDULES:
+        check(schedule)
+
+
+def ranks_that_start_apart_are_refused(rank: int, world: int) -> None:
+    def check(schedule: str) -> None:
+        model, optimizer = made(seed=rank)
+        with refused("ranks start with different values: 'first.weight' and 3 more of rank 1"):
+            xbench.attach(model, optimizer, schedule=schedule, wait="step")
+
+    each_schedule(check)
+    model, optimizer = made()
+    model.register_buffer("offset", torch.full((2,), float(rank)))
+    with refused("'offset' of rank 1"):
+        xbench.attach(model, optimizer, schedule="wfbp")
+
+
+def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
+    def check(schedule: str) -> None:
+        model, optimizer = made(seed=rank)
+        model.register_buffer("offset", torch.full((2,), float(rank)))
+        with xbench.attach(model, optimizer, schedule=schedule, wait="step", broadcast=True) as handle:
+            for step in range(3):
+                optimizer.zero_grad()
+                loss_of(handle.model, step).backward()
+                optimizer.step()
+        assert equal_on_all_ranks(model)
+        assert model.offset.tolist() == [0.0, 0.0]
+
+    each_schedule(check)
+
+
+def parameters_unfrozen_later_are_refused(rank: int, world: int) -> None:
+    def check(schedule: str) -> None:
+        model, optimizer = made()
+        model.first.requires_grad_(False)
+        with (
+            refused("'first.weight' has become trainable"),
+            xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle,
+        ):
+            for step in range(3):
+                model.first.requires_grad_(step == 2)
+                optimizer.zero_grad()
+                loss_of(handle.model, step).backward()
+                optimizer.step()
+
+    each_schedule(check)
+
+
+def parameters_added_later_are_refused(rank: int, world: int) -> None:
+    def check(schedule: str) -> None:
+        model, optimizer = made()
+        with xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle:
+            model.second = nn.Linear(8, 3)
+            optimizer.add_param_group({"params": list(model.second.parameters())})
+            with refused("'second.weight' has become trainable"):
+                loss_of(handle.model).backward()
+                optimizer.step()
+            handle.detach(failed=True)
+
+    for schedule in ("wfbp", "single"):
+        check(schedule)
+
+
+def sparse_gradients_are_refused(rank: int, world: int) -> None:
+    for schedule in ("wfbp", "single", "dear"):
+        model, optimizer = made()
+        model.table = nn.Parameter(torch.ones(10, 3))
+        optimizer.add_param_group({"params": [model.table]})
+        with (
+            refused("parameter 'table' has a sparse gradient"),
+            xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle,
+        ):
+            rows = nn.functional.embedding(torch.tensor([1, 2]), model.table, sparse=True)
+            (loss_of(handle.model) + rows.sum()).backward()
+
+
+def a_backward_pass_inside_forward(rank: int, world: int) -> None:
+    for schedule in ("wfbp", "dear", "priority"):
+        model, optimizer = made()
+        model.inner = True
+        if schedule != "wfbp":
+            with (
+                refused("a backward pass ran inside it"),
+                xbench.attach(model, optimizer, schedule=schedule) as handle,
+            ):
+                loss_of(handle.model)
+            continue
+        expected, by_hand = made()
+        with xbench.attach(model, optimizer, schedule=schedule) as handle:
+            loss_of(handle.model).backward()
+        optimizer.step()
+        loss_of(expected).backward()
+        average_by_hand(expected)
+        by_hand.step()
+        assert torch.equal(model.first.weight, expected.first.weight)
+
+
+def a_pass_after_one_that_raised_is_refused(rank: int, world: int) -> None:
+    class Trap(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, *grads: Tensor) -> Tensor:
+            raise MemoryError("planted")
+
+    for schedule in ("wfbp", "single", "dear"):
+        model, optimizer = made()
+        with (
+            refused("the last backward pass raised an error"),
+            xbench.attach(model, optimizer, schedule=schedule, process_group=dist.new_group()) as handle,
+        ):
+            loss = model.second(Trap.apply(model.first(torch.ones(4, 6)).relu())).sum()
+            with pytest.raises(MemoryError):
+                loss.backward()
+            loss_of(handle.model).backward()
+
+
+def an_object_that_holds_an_optimizer(rank: int, world: int) -> None:
+    class Holder:
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            self.inner, self.param_groups = inner, inner.param_groups
+
+    model, optimizer = made()
+    with refused("Holder is no torch.optim.Optimizer"):
+        xbench.attach(model, Holder(optimizer), schedule="wfbp", wait="step")  # type: ignore[arg-type]
+    xbench.attach(model, Holder(optimizer), schedule="wfbp").detach()  # type: ignore[arg-type]
+
+
+def models_that_average_already_are_refused(rank: int, world: int) -> None:
+    model, _ = made()
+    with refused("the model is wrapped in DistributedDataParallel"):
+        xbench.attach(nn.parallel.DistributedDataParallel(model), schedule="wfbp")
+    from torch.distributed.fsdp import fully_shard
+
+    model, _ = made()
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (world,)))
+    with refused("parameter 'first.weight' is a DTensor"):
+        xbench.attach(model, schedule="wfbp")
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (
+        ranks_that_start_apart_are_refused,
+        broadcast_makes_ranks_equal,
+        parameters_unfrozen_later_are_refused,
+        parameters_added_later_are_refused,
+        sparse_gradients_are_refused,
+        a_backward_pass_inside_forward,
+        a_pass_after_one_that_raised_is_refused,
+        an_object_that_holds_an_optimizer,
+        models_that_average_already_are_refused,
+    )
+}

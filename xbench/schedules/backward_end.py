@@ -1,0 +1,71 @@
+"""The end of the outermost backward pass, seen from hooks on gradients.
+
+Autograd calls what `queue_callback` was given at the end of the pass that was running at that moment. Passes nest:
+checkpointing with `use_reentrant=True` calls `backward` inside the backward pass, and gradients of the outer pass may
+still be missing when a nested one ends. A nested pass runs inside a node of the outer one, which autograd names as its
+current node when the nested pass ends. A hook on that node runs in the outer pass, and asks there again for the end,
+until no node is current: that pass is the outermost.
+
+A pass that raises never ends. What was queued dies with it, which a weak reference shows, so that the next gradient is
+not taken for one of the broken pass.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from xbench.errors import UsageError
+
+
+class BackwardEnd:
+    """Calls `ended()` once, at the end of the outermost backward pass around the `await_end` that asked for it."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._queued: weakref.ref[Callable[..., None]] | None = None
+
+    @property
+    def awaited(self) -> bool:
+        """True from `await_end` until the end. Raises UsageError when that pass is gone and never ended."""
+        if self._queued is None:
+            return False
+        if self._queued() is None:
+            raise UsageError(
+                "the last backward pass raised an error before all of its gradients were sent, so ranks may be at "
+                "different steps",
+                hint="detach the schedule and attach it again, on all ranks",
+            )
+        return True
+
+    def await_end(self) -> None:
+        """Ask for the end of the pass that is running: called from a hook on a gradient."""
+
+        def pass_ended() -> None:
+            node = torch._C._current_autograd_node()
+            if node is None:
+                self._queued = None
+                self._ended()
+            else:
+                self._await_node(node)
+
+        self._queued = weakref.ref(pass_ended)
+        Variable._execution_engine.queue_callback(pass_ended)
+
+    def _await_node(self, node: Any) -> None:
+        """Ask again once this node of the outer pass is done: the pass that is running then is the outer one."""
+
+        def node_done(*_: Any) -> None:
+            hook.remove()
+            self.await_end()
+
+        self._queued = weakref.ref(node_done)
+        hook = node.register_hook(node_done)
+
+    def forget(self) -> None:
+        """Expect no end any more."""
+        self._queued = None
