@@ -3,11 +3,14 @@
 import os
 import sys
 
-from xbench.cli import main
+from xbench.streams import secure
 
 
 def run() -> None:
-    """Run the command line and end the process."""
+    """Run the command line and end the process. The standard streams come first, before any file is opened."""
+    secure()
+    from xbench.cli import main
+
     code = main()
     if "torch" in sys.modules:
         # In ranks that others started this process was a rank. Threads and libraries of a backend abort or chatter

@@ -1,0 +1,78 @@
+"""The three standard streams of a process, made safe before anything else is opened.
+
+A descriptor that is closed (`>&-`) would be taken by the next file that is opened, and what is printed would end up in
+that file. A reader that leaves (`| head`) would end a run of hours with a broken pipe. `secure` opens /dev/null in the
+place of the first, and lets the second go without a word: neither changes what is measured, saved or returned.
+Standard library alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Container
+from contextlib import suppress
+from typing import Any, TextIO
+
+_DESCRIPTORS = ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY))
+
+
+class _Anything:
+    """Contains every errno: an error on stderr can be told to nobody."""
+
+    def __contains__(self, number: object) -> bool:
+        return True
+
+
+class _Forgiving(io.FileIO):
+    """A descriptor that is pointed at /dev/null when a write fails with one of the `forgiven` errnos."""
+
+    def __init__(self, descriptor: int, forgiven: Container[object]) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._forgiven = forgiven
+
+    def write(self, data: Any, /) -> int:
+        """As FileIO's; all of `data` counts as written once nobody reads."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in self._forgiven:
+                error.filename = "standard output"
+                raise
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+        return memoryview(data).nbytes
+
+
+def secure() -> None:
+    """Open what is closed of descriptors 0 to 2, and let readers of stdout and stderr leave.
+
+    Errors on stdout other than a reader that left (a full disk) are still raised.
+    """
+    for descriptor, flags in _DESCRIPTORS:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, flags)  # the lowest free descriptor, which is this one
+            os.set_inheritable(opened, True)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", errors="replace", closefd=False)
+    sys.stdout = _forgiving(1, sys.stdout, {errno.EPIPE})
+    sys.stderr = _forgiving(2, sys.stderr, _Anything())
+
+
+def _forgiving(descriptor: int, stream: TextIO | None, forgiven: Container[object]) -> TextIO:
+    """A text stream like the interpreter's own (None: it was closed), over a forgiving descriptor."""
+    raw = _Forgiving(descriptor, forgiven)
+    if not isinstance(stream, io.TextIOWrapper):
+        return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace")
+    return io.TextIOWrapper(
+        raw if stream.write_through else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
