@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
 from xbench.commands.completing import complete_fabric
+from xbench.commands.options import RUNS
 
 
 @click.group("fabric", short_help="List and check fabrics, or remove what killed runs left.")
 def fabric() -> None:
     """List and check fabrics, or remove what killed runs left.
 
-    A shaped fabric is a set of network namespaces named xb<run id>-<host>. A run removes its own whatever happens, save
-    when it is killed with SIGKILL; then `xbench fabric clean` does.
+    A shaped fabric is a set of network namespaces named xb<run id>-<host>. A run removes its own, and its temporary
+    folders, whatever happens, save when it is killed with SIGKILL; then `xbench fabric clean` does.
     """
 
 
@@ -31,18 +33,26 @@ def list_fabrics() -> int:
 
 
 @fabric.command("clean")
-@click.option("--all", "everything", is_flag=True, help="Remove those of runs that are still alive, too.")
-def clean(everything: bool) -> int:
-    """Remove namespaces, and processes in them, whose run is gone."""
+@click.option("--all", "everything", is_flag=True, help="Remove namespaces of runs that are still alive, too.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
+              help="Folder of results, below which unfinished files are looked for.")  # fmt: skip
+def clean(everything: bool, output: Path) -> int:
+    """Remove what killed runs left: namespaces and processes in them, temporary folders, unfinished files."""
     from xbench.fabrics import leftovers
 
+    files = leftovers.clean_files(output)
     done = leftovers.clean(everything)
-    for name in done.removed:
+    files += done.files
+    for name in [*done.removed, *files]:
         click.echo(f"removed {name}", err=True)
     for name in done.kept:
         click.echo(f"kept {name}: its run is alive (--all removes it)", err=True)
-    killed = f", {len(done.killed)} processes killed" if done.killed else ""
-    click.echo(f"{len(done.removed)} namespaces removed{killed}", err=True)
+    told = f"{len(done.removed)} namespaces removed"
+    if files:
+        told += f", {len(files)} temporary folders and unfinished files removed"
+    if done.killed:
+        told += f", {len(done.killed)} processes killed"
+    click.echo(told, err=True)
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Who owns which namespaces, so that what a killed run left behind can be told from what a live run needs.
+"""What killed runs left behind, told from what a live run needs: namespaces, temporary folders, unfinished files.
 
 Before a fabric makes its first namespace it writes `/run/xbench/<run id>.json` with its process id and that process's
 start time (a process id alone may have been given to somebody else since). A namespace named as ours whose owner is
-gone, or was never written down, is a leftover.
+gone, or was never written down, is a leftover. Folders and files name their maker themselves: see `xbench.scratch`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,40 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from xbench import scratch
+from xbench.errors import FabricError
 from xbench.fabrics import host_names, links
 
 KILL_WAIT_S = 3.0
 
 
 def owner_folder() -> Path:
-    """Where owners are written down: /run/xbench, or a folder in the temporary one where /run is not ours."""
+    """Where owners are written down: /run/xbench, or a folder in the temporary one where /run is not ours.
+
+    Raises FabricError when the second is somebody else's, or can be written to by others: whoever can write there
+    decides which namespaces count as left behind.
+    """
     folder = Path("/run/xbench")
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o755, exist_ok=True)
     if os.access(folder, os.W_OK):
         return folder
     folder = Path(tempfile.gettempdir()) / f"xbench-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise FabricError(
+            f"{str(folder)!r} is not a folder that only this user can write to",
+            hint="remove it, or set TMPDIR to a folder of your own",
+        )
     return folder
 
 
@@ -61,21 +75,25 @@ def owner_lives(run_id: str, folder: Path | None = None) -> bool:
 
 @dataclass
 class Cleaned:
-    """What `clean` did: namespaces removed, processes killed in them, namespaces kept because their run is alive."""
+    """What `clean` did: namespaces removed, processes killed in them, namespaces kept because their run is alive.
+
+    `files` are the folders and files removed.
+    """
 
     removed: list[str] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
 
 
 def clean(everything: bool = False, folder: Path | None = None) -> Cleaned:
     """Remove namespaces whose owner is gone, and kill what runs in them; with `everything`, those of live runs too.
 
-    Raises FabricError when ip(8) is missing or refuses.
+    Raises FabricError when ip(8) refuses.
     """
     folder = folder or owner_folder()
     done = Cleaned()
-    for name in links.list_namespaces():
+    for name in links.list_namespaces() if links.tool("ip") is not None else []:
         match = links.NAMESPACE.fullmatch(name)
         assert match is not None
         if not everything and owner_lives(match["run"], folder):
@@ -88,10 +106,21 @@ def clean(everything: bool = False, folder: Path | None = None) -> Cleaned:
         match = links.NAMESPACE.fullmatch(name)
         if name not in done.kept and match is not None and not owner_lives(match["run"], folder):
             host_names.take(name)
+            done.files.append(host_names.FOLDER / name)
     for path in folder.glob("??????.json"):
         if f"xb{path.stem}" not in kept and not owner_lives(path.stem, folder):
             path.unlink(missing_ok=True)
     return done
+
+
+def clean_files(output: Path) -> list[Path]:
+    """Remove temporary folders, and unfinished files there and below `output`, whose makers are gone; return them."""
+    return scratch.remove_left([*scratch.places(), *_folders(output)])
+
+
+def _folders(output: Path) -> Iterator[Path]:
+    for root, _, _ in os.walk(output):
+        yield Path(root)
 
 
 def remove(name: str, sleep: Callable[[float], None] = time.sleep) -> list[int]:
@@ -106,6 +135,10 @@ def remove(name: str, sleep: Callable[[float], None] = time.sleep) -> list[int]:
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         sleep(0.02)
-    links.remove_namespace(name)
+    try:
+        links.remove_namespace(name)
+    except FabricError:
+        if os.path.exists(f"/run/netns/{name}"):  # else another `fabric clean` was quicker
+            raise
     host_names.take(name)
     return sorted(killed)

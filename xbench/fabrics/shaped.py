@@ -177,6 +177,8 @@ class ShapedFabric(Fabric):
                         leftovers.remove(name)
                     except FabricError:
                         left.append(name)
+                else:  # deleted by somebody else, which leaves its hosts file
+                    host_names.take(name)
             if not left:
                 self._owner.unlink(missing_ok=True)
             self._owner = None

@@ -16,13 +16,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xbench.errors import KernelError
+from xbench.scratch import part_file
 
 if TYPE_CHECKING:
     import torch
@@ -166,7 +166,7 @@ def check(library: ctypes.CDLL, code: int, what: str) -> None:
 
 def _compile(command: Sequence[str], place: Path) -> None:
     """Run nvcc into a temporary file and move that to its place. Raises KernelError and OSError."""
-    handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.stem}.", suffix=".so")
+    handle, temporary = part_file(place)
     os.close(handle)
     try:
         try:

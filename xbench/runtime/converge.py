@@ -10,7 +10,6 @@ import importlib.util
 import json
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import Phase
 from xbench.runtime.progress import stamp
 from xbench.schedules import MODES, cycle_of
+from xbench.scratch import socket_folder
 from xbench.spec import Effort, FabricSpec, GlooThreads, Heap, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, steps_of_all
@@ -275,7 +275,7 @@ def _launch(
     with ExitStack() as stack:
         auxiliaries: list[AuxiliaryCommand] = []
         if len(run.workloads) > 1:
-            sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
+            sockets = Path(stack.enter_context(socket_folder()))
             paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
             program["turn_sockets"] = paths
             arbiter = [sys.executable, "-m", "xbench.crossover.arbiter"]

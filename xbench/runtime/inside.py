@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
@@ -34,6 +33,7 @@ from xbench.runtime.program import Program, phases
 from xbench.runtime.progress import Progress
 from xbench.runtime.ranks_alive import Watch, lost_peers
 from xbench.runtime.seats import Seat
+from xbench.scratch import socket_folder
 from xbench.spec import RunSpec
 
 _OURS = (
@@ -93,7 +93,7 @@ def run_inside(
     if interface is not None and ours.rank == 0:
         collector.remarks.append(f"Gloo uses {interface}, which leads to the other ranks")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
+        folder = Path(stack.enter_context(socket_folder("turns")))
         stack.enter_context(_seated(seat, place, os.environ))
 
         def leave(code: int) -> NoReturn:

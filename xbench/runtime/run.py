@@ -35,6 +35,7 @@ from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress, stamp
 from xbench.runtime.shortage import Shortages
 from xbench.runtime.unavailable import backend_of
+from xbench.scratch import socket_folder
 from xbench.spec import (
     RunSpec,
 )
@@ -223,7 +224,7 @@ def _launch(
     with ExitStack() as stack:
         auxiliaries: list[AuxiliaryCommand] = []
         if program.jobs > 1:
-            sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xb-")))
+            sockets = Path(stack.enter_context(socket_folder()))
             paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
             program = program.model_copy(update={"turn_sockets": tuple(paths)})
             auxiliaries = [AuxiliaryCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import FabricError
-from xbench.fabrics import leftovers, links
+from xbench.fabrics import host_names, leftovers, links
 from xbench.fabrics.interrupts import interrupts_held, stop_signals_interrupt
 from xbench.fabrics.user_namespace import supervise
 
@@ -93,6 +93,7 @@ class Namespaces:
 
     def __init__(self, monkeypatch, names):
         self.names = list(names)
+        monkeypatch.setattr(links, "tool", lambda name: name)
         monkeypatch.setattr(links, "list_namespaces", lambda: sorted(self.names))
         monkeypatch.setattr(links, "namespace_pids", lambda name: [])
         monkeypatch.setattr(links, "remove_namespace", self.names.remove)
@@ -129,6 +130,53 @@ def test_a_process_id_given_to_somebody_else_is_not_the_owner(tmp_path):
     (tmp_path / "aaaaaa.json").write_text("{")
     assert not leftovers.owner_lives("aaaaaa", tmp_path)
     assert not leftovers.owner_lives("dddddd", tmp_path)
+
+
+def test_clean_says_which_hosts_files_of_namespaces_that_are_gone_it_removed(tmp_path, monkeypatch):
+    Namespaces(monkeypatch, ["xbaaaaaa-0"])
+    hosts = tmp_path / "netns"
+    for name in ("xbaaaaaa-0", "xbbbbbbb-1", "mine"):
+        (hosts / name).mkdir(parents=True)
+    monkeypatch.setattr(host_names, "left", lambda: ["xbaaaaaa-0", "xbbbbbbb-1"])
+    monkeypatch.setattr(host_names, "take", lambda name: (hosts / name).rmdir())
+    leftovers.claim("aaaaaa", tmp_path)
+    assert [path.name for path in leftovers.clean(folder=tmp_path).files] == ["xbbbbbbb-1"]
+    assert sorted(path.name for path in hosts.iterdir()) == ["mine", "xbaaaaaa-0"]
+
+
+def test_a_namespace_that_somebody_else_removes_first_is_no_error(monkeypatch):
+    def gone(name):
+        raise FabricError("Cannot remove namespace file: No such file or directory")
+
+    Namespaces(monkeypatch, [])
+    monkeypatch.setattr(links, "remove_namespace", gone)
+    assert leftovers.remove("xbdddddd-9") == []
+
+
+@pytest.mark.parametrize("planted", ["link", "open", "file"])
+def test_a_folder_of_owners_that_others_may_write_to_is_refused(tmp_path, monkeypatch, planted):
+    monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(leftovers.os, "access", lambda *_: False)  # /run/xbench is root's
+    place, elsewhere = tmp_path / f"xbench-{os.getuid()}", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if planted == "link":
+        place.symlink_to(elsewhere)
+    elif planted == "open":
+        place.mkdir()
+        place.chmod(0o777)
+    else:
+        place.touch()
+    with pytest.raises(FabricError, match="only this user can write to") as caught:
+        leftovers.claim("aaaaaa")
+    assert "TMPDIR" in caught.value.hint
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_folder_of_owners_in_the_temporary_folder_is_private(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(leftovers.os, "access", lambda *_: False)
+    assert leftovers.owner_folder() == leftovers.owner_folder() == tmp_path / f"xbench-{os.getuid()}"
+    assert leftovers.owner_folder().stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.usefixtures("hangs_up")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from xbench.errors import SpecError
-from xbench.runtime.regress.trees import PREFIX, Repository, other_needs, remove_leftovers, short
+from xbench.runtime.regress.trees import Repository, other_needs, short
 
 GIT = (
     "git",
@@ -22,7 +24,6 @@ GIT = (
     "-c",
     "commit.gpgsign=false",
 )
-DEAD_PID = 2**22 + 1  # beyond what Linux gives out
 
 
 def git(folder: Path, *words: str) -> str:
@@ -117,12 +118,21 @@ def test_it_is_gone_whatever_happens_in_it(root: Path, error: type[BaseException
     assert git(root, "worktree", "list").count("\n") == 0
 
 
-def test_what_a_killed_check_left_is_removed_and_what_lives_is_kept(tmp_path: Path) -> None:
-    left, alive, foreign = tmp_path / f"{PREFIX}{DEAD_PID}-x", tmp_path / f"{PREFIX}{os.getpid()}-x", tmp_path / "other"
-    for folder in (left, alive, foreign):
-        (folder / "tree").mkdir(parents=True)
-    assert remove_leftovers(tmp_path) == [left]
-    assert sorted(tmp_path.iterdir()) == sorted([alive, foreign])
+def test_what_a_killed_check_left_is_removed_by_the_next(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = (
+        "import os; from pathlib import Path; from xbench.runtime.regress.trees import Repository\n"
+        f"with Repository.around(Path({str(root)!r})).checked_out('HEAD') as tree:\n"
+        "    print(tree, flush=True); os.kill(os.getpid(), 9)"
+    )
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", killed], env=environ, capture_output=True, text=True, timeout=60)
+    left = Path(done.stdout.strip())
+    assert left.is_dir()
+    with Repository.around(root).checked_out("HEAD"):
+        assert not left.parent.exists()
 
 
 def test_different_requirements_are_named_from_both_sides(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xbench.errors import XbenchError, unknown
+from xbench.scratch import part_file
 
 TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 20
@@ -159,7 +159,7 @@ def _download(file: PublicFile, path: Path) -> None:
     by_hand = f"bring {file.url} here by other means and put it at {path}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, partial = part_file(path)
     except OSError as error:
         raise XbenchError(f"{path} cannot be written: {error.strerror or error}") from None
     try:

@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import math
 import shlex
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +39,7 @@ from xbench.runtime.assemble import now
 from xbench.runtime.cluster.checkpoints import candidates
 from xbench.runtime.cluster.incarnation import events_of, incarnation_of, losses
 from xbench.runtime.cluster.local import LocalEngine, LocalRunning, opened
+from xbench.scratch import Scratch
 from xbench.spec import DeviceType
 from xbench.stats.summary import median_estimate
 from xbench.units import format_seconds
@@ -77,8 +76,8 @@ def measure(request: RestartRequest, say: Callable[[str], None]) -> Restart:
     """Do it all. Raises SpecError and WorkloadError before anything is launched, RunError when an incarnation fails."""
     job, found, device = _checked(request)
     most = max(request.start, request.to)
-    folder = Path(tempfile.mkdtemp(prefix="xbench-restart-"))
-    try:
+    with Scratch("xbench-restart-") as at:
+        folder = Path(at)
         with stop_signals_interrupt(), opened(LocalEngine(_slots(request, device), device)) as engine:
             run = _Run(engine, job, request.steps, say)
             workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
@@ -98,8 +97,6 @@ def measure(request: RestartRequest, say: Callable[[str], None]) -> Restart:
             cores = [list(one) for one in engine.cores]
             warnings = list(engine.warnings)
         size = kept[0].path.stat().st_size if kept else 0
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     check = compare_losses(compared, uncut, TOLERANCE[found.specs[0].dtype], of, depends)
     check = check.model_copy(update={"stops": [one.steps for one in stops]})
     results = results_of(times)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from xbench.runtime.launch import launch
 from xbench.runtime.program import JobPlan, Phase
 from xbench.runtime.regress.protocol import Answer, Block, Counts, Order, version
 from xbench.schedules import cycle_of
+from xbench.scratch import Scratch
 from xbench.spec import Effort, RunSpec
 from xbench.stats.order import balanced_orders
 
@@ -73,7 +73,7 @@ def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer
     error: XbenchError | None = None
     with open_fabric(run.fabric, device=run.device) as fabric:
         for program in _programs(order, run, plan):
-            with tempfile.TemporaryDirectory(prefix="xb-regress-") as folder:
+            with Scratch("xb-regress-") as folder:
                 error = error or _ranks(program, run, fabric, Path(folder), take)
         label = fabric.label
     cycles = {mode.text: cycle_of(mode) for mode in run.modes}

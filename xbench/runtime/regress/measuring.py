@@ -10,7 +10,6 @@ What is measured is in `Measuring` at any time, so a run that is cut short has a
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from xbench.runtime.regress.figures import failures, layer_of, looked, modes_of,
 from xbench.runtime.regress.protocol import Answer, Order
 from xbench.runtime.regress.turns import lead
 from xbench.runtime.tune import format_minutes
+from xbench.scratch import Scratch
 from xbench.stats.regression import first_sides
 from xbench.units import format_seconds
 
@@ -299,7 +299,7 @@ class Measuring:
     ) -> dict[Launchable, Answer | None]:
         """One launch of each side, both alive at once; turn k is had in this order if k is even, else reversed."""
         shape = self._shapes[check.name]
-        with tempfile.TemporaryDirectory(prefix="xb-turns-") as at, ExitStack() as stack:
+        with Scratch("xb-turns-") as at, ExitStack() as stack:
             folders = {tree: Path(at) / tree.name for tree in order}
             begun: dict[Launchable, Begun] = {}
             for tree, folder in folders.items():

@@ -25,6 +25,7 @@ from xbench.errors import Interrupted, RunError
 from xbench.records import SideName
 from xbench.runtime.launch_processes import GUARD
 from xbench.runtime.regress.protocol import VERSION, Answer, Order
+from xbench.scratch import Scratch
 
 ENDING_S = 15.0
 ASK_S = 60.0
@@ -97,7 +98,7 @@ class Underway:
 
     def __init__(self, tree: Tree, order: Order) -> None:
         self._title = tree.title
-        self._at = tempfile.TemporaryDirectory(prefix="xb-order-")
+        self._at = Scratch("xb-order-")
         given, self._made = (Path(self._at.name) / name for name in ("order.json", "answer.json"))
         given.write_text(order.model_dump_json())
         self._running = Running([*_COMMAND, str(given), str(self._made)], tree.folder, tree.environ())

@@ -1,27 +1,25 @@
 """Revisions of a git repository: which one is meant, and its files beside the working tree for as long as it is needed.
 
 A revision is checked out by `git worktree add` into a folder of its own under the system's temporary folder, and
-removed again whatever happens. A killed process leaves its folder behind; its name says whose it was, and the next
-check of any repository on this machine removes it.
+removed again whatever happens. A killed process leaves its folder behind, and the next check of any repository on this
+machine removes it (see `xbench.scratch`); git forgets it with its next prune.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from xbench.errors import SpecError
 from xbench.fabrics.interrupts import interrupts_held, stop_signals_interrupt
-from xbench.runtime.journal import pid_alive
+from xbench.scratch import Scratch, remove_left
 
-PREFIX = "xbench-base-"
 GIT_S = 120.0
 _OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 SHORT = 10
@@ -81,11 +79,11 @@ class Repository:
     @contextmanager
     def checked_out(self, commit: str) -> Iterator[Path]:
         """The root of a working tree of this commit, inside the context alone. Raises SpecError when git refuses."""
-        remove_leftovers()
+        remove_left([Path(tempfile.gettempdir())])
         with stop_signals_interrupt():
-            place = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+            scratch = Scratch("xbench-base-")
             try:
-                tree = place / "tree"
+                tree = Path(scratch.name) / "tree"
                 done = _git(self.root, "worktree", "add", "--detach", "--quiet", str(tree), commit)
                 if done.returncode != 0:
                     said = (done.stderr.strip().splitlines() or ["git gave no reason"])[-1]
@@ -93,21 +91,9 @@ class Repository:
                 yield tree
             finally:
                 with interrupts_held():
-                    _git(self.root, "worktree", "remove", "--force", str(place / "tree"))
-                    shutil.rmtree(place, ignore_errors=True)
+                    _git(self.root, "worktree", "remove", "--force", str(tree))
+                    scratch.cleanup()
                     _git(self.root, "worktree", "prune")
-
-
-def remove_leftovers(folder: Path | None = None) -> list[Path]:
-    """Remove what killed checks left in the temporary folder; git forgets them with its next prune."""
-    removed = []
-    for place in (folder or Path(tempfile.gettempdir())).glob(f"{PREFIX}*-*"):
-        pid = place.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not pid_alive(int(pid)):
-            with suppress(OSError):
-                shutil.rmtree(place)
-                removed.append(place)
-    return removed
 
 
 def needs(root: Path) -> set[str]:

@@ -1,0 +1,131 @@
+"""Temporary folders and unfinished files whose names say which process made them.
+
+    with Scratch("xb-") as folder: ...         /tmp/xb-4711-k3x9_2ab
+    handle, name = part_file(path)             .record.json.4711-k3x9_2ab.part
+
+A killed process leaves them behind, and `remove_left` removes those, never a living process's. The maker of a folder
+holds a lock on a file in it for as long as it lives. The kernel releases the lock when the process ends, so neither a
+process id that was given to somebody else nor one of another container is taken for the maker.
+Standard library alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from xbench.errors import SpecError
+
+OWNER = ".owner"
+"""The locked file in every scratch folder: a folder without it is not ours, whatever its name."""
+
+MAX_SOCKET_BYTES = 107
+"""Of the path of a Unix socket, as the kernel has it."""
+
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+_FOLDER = re.compile(r"xb(?:ench)?-(?:[a-z]+-)?\d+-\w{8}")
+_PART = re.compile(r"\..+\.(\d+)-\w+\.part")
+
+
+class Scratch(tempfile.TemporaryDirectory[str]):
+    """A private temporary folder, removed at the end of its context. Raises OSError where there is no room for it."""
+
+    def __init__(self, prefix: str, place: str | None = None) -> None:
+        super().__init__(prefix=f"{prefix}{os.getpid()}-", dir=place, ignore_cleanup_errors=True)
+        part = os.path.join(self.name, f"{OWNER}.part")
+        self._lock = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.rename(part, os.path.join(self.name, OWNER))  # nobody sees it unlocked
+
+    def cleanup(self) -> None:
+        """Remove the folder; safe to call again."""
+        super().cleanup()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def socket_folder(longest: str = "turns9999") -> Scratch:
+    """A scratch folder in which a socket of this name can listen, elsewhere than in TMPDIR when that is too long.
+
+    Raises SpecError when no temporary folder is short enough.
+    """
+    room = MAX_SOCKET_BYTES - len(os.fsencode(f"/xb-{os.getpid()}-12345678/{longest}"))
+    asked = tempfile.gettempdir()
+    for place in (asked, *_SHORT):
+        if len(os.fsencode(place)) <= room and os.access(place, os.W_OK | os.X_OK):
+            return Scratch("xb-", place)
+    raise SpecError(
+        f"the temporary folder {asked!r} is too long a path for a Unix socket",
+        hint=f"set TMPDIR to a folder of at most {room} letters that can be written to",
+    )
+
+
+def part_file(path: Path) -> tuple[int, str]:
+    """A new file beside `path`, to be renamed to it once it is whole: (descriptor, name).
+
+    Removes what killed processes left in that folder first. Raises OSError.
+    """
+    remove_left([path.parent])
+    return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=".part")
+
+
+def places() -> list[Path]:
+    """Folders in which scratch folders, and records that found no room elsewhere, may lie."""
+    found = [tempfile.gettempdir(), *_SHORT, os.path.expanduser("~")]
+    return [Path(place) for place in dict.fromkeys(found)]
+
+
+def remove_left(folders: Iterable[Path]) -> list[Path]:
+    """Remove this user's scratch folders and unfinished files right in these folders whose makers are gone."""
+    removed = []
+    for path in (path for folder in folders for path in _entries(folder)):
+        with suppress(OSError):
+            if _FOLDER.fullmatch(path.name) and _own(path, stat.S_ISDIR):
+                if _remove_unless_held(path):
+                    removed.append(path)
+            elif (part := _PART.fullmatch(path.name)) and _own(path, stat.S_ISREG) and not _lives(int(part[1])):
+                path.unlink()
+                removed.append(path)
+    return removed
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _own(path: Path, kind: object) -> bool:
+    """Whether it is of this kind, no link, and this user's."""
+    found = path.lstat()
+    return callable(kind) and kind(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _remove_unless_held(folder: Path) -> bool:
+    """Remove a scratch folder that no process holds. Raises OSError, as for one that is not ours or that is held."""
+    lock = os.open(folder / OWNER, os.O_WRONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process has this id, and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
