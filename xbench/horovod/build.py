@@ -11,6 +11,8 @@ then averages on CPUs alone. NCCL is built in where a GPU and NCCL's headers are
 
 The wheel is kept in $XBENCH_CACHE/horovod, else $XDG_CACHE_HOME/xbench/horovod, else ~/.cache/xbench/horovod, in a
 folder named after everything that it depends on, and installed from there the next time. About 5 minutes on two cores.
+
+What comes from the package index is pinned by hash in pinned.txt, beside this file; nothing else is installed.
 """
 
 from __future__ import annotations
@@ -28,13 +30,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from xbench.errors import RunError, UsageError, XbenchError
 from xbench.horovod.available import LOCAL_VERSION, VERSION
+from xbench.scratch import Scratch, part_file
+from xbench.streams import secure
 
-NEEDED = ("setuptools", "cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
-"""What Horovod's setup, and Horovod itself, import."""
+NEEDED = ("setuptools", "cloudpickle", "psutil", "pyyaml", "packaging", "cffi", "pycparser")
+"""What Horovod's setup, and Horovod itself, import; the last is cffi's."""
+
+PINNED = Path(__file__).with_name("pinned.txt")
 
 BUILD_S = 3600.0
 STANDARD = 20
@@ -169,20 +175,12 @@ def build(what: Target, into: Path, log: Path) -> Path:
         missing.append("cmake")
     if missing:
         say(f"installing {', '.join(missing)}, which the build needs")
-        pip(["install", *missing], log, what=f"{', '.join(missing)} could not be installed")
+        install(missing, log)
     if not installed("setuptools", at_least=70):  # with bdist_wheel built in
-        pip(["install", "setuptools>=77"], log, what="a setuptools that builds wheels could not be installed")
-    with tempfile.TemporaryDirectory(prefix="xbench-horovod-") as scratch:
+        install(["setuptools"], log)
+    with Scratch("xbench-horovod-") as scratch:
         folder = Path(scratch)
-        say(f"downloading Horovod {VERSION}")
-        words = ["download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation", "--dest", scratch]
-        pip([*words, f"horovod=={VERSION}"], log, what=f"Horovod {VERSION} could not be downloaded", env=env)
-        (archive,) = folder.glob(f"horovod-{VERSION}.tar.gz")
-        with tarfile.open(archive) as packed:
-            if hasattr(tarfile, "data_filter"):  # which Debian 12's Python is too old for
-                packed.extraction_filter = tarfile.data_filter
-            packed.extractall(folder)
-        source = folder / f"horovod-{VERSION}"
+        source = fetch(folder, log, env)
         patch(source, cuda=what.cuda_home is not None)
         kind = f"CUDA from {what.cuda_home}" if what.cuda_home else "CPUs alone"
         say(f"building it against torch {what.torch} for {kind}, which takes about 5 minutes on two cores")
@@ -196,10 +194,55 @@ def build(what: Target, into: Path, log: Path) -> Path:
         (wheel,) = wheels.glob("horovod-*.whl")
         into.mkdir(parents=True, exist_ok=True)
         kept = into / wheel.name
-        part = into / f".{wheel.name}.{os.getpid()}"
+        handle, part = part_file(kept)
+        os.close(handle)
         shutil.copyfile(wheel, part)
-        part.replace(kept)
+        os.chmod(part, 0o644)
+        os.replace(part, kept)
         return kept
+
+
+def fetch(folder: Path, log: Path, env: Mapping[str, str]) -> Path:
+    """Download Horovod's source distribution and unpack it; its folder. Raises RunError, as for another file's hash."""
+    say(f"downloading Horovod {VERSION}")
+    words = ["download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation", "--dest", str(folder)]
+    words += pinned(["horovod"], folder)
+    pip(words, log, what=f"Horovod {VERSION} could not be downloaded", env=env)
+    (archive,) = folder.glob(f"horovod-{VERSION}.tar.gz")
+    unpack(archive, folder)
+    return folder / f"horovod-{VERSION}"
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a source distribution. Raises RunError for a member that is no file or folder below `folder`."""
+    try:
+        with tarfile.open(archive) as packed:
+            if hasattr(tarfile, "data_filter"):
+                packed.extractall(folder, filter="data")
+                return
+            for member in packed.getmembers():  # Debian 12's Python has no filters
+                place = PurePosixPath(member.name)
+                if not (member.isfile() or member.isdir()) or place.is_absolute() or ".." in place.parts:
+                    raise RunError(f"{archive.name} is not unpacked: it holds {member.name!r}")
+                member.mode &= 0o755
+            packed.extractall(folder)
+    except tarfile.TarError as error:
+        raise RunError(f"{archive.name} is not unpacked: {error}") from None
+
+
+def install(packages: Sequence[str], log: Path) -> None:
+    """Install the pinned wheels of these packages, and nothing that they ask for. Raises RunError."""
+    with Scratch("xbench-horovod-") as scratch:
+        words = ["install", "--no-deps", "--only-binary", ":all:", *pinned(packages, Path(scratch))]
+        pip(words, log, what=f"{', '.join(packages)} could not be installed")
+
+
+def pinned(packages: Sequence[str], folder: Path) -> list[str]:
+    """pip's words for exactly these packages as they are pinned; writes a file into `folder`."""
+    entries = re.split(r"^(?=\w)", PINNED.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    chosen = folder / "pinned.txt"
+    chosen.write_text("".join(one for one in entries if one.partition("==")[0] in packages), encoding="utf-8")
+    return ["--require-hashes", "--requirement", str(chosen)]
 
 
 def pip(words: Sequence[str], log: Path, *, what: str, env: Mapping[str, str] | None = None) -> None:
@@ -258,7 +301,12 @@ def check_import() -> None:
 def run(*, rebuild: bool = False, wheel_only: bool = False, log: Path | None = None) -> Path:
     """Install the wheel of the cache, built first where there is none; the wheel. Raises UsageError and RunError."""
     what = target()
-    log = log or Path(tempfile.gettempdir()) / f"xbench-horovod-{os.getuid()}.log"
+    if log is None:
+        handle, name = tempfile.mkstemp(prefix="xbench-horovod-", suffix=".log")
+        os.close(handle)
+        wheel = run(rebuild=rebuild, wheel_only=wheel_only, log=Path(name))
+        os.unlink(name)  # an error's hint names it
+        return wheel
     log.write_bytes(b"")
     kept = cache_folder() / what.folder
     wheels = [] if rebuild else sorted(kept.glob(f"horovod-{VERSION}+{LOCAL_VERSION}-*.whl"))
@@ -268,7 +316,7 @@ def run(*, rebuild: bool = False, wheel_only: bool = False, log: Path | None = N
     pip(["install", "--force-reinstall", "--no-deps", str(wheel)], log, what="Horovod's wheel could not be installed")
     missing = [name for name in NEEDED if not installed(name)]
     if missing:
-        pip(["install", *missing], log, what=f"{', '.join(missing)} could not be installed")
+        install(missing, log)
     check_import()
     return wheel
 
@@ -296,4 +344,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    secure()
     sys.exit(main(sys.argv[1:]))
