@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,57 @@ def test_every_step_of_the_action_names_its_shell_or_what_it_uses() -> None:
 def test_no_input_stands_in_a_shell_line_where_it_could_be_code() -> None:
     for line in scripts(ACTION):
         assert "${{" not in line
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A shallow clone of a repository of two commits, whose `main` is checked out."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    upstream = tmp_path / "upstream"
+    subprocess.run([*git, "init", "-q", "-b", "main", str(upstream)], check=True)
+    for message in ("one", "two"):
+        subprocess.run([*git, "-C", str(upstream), "commit", "-q", "--allow-empty", "-m", message], check=True)
+    subprocess.run([*git, "clone", "-q", "--depth=1", upstream.as_uri(), str(tmp_path / "clone")], check=True)
+    return tmp_path / "clone"
+
+
+def step(name: str, where: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run one step of the action as GitHub does, with its inputs in the environment."""
+    (script,) = [one["run"] for one in ACTION["runs"]["steps"] if one.get("name") == name]
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    return subprocess.run(words, cwd=where, env={**os.environ, **inputs}, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "base", ["--upload-pack=touch {ran};git-upload-pack", "--output={ran}", "$(touch {ran})", "-h", "ext::touch {ran}"]
+)
+def test_a_base_is_never_an_option_of_git(clone: Path, tmp_path: Path, base: str) -> None:
+    ran = tmp_path / "ran"
+    assert step("Fetch the base", clone, BASE=base.format(ran=ran)).returncode != 0
+    assert not ran.exists()
+
+
+def test_a_base_that_the_clone_lacks_is_fetched(clone: Path) -> None:
+    base = subprocess.run(
+        ["git", "-C", str(clone.parent / "upstream"), "rev-parse", "main~1"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    subprocess.run(["git", "-C", str(clone.parent / "upstream"), "branch", "release", base], check=True)
+    for name in ("main", "release", base):
+        done = step("Fetch the base", clone, BASE=name)
+        assert done.returncode == 0, done.stderr
+    subprocess.run(["git", "-C", str(clone), "cat-file", "-e", base], check=True)
+
+
+def test_no_input_becomes_an_option_of_xbench(tmp_path: Path) -> None:
+    stand_in = tmp_path / "xbench"
+    stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    stand_in.chmod(0o755)
+    odd = "--slow-step=9"
+    inputs = {"BASE": odd, "CONFIG": odd, "LAYER": odd, "STRICT": odd, "BUDGET": odd, "JUNIT": odd}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    told = step("Measure both sides", tmp_path, PATH=path, **inputs).stdout.splitlines()
+    assert told[:2] == ["regress", "check"]
+    assert sorted(told[2:]) == [f"--{name}={odd}" for name in ("base", "budget", "config", "junit", "layer")]
 
 
 def test_the_action_s_command_has_only_options_that_there_are() -> None:
