@@ -86,7 +86,7 @@ def script(
     text = scripts.written(
         scripts.Launch(
             engine, command, words, nodes, ranks, name, time, gpus, partition, account, image,
-            environment=scripts.captured(), written_with=scripts.versions(),
+            environment=scripts.captured(), withheld=scripts.withheld(), written_with=scripts.versions(),
         )
     )  # fmt: skip
     if output is None:

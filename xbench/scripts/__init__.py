@@ -3,8 +3,9 @@
     written(Launch(engine="slurm", command="compare", arguments=("resnet50",), nodes=2, ranks=1, ...))
 
 A script carries the environment that it was written in: variables that change what is measured (`captured`) are set,
-and each node says so when its Python or torch is another. Values are quoted for the shell, or as JSON strings in YAML.
-Nothing here runs anything, and nothing imports torch.
+a comment names them, and those whose names are a secret's (`withheld`) are left out. Each node says so when its Python
+or torch is another. Values are quoted for the shell, or as JSON strings in YAML. Nothing here runs anything, and
+nothing imports torch.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ ENGINES = {
 _CAPTURED = re.compile(r"(NCCL|TORCH_NCCL|GLOO|UCX|OMP|MKL)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|XBENCH_CACHE")
 """Of xbench's own variables only the place of Horovod and the kernels; the others are of this process, or of tests."""
 
+_SECRET = re.compile(r"(?:(?<!_P)KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?=_|$)")
+"""In a variable's name; UCX_IB_PKEY is a partition, and no secret."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -50,6 +54,8 @@ class Launch:
     account: str | None = None
     image: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
+    """Variables that were not taken, because their names are a secret's."""
     written_with: Mapping[str, str] = field(default_factory=dict)
     """Versions of xbench, Python and torch where the script was written."""
 
@@ -72,8 +78,23 @@ def written(launch: Launch) -> str:
 
 
 def captured(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that change what is measured, by name."""
-    return {name: environ[name] for name in sorted(environ) if _CAPTURED.fullmatch(name)}
+    """The variables that change what is measured, by name; none whose name is a secret's."""
+    return {name: environ[name] for name in _asked(environ) if not _SECRET.search(name)}
+
+
+def withheld(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Names of those that `captured` leaves out because they are a secret's."""
+    return tuple(name for name in _asked(environ) if _SECRET.search(name))
+
+
+def _asked(environ: Mapping[str, str]) -> list[str]:
+    return [name for name in sorted(environ) if _CAPTURED.fullmatch(name)]
+
+
+def taken(launch: Launch) -> list[str]:
+    """Comment lines that name the variables of the shell in which the script was written: those set, those left out."""
+    told = {"Set here as in the shell that wrote this": launch.environment, "Left out as secrets": launch.withheld}
+    return [f"# {what}: {', '.join(names)}" for what, names in told.items() if names]
 
 
 def versions() -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from xbench.scripts import Launch, check, one_torchrun
+from xbench.scripts import Launch, check, one_torchrun, taken
 
 PORT = 29500
 
@@ -27,6 +27,7 @@ def script(launch: Launch) -> str:
     lines = [
         f"# xbench {launch.command} on {launch.nodes} pods of {launch.ranks} ranks, written by `xbench script`",
         f"# with {launch.versions}.",
+        *taken(launch),
         "#     kubectl apply -f FILE",
         f"#     kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0",
         "apiVersion: v1",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 
-from xbench.scripts import Launch, check, exports
+from xbench.scripts import Launch, check, exports, taken
 
 
 def script(launch: Launch) -> str:
@@ -28,6 +28,7 @@ def script(launch: Launch) -> str:
         "#SBATCH --exclusive",
         f"# xbench {launch.command} on {launch.nodes} nodes of {launch.ranks} ranks, written by `xbench script`",
         f"# with {launch.versions}. Submit it with: sbatch FILE",
+        *taken(launch),
         "set -euo pipefail",
         'PYTHON="${PYTHON:-python3}"',
         'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',

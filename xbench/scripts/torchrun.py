@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xbench.scripts import Launch, check, exports, one_torchrun
+from xbench.scripts import Launch, check, exports, one_torchrun, taken
 
 
 def script(launch: Launch) -> str:
@@ -12,6 +12,7 @@ def script(launch: Launch) -> str:
         "#!/usr/bin/env bash",
         f"# xbench {launch.command} on {launch.nodes} nodes of {launch.ranks} ranks, written by `xbench script`",
         f"# with {launch.versions}.",
+        *taken(launch),
         "#",
         "# Run it on every node at about the same time, on the first with NODE_RANK=0, on the next with NODE_RANK=1, …",
         "#     MASTER_ADDR=node0 NODE_RANK=0 bash FILE",

@@ -145,6 +145,28 @@ def test_what_tells_this_xbench_or_its_tests_something_does_not_travel(name: str
     assert scripts.captured({name: "1"}) == {}
 
 
+@pytest.mark.parametrize("engine", list(scripts.ENGINES))
+def test_the_script_says_which_variables_it_took_and_holds_no_secret(
+    engine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in scripts.captured():
+        monkeypatch.delenv(name)
+    open_ones = {"NCCL_IB_HCA": "mlx5", "OMP_NUM_THREADS": "4", "UCX_IB_PKEY": "0x7fff"}
+    secret = ["GLOO_API_TOKEN", "MKL_LICENSE_KEY", "NCCL_KEY", "OMP_PASSWORD_FILE", "UCX_SECRET"]
+    for name, value in {**open_ones, **dict.fromkeys(secret, "hush")}.items():
+        monkeypatch.setenv(name, value)
+    image = ["--image", "a/b:1"] if engine == "kubernetes" else []
+    assert main(["script", "--engine", engine, *image, "compare", "resnet18"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "# Set here as in the shell that wrote this: NCCL_IB_HCA, OMP_NUM_THREADS, UCX_IB_PKEY" in lines
+    assert f"# Left out as secrets: {', '.join(secret)}" in lines
+    assert not any("hush" in line for line in lines)
+
+
+def test_a_script_that_took_nothing_says_nothing_of_it() -> None:
+    assert scripts.taken(scripts.Launch("slurm", "compare", (), 2, 1)) == []
+
+
 def test_the_command_writes_a_script_to_stdout_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["script", "--engine", "slurm", "--nodes", "4", "--ranks-per-node", "2"]
     inner = ["compare", "resnet18", "--modes", "sequential,crossover"]
