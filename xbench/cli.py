@@ -19,6 +19,7 @@ from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem
 
 from xbench.errors import SpecError, XbenchError, nearest, unknown
+from xbench.limits import limit_behind
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
@@ -152,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _explain(error: BaseException) -> tuple[int, str, str | None]:
     """Exit code, one sentence and a hint for anything that a command can raise."""
     if isinstance(error, XbenchError):
-        return error.exit_code, _one_line(str(error)), error.hint
+        return error.exit_code, _one_line(str(error)), error.hint or limit_behind(str(error))
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return 130, "interrupted", None
     if isinstance(error, click.ClickException):
@@ -162,8 +163,10 @@ def _explain(error: BaseException) -> tuple[int, str, str | None]:
         return 1, f"this needs the Python package {package!r}, which is not installed", f"pip install {package}"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        return 1, f"{where}{error.strerror}", "--debug shows where"
+        return 1, f"{where}{error.strerror}", limit_behind(repr(error)) or "--debug shows where"
     told = _one_line(f"{type(error).__name__}: {error}")
+    if limit := limit_behind(told):
+        return 1, told, limit
     return 1, f"this is a bug in xbench: {told}", "run the same command with --debug and report the traceback"
 
 

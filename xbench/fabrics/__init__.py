@@ -25,6 +25,7 @@ from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot
 from xbench.fabrics.interrupts import stop_signals_interrupt
 from xbench.fabrics.user_namespace import MARKER
+from xbench.limits import require_files
 from xbench.registry import Registry
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_options
 
@@ -135,9 +136,10 @@ def open_fabric(spec: FabricSpec, run_id: str | None = None, *, device: DeviceTy
     """The fabric of a spec that `choose` has resolved, up inside the context and gone after it, whatever happens.
 
     Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Raises FabricError when it cannot be raised,
-    SpecError for `auto`.
+    SpecError for `auto`, UsageError where too few files may be open.
     """
     if spec.name == "auto":
         raise SpecError("fabric 'auto' has to be resolved before it is opened")
+    require_files()
     with stop_signals_interrupt(), FABRICS.load(spec.name)(spec, run_id or new_run_id(), device) as fabric:
         yield fabric

@@ -23,6 +23,7 @@ from typing import Any
 from xbench import environment
 from xbench.environment import differences, fingerprint
 from xbench.fabrics import links_missing, shaped_obstacle
+from xbench.limits import last_line
 from xbench.machine_record import Gpu, GpuLink, Machine
 from xbench.records import Environment
 from xbench.runtime.findings import Seen, findings
@@ -43,7 +44,7 @@ def start_probe(what: str) -> subprocess.Popen[str]:
         [*PROBE, what],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
         start_new_session=True,
@@ -107,7 +108,7 @@ def held_against(machine: Machine, path: str, other: Environment) -> Machine:
 def answer(probe: subprocess.Popen[str], deadline_s: float) -> dict[str, Any]:
     """What a probe says by then (`time.monotonic`), or a problem."""
     try:
-        out, _ = probe.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
+        out, log = probe.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
         return {"problem": "no answer in time: it hangs, or the disk is slow", "installed": True}
     try:
@@ -115,7 +116,9 @@ def answer(probe: subprocess.Popen[str], deadline_s: float) -> dict[str, Any]:
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        return {"problem": f"it ended with status {probe.returncode} and no answer", "installed": True}
+        why = last_line(log or "")
+        problem = f"it ended with status {probe.returncode} and no answer{f': {why}' if why else ''}"
+        return {"problem": problem, "installed": True}
     return said
 
 

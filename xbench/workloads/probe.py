@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xbench import errors
 from xbench.errors import WorkloadError, XbenchError
+from xbench.limits import last_line
 from xbench.records import WorkloadRecord
 from xbench.spec import DeviceType, WorkloadSpec
 from xbench.units import format_seconds
@@ -98,8 +99,10 @@ def probe(
         answer: dict[str, Any] = json.loads(out)
         failure = answer.pop("error")
     except (ValueError, AttributeError, KeyError, TypeError):
+        said = last_line(log)
         raise WorkloadError(
-            f"checking {titles} ended with {_ending(status)} and no answer", detail=log or None
+            f"checking {titles} ended with {_ending(status)} and no answer{f': {said}' if said else ''}",
+            detail=log or None,
         ) from None
     if failure is not None:
         kind = getattr(errors, failure["type"], XbenchError)

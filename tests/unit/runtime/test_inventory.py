@@ -35,7 +35,11 @@ def says(text: str) -> subprocess.Popen[str]:
 
 def program(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-I", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -57,6 +61,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: says("[]"), {"problem": "it ended with status 0 and no answer", "installed": True}),
         (lambda: program("import os; os.abort()"), {"problem": "it ended with status -6 and no answer",
                                                     "installed": True}),
+        (lambda: program("raise ImportError('lib.so: failed')"),
+         {"problem": "it ended with status 1 and no answer: ImportError: lib.so: failed", "installed": True}),
     ],
 )  # fmt: skip
 def test_a_probe_s_answer(probe: Callable[[], subprocess.Popen[str]], said: dict[str, Any]) -> None:

@@ -135,6 +135,13 @@ def test_what_a_killed_check_left_is_removed_by_the_next(
         assert not left.parent.exists()
 
 
+def test_a_git_that_dies_says_what_it_died_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / ".git" / "config").write_text("[core\n")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    with pytest.raises(SpecError, match=r"git cannot look at .*: fatal: bad config line 1"):
+        Repository.around(root)
+
+
 def test_different_requirements_are_named_from_both_sides(tmp_path: Path) -> None:
     base, head = tmp_path / "base", tmp_path / "head"
     for folder, needs in ((base, '["numpy>=1", "old"]'), (head, '["numpy>=1", "new>=2"]')):

@@ -263,6 +263,13 @@ def test_a_check_that_crashes_is_one_sentence(monkeypatch, code, ending):
         probe([parse_workload("resnet50")], "cpu", 1)
 
 
+def test_a_check_that_crashes_says_what_it_said_last(monkeypatch):
+    code = "import sys; sys.exit('first\\nImportError: \\x1b[31mlib.so: failed to map segment\\n')"
+    monkeypatch.setattr(probing, "PREFLIGHT", (sys.executable, "-S", "-c", code))
+    with pytest.raises(WorkloadError, match=r"and no answer: ImportError: \[31mlib.so: failed to map segment$"):
+        probe([parse_workload("resnet50")], "cpu", 1)
+
+
 def test_a_check_that_hangs_is_given_up_and_killed_with_its_children(monkeypatch, tmp_path):
     child = "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()} '); time.sleep(600)"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {child!r}, sys.argv[1]])\n{child}"

@@ -22,6 +22,7 @@ from typing import IO, Self
 from pydantic import ValidationError
 
 from xbench.errors import Interrupted, RunError
+from xbench.limits import last_line
 from xbench.records import SideName
 from xbench.runtime.launch_processes import GUARD
 from xbench.runtime.regress.protocol import VERSION, Answer, Order
@@ -60,7 +61,7 @@ class Tree:
             detail = log or None
             if code == NO_SUCH_COMMAND:
                 raise Incomparable(f"{self.title} has no xbench regress: it is older than this gate", detail=detail)
-            raise Incomparable(f"{self.title}: its xbench does not start: {_last(log)}", detail=detail)
+            raise Incomparable(f"{self.title}: its xbench does not start: {last_line(log) or SILENT}", detail=detail)
         if spoken != VERSION:
             raise Incomparable(
                 f"{self.title} takes orders of version {spoken}, and head gives them in version {VERSION}"
@@ -90,6 +91,7 @@ class Tree:
         return Path(part).resolve().is_relative_to(self.head_root)
 
 
+SILENT = "it said nothing"
 _COMMAND = (sys.executable, "-m", "xbench", "regress", "launch")
 
 
@@ -115,7 +117,7 @@ class Underway:
             return Answer.model_validate_json(self._made.read_text())
         except (OSError, ValidationError):
             how = f"took longer than {longest_s:.0f} s" if code is None else f"ended with exit status {code}"
-            return Answer(xbench="unknown", error=f"a launch of {self._title} {how}: {_last(log)}")
+            return Answer(xbench="unknown", error=f"a launch of {self._title} {how}: {last_line(log) or SILENT}")
 
     def __enter__(self) -> Self:
         return self
@@ -179,9 +181,3 @@ class Running:
 def _said(stream: IO[str]) -> str:
     stream.seek(0)
     return stream.read()
-
-
-def _last(log: str) -> str:
-    """The last line that a process said."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from xbench.errors import SpecError
 from xbench.fabrics.interrupts import interrupts_held, stop_signals_interrupt
+from xbench.limits import last_line
 from xbench.scratch import Scratch, remove_left
 
 GIT_S = 120.0
@@ -42,6 +43,9 @@ class Repository:
                 f"git does not trust {str(folder)!r}, because it belongs to another user",
                 hint=f"git config --global --add safe.directory {folder}",
             )
+        if done.returncode != 0 and "not a git repository" not in done.stderr:
+            said = last_line(done.stderr) or f"it ended with status {done.returncode}"
+            raise SpecError(f"git cannot look at {str(folder)!r}: {said}")
         if done.returncode != 0:
             raise SpecError(
                 f"{str(folder)!r} is in no git repository, so there is no base revision to measure",
@@ -86,7 +90,7 @@ class Repository:
                 tree = Path(scratch.name) / "tree"
                 done = _git(self.root, "worktree", "add", "--detach", "--quiet", str(tree), commit)
                 if done.returncode != 0:
-                    said = (done.stderr.strip().splitlines() or ["git gave no reason"])[-1]
+                    said = last_line(done.stderr) or "git gave no reason"
                     raise SpecError(f"--base: {commit[:SHORT]} could not be checked out: {said}")
                 yield tree
             finally:
@@ -126,7 +130,7 @@ def short(revision: str | None) -> str:
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["git", "-C", str(folder), *arguments]
     # A hook that runs us (pre-push) has these set, and they would turn git to its repository in place of this one.
-    env = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
+    env = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS} | {"LC_ALL": "C"}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False, env=env)
     except FileNotFoundError:

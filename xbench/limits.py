@@ -1,0 +1,71 @@
+"""Limits that a shell sets for its processes (ulimit), and what a process says that runs into one.
+
+A process that may not map a library, open a file or start a thread dies with a sentence of the library that asked, in
+which no limit is named. `limit_behind` names it. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from contextlib import suppress
+from typing import NamedTuple
+
+from xbench.errors import UsageError
+
+MIN_FILES = 64
+"""Open files that a run needs: a rank has about forty."""
+
+LAST_LINE_CHARACTERS = 300
+
+
+class _Limit(NamedTuple):
+    number: int
+    flag: str
+    """Of ulimit."""
+    unit: int
+    """What ulimit counts in."""
+    bounds: str
+    said: re.Pattern[str]
+
+
+def _limit(number: int, flag: str, unit: int, bounds: str, said: str) -> _Limit:
+    return _Limit(number, flag, unit, bounds, re.compile(said, re.IGNORECASE))
+
+
+_LIMITS = (
+    _limit(resource.RLIMIT_AS, "-v", 1024, "a process's memory",
+           r"failed to map segment|cannot allocate memory|can't allocate memory|MemoryError|bad_alloc|unable to mmap"),
+    _limit(resource.RLIMIT_NOFILE, "-n", 1, "a process's open files", r"too many open files|failed to init uv loop"),
+    _limit(resource.RLIMIT_NPROC, "-u", 1, "a user's processes and threads",
+           r"BlockingIOError|fork: .*unavailable|can't start new thread|pthread_create|thread creation failed"),
+    _limit(resource.RLIMIT_FSIZE, "-f", 1024, "a file's size", r"file too large|SIGXFSZ|file size limit"),
+    _limit(resource.RLIMIT_CPU, "-t", 1, "a process's CPU time", r"SIGXCPU|cpu time limit"),
+)  # fmt: skip
+
+
+def limit_behind(text: str) -> str | None:
+    """A hint that names the limit of this shell which an error's words point to; None without such a limit."""
+    for limit in _LIMITS:
+        most, _ = resource.getrlimit(limit.number)
+        if most != resource.RLIM_INFINITY and limit.said.search(text):
+            return f"this shell limits {limit.bounds}: raise ulimit {limit.flag}, which is {most // limit.unit}"
+    return None
+
+
+def require_files(least: int = MIN_FILES) -> None:
+    """Let this process and its children open as many files as a run needs. Raises UsageError where it may not."""
+    most, ceiling = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY or most >= least:
+        return
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, ceiling))
+        return
+    raise UsageError(f"a process may open {most} files here, and a run needs {least}", hint=f"ulimit -n {least}")
+
+
+def last_line(log: str) -> str:
+    """The last line that a process wrote, without control characters and cut; empty when it wrote none."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    said = "".join(letter if letter.isprintable() else " " for letter in lines[-1]) if lines else ""
+    return " ".join(said.split())[:LAST_LINE_CHARACTERS]
