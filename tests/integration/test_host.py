@@ -1,0 +1,79 @@
+"""A real run on an unkind host: nobody reads what it says, its temporary folder's path is too long, it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from xbench.records import Comparison, load
+
+XBENCH = [sys.executable, "-m", "xbench"]
+COMPARE = [*XBENCH, "compare", "synthetic:layers=4,bytes=64k", "--fabric", "local:ranks=2", "--quick", "--rounds", "1"]
+PATIENCE_S = 120
+
+
+def record_below(folder: Path) -> Comparison:
+    (path,) = folder.glob("*/record.json")
+    record = load(path)
+    assert isinstance(record, Comparison)
+    return record
+
+
+def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) -> None:
+    words = [*COMPARE, "--modes", "ddp,wfbp", "--steps", "3", "--output", str(tmp_path)]
+    done = subprocess.run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *words], timeout=PATIENCE_S)
+    assert done.returncode == 0
+    record = record_below(tmp_path)
+    assert record.complete
+    assert {sample.mode for sample in record.samples} == {"ddp", "wfbp"}
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stream: str) -> None:
+    words = [*COMPARE, "--modes", "ddp,wfbp", "--steps", "3", "--output", str(tmp_path), "--json", "-"]
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    process = subprocess.Popen(words, **{stream: subprocess.PIPE, other: subprocess.DEVNULL})
+    pipe = getattr(process, stream)
+    if stream == "stderr":
+        pipe.readline()
+    pipe.close()
+    assert process.wait(PATIENCE_S) == 0
+    assert record_below(tmp_path).complete
+
+
+def test_clean_keeps_what_a_crossover_run_needs_and_takes_what_it_left_when_killed(tmp_path: Path) -> None:
+    deep = tmp_path / ("t" * 110)
+    deep.mkdir()
+    words = [*COMPARE, "--modes", "crossover,concurrent", "--steps", "10000", "--output", str(tmp_path / "runs")]
+    process = subprocess.Popen(
+        words, env={**os.environ, "TMPDIR": str(deep)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    ours = f"xb-{process.pid}-*/turns0"
+    clean = [*XBENCH, "fabric", "clean", "--output", str(tmp_path / "runs")]
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (made := list(Path("/tmp").glob(ours))) and time.monotonic() < deadline_s:
+            assert process.poll() is None
+            time.sleep(0.05)
+        (socket,) = made
+        done = subprocess.run(clean, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert str(socket.parent) not in done.stderr
+        assert socket.exists()
+        assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    part = next((tmp_path / "runs").iterdir()) / f".record.json.{process.pid}-k3x9_2ab.part"
+    part.touch()
+    done = subprocess.run(clean, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0
+    assert f"removed {socket.parent}\n" in done.stderr
+    assert f"removed {part}\n" in done.stderr
+    assert not socket.parent.exists()
+    assert not part.exists()
