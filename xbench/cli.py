@@ -161,6 +161,8 @@ def _explain(error: BaseException) -> tuple[int, str, str | None]:
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("xbench"):
         package = error.name.partition(".")[0]
         return 1, f"this needs the Python package {package!r}, which is not installed", f"pip install {package}"
+    if isinstance(error, FileNotFoundError) and not error.filename and _folder_gone():
+        return 2, "the folder that this was started in is gone", "cd to one that is there"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return 1, f"{where}{error.strerror}", limit_behind(repr(error)) or "--debug shows where"
@@ -168,6 +170,14 @@ def _explain(error: BaseException) -> tuple[int, str, str | None]:
     if limit := limit_behind(told):
         return 1, told, limit
     return 1, f"this is a bug in xbench: {told}", "run the same command with --debug and report the traceback"
+
+
+def _folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _another_rank_says_it() -> bool:

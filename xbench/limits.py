@@ -35,7 +35,8 @@ def _limit(number: int, flag: str, unit: int, bounds: str, said: str) -> _Limit:
 
 _LIMITS = (
     _limit(resource.RLIMIT_AS, "-v", 1024, "a process's memory",
-           r"failed to map segment|cannot allocate memory|can't allocate memory|MemoryError|bad_alloc|unable to mmap"),
+           r"failed to map segment|cannot allocate memory|can't allocate memory|memory allocation|MemoryError|"
+           r"bad_alloc|unable to mmap|pthread_create|can't start new thread"),
     _limit(resource.RLIMIT_NOFILE, "-n", 1, "a process's open files", r"too many open files|failed to init uv loop"),
     _limit(resource.RLIMIT_NPROC, "-u", 1, "a user's processes and threads",
            r"BlockingIOError|fork: .*unavailable|can't start new thread|pthread_create|thread creation failed"),

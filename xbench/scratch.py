@@ -58,11 +58,19 @@ def socket_folder(longest: str = "turns9999") -> Scratch:
 
     Raises SpecError when no temporary folder is short enough.
     """
-    room = MAX_SOCKET_BYTES - len(os.fsencode(f"/xb-{os.getpid()}-12345678/{longest}"))
+    return Scratch("xb-", short_place(len(os.fsencode(f"/xb-{os.getpid()}-12345678/{longest}"))))
+
+
+def short_place(needed: int) -> str:
+    """The temporary folder, or another where its path and `needed` bytes after it are too long for a Unix socket.
+
+    Raises SpecError when none is short enough.
+    """
+    room = MAX_SOCKET_BYTES - needed
     asked = tempfile.gettempdir()
     for place in (asked, *_SHORT):
         if len(os.fsencode(place)) <= room and os.access(place, os.W_OK | os.X_OK):
-            return Scratch("xb-", place)
+            return place
     raise SpecError(
         f"the temporary folder {asked!r} is too long a path for a Unix socket",
         hint=f"set TMPDIR to a folder of at most {room} letters that can be written to",

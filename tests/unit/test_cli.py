@@ -193,6 +193,18 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    command = 'mkdir "$0/gone" && cd "$0/gone" && rmdir "$0/gone" && exec "$@"'
+    words = [sys.executable, "-m", "xbench", "compare", "synthetic:layers=4,bytes=64k", "--fabric", "local:ranks=2"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    done = subprocess.run(
+        ["bash", "-c", command, str(tmp_path), *words], env=environ, capture_output=True, text=True, timeout=60
+    )
+    told = "error: the folder that this was started in is gone\n  hint: cd to one that is there\n"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(told)
+
+
 @pytest.mark.parametrize("variable", ["NO_COLOR", None])
 def test_no_escape_codes_off_a_terminal(variable: str | None) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", **({variable: "1"} if variable else {})}

@@ -14,6 +14,7 @@ import pytest
 from xbench import scratch
 from xbench.errors import SpecError
 from xbench.fabrics import leftovers
+from xbench.runtime.cluster import ray_engine
 from xbench.scratch import OWNER, Scratch, part_file, remove_left, socket_folder
 
 KILLED = """
@@ -126,6 +127,22 @@ def test_a_socket_fits_in_every_folder_that_is_taken(
         monkeypatch.setattr(tempfile, "tempdir", place)
         with socket_folder() as folder, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(os.path.join(folder, "turns9999"))
+
+
+def test_a_cluster_of_ray_starts_where_its_sockets_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ray:
+        def init(self, **options: object) -> None:
+            self.place = os.environ["RAY_TMPDIR"]
+
+    for name in ("PYTHONPATH", "RAY_USAGE_STATS_ENABLED"):  # which are set beside it
+        monkeypatch.setenv(name, os.environ.get(name, "0"))
+    for place, used in (("/dev/shm", "/dev/shm"), (str(tmp_path / ("t" * 40)), "/tmp")):
+        monkeypatch.setenv("RAY_TMPDIR", "")
+        monkeypatch.delenv("RAY_TMPDIR")
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        ray = Ray()
+        ray_engine._join(ray, 2, "cpu", None)
+        assert ray.place == used
 
 
 def test_no_short_folder_is_one_sentence_that_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xbench import errors
 from xbench.errors import WorkloadError, XbenchError
-from xbench.limits import last_line
+from xbench.limits import last_line, limit_behind
 from xbench.records import WorkloadRecord
 from xbench.spec import DeviceType, WorkloadSpec
 from xbench.units import format_seconds
@@ -102,6 +102,7 @@ def probe(
         said = last_line(log)
         raise WorkloadError(
             f"checking {titles} ended with {_ending(status)} and no answer{f': {said}' if said else ''}",
+            hint=limit_behind(log),
             detail=log or None,
         ) from None
     if failure is not None:

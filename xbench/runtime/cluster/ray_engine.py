@@ -54,6 +54,7 @@ from xbench.runtime.cluster.incarnation import (
 from xbench.runtime.cluster.local import MODULE, free
 from xbench.runtime.journal import JournalReader
 from xbench.runtime.launch_processes import GUARD
+from xbench.scratch import short_place
 from xbench.spec import DeviceType
 
 INSTALL = "pip install 'ray>=2.9'"
@@ -63,6 +64,9 @@ PLACING_S = 120.0
 """How long an incarnation waits for the one before it to be gone, for its bundles, and for its actors."""
 
 ENDING_S = 60.0
+SOCKET = "/ray/session_2026-11-25_09-33-59_123456_4194304/sockets/plasma_store.1"
+"""What Ray puts after its temporary folder, for an example: the path of a Unix socket, which may not be long."""
+
 _PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 
 
@@ -329,6 +333,7 @@ def _join(ray: Any, slots: int | None, device: DeviceType, address: str | None) 
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_TMPDIR", short_place(len(SOCKET)))
         root = str(Path(xbench.__file__).parents[1])  # its workers import us, installed or not
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
