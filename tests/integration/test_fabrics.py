@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import FabricError, SpecError
-from xbench.fabrics import leftovers, links, open_fabric, parse_fabric, shaped
+from xbench.fabrics import host_names, leftovers, links, open_fabric, parse_fabric, shaped
 from xbench.units import parse_rate
 
 REPOSITORY = Path(__file__).parents[2]
@@ -64,6 +64,14 @@ def test_every_host_reaches_every_other_and_nothing_is_left():
     assert ours("a1b2c3") == []
     assert not (leftovers.owner_folder() / "a1b2c3.json").exists()
     fabric.close()
+
+
+def test_a_namespace_that_somebody_deletes_leaves_no_hosts_file():
+    with open_fabric(parse_fabric("shaped"), "a1b2c4"):
+        assert "xba1b2c4-1" in host_names.left()
+        links.remove_namespace("xba1b2c4-1")
+    assert not [name for name in host_names.left() if name.startswith("xba1b2c4")]
+    assert ours("a1b2c4") == []
 
 
 def test_the_machines_own_network_is_not_touched():
