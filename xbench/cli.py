@@ -163,9 +163,9 @@ def _explain(error: BaseException) -> tuple[int, str, str | None]:
         return 1, f"this needs the Python package {package!r}, which is not installed", f"pip install {package}"
     if isinstance(error, FileNotFoundError) and not error.filename and _folder_gone():
         return 2, "the folder that this was started in is gone", "cd to one that is there"
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and (why := error.strerror or _one_line(str(error))):
         where = f"{error.filename}: " if error.filename else ""
-        return 1, f"{where}{error.strerror}", limit_behind(repr(error)) or "--debug shows where"
+        return 1, f"{where}{why}", limit_behind(repr(error)) or "--debug shows where"
     told = _one_line(f"{type(error).__name__}: {error}")
     if limit := limit_behind(told):
         return 1, told, limit

@@ -40,7 +40,7 @@ _LIMITS = (
     _limit(resource.RLIMIT_NOFILE, "-n", 1, "a process's open files", r"too many open files|failed to init uv loop"),
     _limit(resource.RLIMIT_NPROC, "-u", 1, "a user's processes and threads",
            r"BlockingIOError|fork: .*unavailable|can't start new thread|pthread_create|thread creation failed"),
-    _limit(resource.RLIMIT_FSIZE, "-f", 1024, "a file's size", r"file too large|SIGXFSZ|file size limit"),
+    _limit(resource.RLIMIT_FSIZE, "-f", 1024, "a file's size", r"file too large|SIGXFSZ|file size limit|no space left"),
     _limit(resource.RLIMIT_CPU, "-t", 1, "a process's CPU time", r"SIGXCPU|cpu time limit"),
 )  # fmt: skip
 

@@ -122,6 +122,8 @@ def test_usage_errors(run: Callable[..., Outcome], words: list[str], sentence: s
         (Interrupted("interrupted in round 2"), 130, "interrupted in round 2"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (click.Abort(), 130, "interrupted"),
+        (OSError("runs/ledger.jsonl: the disk took 5 of 80 bytes"), 1,
+         "runs/ledger.jsonl: the disk took 5 of 80 bytes\n  hint: --debug shows where"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/record.json"), 1,
          "/x/record.json: No space left on device\n  hint: --debug shows where"),
         (ModuleNotFoundError("No module named 'torch'", name="torch._C"), 1,

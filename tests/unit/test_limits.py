@@ -35,7 +35,10 @@ def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
          "this shell limits a file's size: raise ulimit -f, which is 20"),
         ({"FSIZE": 20480}, "rank 0 was killed (SIGXFSZ)",
          "this shell limits a file's size: raise ulimit -f, which is 20"),
+        ({"FSIZE": 20480}, "OSError: [Errno 28] No space left on device",
+         "this shell limits a file's size: raise ulimit -f, which is 20"),
         ({}, "RuntimeError: can't start new thread", None),
+        ({}, "OSError: [Errno 28] No space left on device", None),
         ({"AS": 1 << 30}, "ValueError: out of range", None),
     ],
 )  # fmt: skip
