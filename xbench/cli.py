@@ -21,6 +21,9 @@ from click.shell_completion import CompletionItem
 from xbench.errors import SpecError, XbenchError, nearest, unknown
 from xbench.limits import limit_behind
 
+MOST_CHARACTERS = 1000
+"""Of a sentence, and of a hint."""
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
@@ -145,7 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (isinstance(error, (SpecError, click.ClickException)) and _another_rank_says_it()):
             _complain(sentence, hint)
         if debug:
-            click.echo((getattr(error, "detail", None) or traceback.format_exc()).rstrip(), err=True)
+            from xbench.characters import defused
+
+            click.echo(defused((getattr(error, "detail", None) or traceback.format_exc()).rstrip()), err=True)
         return code
     return outcome if isinstance(outcome, int) else 0
 
@@ -195,7 +200,10 @@ def _another_rank_says_it() -> bool:
 
 
 def _complain(sentence: str, hint: str | None) -> None:
-    tail = f"\n  hint: {hint}" if hint else ""
+    from xbench.characters import defused
+
+    sentence = defused(_cut(_one_line(sentence)))
+    tail = f"\n  hint: {defused(_cut(_one_line(hint)))}" if hint else ""
     label = click.style("error:", fg="red", bold=True) if _colour() else "error:"
     click.echo(f"{label} {sentence}{tail}", err=True)
 
@@ -239,6 +247,11 @@ def _uncapital(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _cut(text: str) -> str:
+    """A sentence that quotes a whole file does not fill the terminal."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
 def _never_fail_on_encoding() -> None:

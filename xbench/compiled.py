@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+from xbench import characters
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -30,8 +32,11 @@ _CUDAGRAPHS = "triton.cudagraphs"
 
 
 def plain_name(name: str) -> str:
-    """The name of a module or parameter as it is without torch.compile: 'layers.0.weight'."""
-    return ".".join(part for part in name.split(".") if part != WRAPPER)
+    r"""The name of a module or parameter as records have it: 'layers.0.weight'.
+
+    It is the name without torch.compile, and a control character in it is written out, as in every text of a record.
+    """
+    return characters.visible(".".join(part for part in name.split(".") if part != WRAPPER))
 
 
 def is_region(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from xbench.field_types import Count, PositiveSeconds, Text
 from xbench.record_parts import Environment, FabricRecord, Interval, Label, Part, WorkloadRecord
 
 
@@ -22,22 +23,22 @@ class MeanOf(Part):
 class Dataset(Part):
     """Real data, and where it comes from."""
 
-    name: str
-    source: str
-    train: int = Field(description="samples")
-    test: int = Field(description="samples")
-    classes: int
+    name: Text
+    source: Text
+    train: Count = Field(description="samples")
+    test: Count = Field(description="samples")
+    classes: Count
 
 
 class Training(Part):
     """How every mode trains: the same samples, in the same order, from the same weights of each seed."""
 
     seeds: list[int]
-    steps: int
-    samples: int = Field(description="over all workers, of one seed")
+    steps: Count
+    samples: Count = Field(description="over all workers, of one seed")
     epochs: float
-    batch_size: int = Field(description="samples a worker and step")
-    optimizer: str
+    batch_size: Count = Field(description="samples a worker and step")
+    optimizer: Text
     lr: float = Field(description="of the first step; it falls linearly to zero")
 
 
@@ -52,12 +53,14 @@ class WorkFormula(Part):
 class Curve(Part):
     """One mode trained from one seed. Raw."""
 
-    mode: str
+    mode: Text
     seed: int
     train_loss: list[float] = Field(description="by step, mean over the workers' batches")
     test_loss: list[float] = Field(description="by epoch, the last after the last step")
     test_accuracy: list[float] = Field(description="by epoch, the last after the last step")
-    steps_s: list[float] = Field(description="until the last rank has done it; in turns: between a job's own steps")
+    steps_s: list[PositiveSeconds] = Field(
+        description="until the last rank has done it; in turns: between a job's own steps"
+    )
     sent_bytes: float | None = Field(default=None, description="a step and worker, as the network device counted")
     activation_bytes: list[float] = Field(
         default=[], description="by rank: kept for backward without parameters, mean over a cycle of steps"
@@ -65,16 +68,16 @@ class Curve(Part):
     activation_peak_bytes: list[float] = Field(default=[], description="the same, largest of a cycle")
     backward_flops: list[float] = Field(default=[], description="by rank: counted, mean over a cycle of steps")
     formula: list[WorkFormula] = Field(default=[], description="by rank, of `spb`")
-    device_peak_bytes: list[int] = Field(default=[], description="by rank: the most that a GPU had allocated")
+    device_peak_bytes: list[Count] = Field(default=[], description="by rank: the most that a GPU had allocated")
     ranks_agree: bool = Field(description="whether all ranks ended with the same bits")
 
 
 class Converged(Part):
     """One mode over all its seeds. Numbers are None when it failed."""
 
-    mode: str
+    mode: Text
     status: Literal["ok", "failed"]
-    error: str | None = None
+    error: Text | None = None
     accuracy: MeanOf | None = None
     test_loss: MeanOf | None = None
     difference: MeanOf | None = Field(default=None, description="accuracy minus the reference's of the same seeds")
@@ -82,13 +85,13 @@ class Converged(Part):
         default=None, description="where the mean accuracy lies, by the reference's interval"
     )
     outside: float | None = Field(default=None, description="how far outside of that interval")
-    step_s: float | None = Field(default=None, description="median; of whole cycles where steps differ")
+    step_s: PositiveSeconds | None = Field(default=None, description="median; of whole cycles where steps differ")
     sent_bytes: float | None = Field(default=None, description="a step and worker, as the network device counted")
     activation_bytes: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
     activation_peak_bytes: float | None = Field(default=None, description="of the rank and step that kept most")
     backward_flops: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
     formula: WorkFormula | None = Field(default=None, description="mean over ranks, of `spb`")
-    device_peak_bytes: int | None = None
+    device_peak_bytes: Count | None = None
 
 
 class Convergence(Part):
@@ -96,17 +99,17 @@ class Convergence(Part):
 
     kind: Literal["convergence"] = "convergence"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
     environment: Environment
     fabric: FabricRecord
     label: Label
     complete: bool
-    error: str | None = Field(default=None, description="why the run ended early, one sentence")
-    warnings: list[str] = []
+    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[Text] = []
     workload: WorkloadRecord
     dataset: Dataset
     training: Training
-    reference: str
-    modes: dict[str, Converged]
+    reference: Text
+    modes: dict[Text, Converged]
     curves: list[Curve]

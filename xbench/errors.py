@@ -20,6 +20,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MOST_CHARACTERS = 160
+"""Of foreign text in a hint."""
+
+CLOSE = 0.6
+"""How alike two names are that may stand for each other, of 1. At 0.5, zero is like dear and name like end_time."""
+
 
 class XbenchError(Exception):
     """The root: one sentence, an exit code, and where there is one, a hint."""
@@ -74,8 +80,19 @@ class Interrupted(XbenchError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that looks most like `name`, or None when nothing is close."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name[:MOST_CHARACTERS], list(known), n=1, cutoff=CLOSE)
     return found[0] if found else None
+
+
+def listed(names: Iterable[str], most: int = MOST_CHARACTERS) -> str:
+    """The names for a hint: 'a, b, c and 12 more'. At most about `most` characters, however many names there are."""
+    names = list(names)
+    shown: list[str] = []
+    for name in names:
+        if shown and sum(map(len, shown)) + 2 * len(shown) + len(name) > most:
+            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+        shown.append(name if len(name) <= most else f"{name[: most - 1]}…")
+    return ", ".join(shown)
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str | None = None) -> SpecError:

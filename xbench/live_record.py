@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from xbench.field_types import Count, Duration, Seconds, SimulatedSeconds, Text
 from xbench.record_parts import Environment, Part
 
 LiveStatus = Literal["finished", "failed", "unfinished"]
@@ -19,11 +20,11 @@ LiveStatus = Literal["finished", "failed", "unfinished"]
 class LiveSpan(Part):
     """One incarnation of a job. Times by the cluster's clock [s], which stands still while no controller runs."""
 
-    job: str
-    slots: list[int] = Field(min_length=1)
-    from_s: float
-    trained_s: float | None = Field(default=None, description="from when on it was seen to train")
-    to_s: float | None = Field(default=None, description="null: it still ran")
+    job: Text
+    slots: list[Count] = Field(min_length=1)
+    from_s: Seconds
+    trained_s: Seconds | None = Field(default=None, description="from when on it was seen to train")
+    to_s: Seconds | None = Field(default=None, description="null: it still ran")
     from_steps: float
     to_steps: float
     how: Literal["stopped", "finished", "failed", "lost", "running"] = Field(
@@ -34,26 +35,26 @@ class LiveSpan(Part):
 class LiveResult(Part):
     """What became of a job. JCT: job completion time, from its arrival on."""
 
-    name: str
-    workload: str
-    steps: int
-    batch_size: int
-    arrival_s: float
-    gpus: int
-    least: int
-    most: int | None
+    name: Text
+    workload: Text
+    steps: Count
+    batch_size: Count
+    arrival_s: Seconds
+    gpus: Count
+    least: Count
+    most: Count | None
     status: LiveStatus
-    reason: str = Field(default="", description="why it failed")
-    began_s: float | None = None
-    finished_s: float | None = None
-    jct_s: float | None = Field(default=None, description="live")
-    simulated_jct_s: float | None = None
+    reason: Text = Field(default="", description="why it failed")
+    began_s: Seconds | None = None
+    finished_s: Seconds | None = None
+    jct_s: Duration | None = Field(default=None, description="live")
+    simulated_jct_s: SimulatedSeconds | None = None
     error: float | None = Field(default=None, description="simulated over live, minus one")
-    restarts: int = Field(description="further incarnations, for whatever reason")
-    simulated_restarts: int | None = None
-    crashes: int = 0
+    restarts: Count = Field(description="further incarnations, for whatever reason")
+    simulated_restarts: Count | None = None
+    crashes: Count = 0
     lost_steps: float = Field(default=0, description="done, and done again after a crash or the controller's end")
-    speeds: dict[int, float] = Field(default={}, description="steps a second by workers, as measured")
+    speeds: dict[Count, float] = Field(default={}, description="steps a second by workers, as measured")
 
 
 class LiveRun(Part):
@@ -61,23 +62,23 @@ class LiveRun(Part):
 
     kind: Literal["live"] = "live"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
-    xbench: str = Field(description="version")
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    xbench: Text = Field(description="version")
     label: Literal["real"] = "real"
     complete: bool = Field(description="whether every job finished or was given up")
-    error: str | None = Field(default=None, description="why the run ended early")
-    policy: str
+    error: Text | None = Field(default=None, description="why the run ended early")
+    policy: Text
     engine: Literal["local", "ray"]
-    slots: int = Field(ge=1)
-    believed_restart_s: float = Field(ge=0, description="what the policy was told that a start costs")
-    overhead_s: float | None = Field(
+    slots: Count = Field(ge=1)
+    believed_restart_s: Duration = Field(description="what the policy was told that a start costs")
+    overhead_s: Seconds | None = Field(
         default=None, description="measured: of an incarnation's time, what it did not train; the mean over all"
     )
-    retries: int = Field(ge=0)
-    resumed: int = Field(default=0, description="how often another controller went on")
+    retries: Count = Field(ge=0)
+    resumed: Count = Field(default=0, description="how often another controller went on")
     environment: Environment
     jobs: list[LiveResult] = Field(min_length=1)
-    findings: list[str] = Field(default=[], description="sentences, the answer first")
-    warnings: list[str] = []
+    findings: list[Text] = Field(default=[], description="sentences, the answer first")
+    warnings: list[Text] = []
     spans: list[LiveSpan] = []

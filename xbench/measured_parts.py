@@ -9,18 +9,19 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
 from xbench.record_parts import Interval, Label, Part
 
 
 class Tensor(Part):
     """One parameter tensor's gradient."""
 
-    name: str
-    elements: int
-    bytes: int
-    dtype: str
-    ready_s: float = Field(description="since the start of backward, median over steps, slowest rank")
-    ready_loaded_s: float | None = Field(
+    name: Text
+    elements: Count
+    bytes: Count
+    dtype: Text
+    ready_s: Seconds = Field(description="since the start of backward, median over steps, slowest rank")
+    ready_loaded_s: Seconds | None = Field(
         default=None, description="the same while gradients travel, which slows a host that computes and sends"
     )
 
@@ -28,13 +29,13 @@ class Tensor(Part):
 class Layer(Part):
     """One module that owns parameters, in gradient-ready order (1 = nearest the loss)."""
 
-    name: str
-    kind: str = Field(description="the module's class name")
-    parameters: int
-    grad_bytes: int
-    forward_s: float
-    backward_s: float
-    ready_s: float
+    name: Text
+    kind: Text = Field(description="the module's class name")
+    parameters: Count
+    grad_bytes: Count
+    forward_s: Duration
+    backward_s: Seconds
+    ready_s: Seconds
     share: float = Field(description="(forward + backward) over the step")
     tensors: list[Tensor]
 
@@ -42,44 +43,44 @@ class Layer(Part):
 class StepTimes(Part):
     """One training step without communication. Parts are instrumented; `uninstrumented_step_s` is the bare loop."""
 
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    step_s: float
+    forward_s: Duration
+    backward_s: Seconds
+    optimizer_s: Duration
+    step_s: PositiveSeconds
     step_ci95: Interval
-    uninstrumented_step_s: float
+    uninstrumented_step_s: PositiveSeconds
     uninstrumented_ci95: Interval
     overhead_ratio: float = Field(description="instrumented over uninstrumented, minus one")
     overhead_ci95: Interval
-    steps: int
-    warmup_steps: int = Field(description="steps before the first that counts, as detected")
+    steps: Count
+    warmup_steps: Count = Field(description="steps before the first that counts, as detected")
 
 
 class CostPoint(Part):
     """One all-reduce size: time of the slowest rank after all had arrived, and the wait for the last to arrive."""
 
-    nbytes: int
-    transfer_s: float
+    nbytes: Count
+    transfer_s: Duration
     ci95: Interval
-    wait_s: float
-    repetitions: int
+    wait_s: Seconds
+    repetitions: Count
 
 
 class CostSegment(Part):
     """From `from_bytes` on, T(M) = alpha_s + beta_s_per_byte · M."""
 
-    from_bytes: int
-    alpha_s: float
+    from_bytes: Count
+    alpha_s: Seconds
     beta_s_per_byte: float
 
 
 class CostModel(Part):
     """T(M) of one all-reduce of M bytes: a robust line, and segments where one line does not hold."""
 
-    collective: str = "all_reduce"
-    backend: str
-    world_size: int
-    alpha_s: float
+    collective: Text = "all_reduce"
+    backend: Text
+    world_size: Count
+    alpha_s: Seconds
     beta_s_per_byte: float
     alpha_ci95: Interval
     beta_ci95: Interval
@@ -87,10 +88,10 @@ class CostModel(Part):
     points: list[CostPoint]
     segments: list[CostSegment] = Field(default=[])
     segmented_max_relative_residual: float | None = None
-    clock_offset_s: list[float] = Field(
+    clock_offset_s: list[Seconds] = Field(
         default=[], description="each rank's clock minus rank 0's, as it was estimated; empty where it is not recorded"
     )
-    clock_error_s: float | None = Field(
+    clock_error_s: Seconds | None = Field(
         default=None,
         description="how far any of these may be off; 0: one kernel keeps the time of all ranks; null: not recorded",
     )
@@ -99,28 +100,28 @@ class CostModel(Part):
 class ContentionPoint(Part):
     """Collectives of one size, back to back, beside computation: what each costs the other."""
 
-    nbytes: int
-    in_flight: int = Field(description="how many were under way at once: 1 or 2")
-    alone_s: float = Field(description="time of one, back to back, while nothing computes")
-    loaded_s: float = Field(description="the same while the device computes")
+    nbytes: Count
+    in_flight: Count = Field(description="how many were under way at once: 1 or 2")
+    alone_s: Duration = Field(description="time of one, back to back, while nothing computes")
+    loaded_s: Duration = Field(description="the same while the device computes")
     compute_slowdown: float = Field(description="time of the computation beside them over its time alone")
 
 
 class Stall(Part):
     """What so many buckets were measured to cost a short step beyond the rest of the model; below 0: that much less."""
 
-    buckets: int = Field(ge=1)
+    buckets: Count = Field(ge=1)
     seconds: float
 
 
 class Contention(Part):
     """Communication is not free for compute: both at once against each alone."""
 
-    launch_s: float = Field(description="c0: host time of one launch; part of what slows the computation below")
-    hook_s: float = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
+    launch_s: Seconds = Field(description="c0: host time of one launch; part of what slows the computation below")
+    hook_s: Seconds = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
     copy_s_per_byte: float = Field(default=0.0, description="copying a gradient into its bucket")
-    meeting_s: float = Field(default=0.0, description="what it costs the ranks to meet once a step, beyond T")
-    rest_s: float = Field(
+    meeting_s: Seconds = Field(default=0.0, description="what it costs the ranks to meet once a step, beyond T")
+    rest_s: Seconds = Field(
         default=0.0, description="how much less than T a collective takes at most that comes after a rest of the link"
     )
     points: list[ContentionPoint]
@@ -130,8 +131,8 @@ class Contention(Part):
 class CalibrationPoint(Part):
     """How long a collective was to take on an emulated link, and how long it took: median, launch to return."""
 
-    asked_s: float
-    got_s: float
+    asked_s: Duration
+    got_s: Duration
     ci95: Interval
 
 
@@ -143,17 +144,17 @@ class EmulatedLink(Part):
     slowdown: float | None = Field(
         default=None, description="of computation beside a collective, where it was asked for"
     )
-    source: str | None = Field(default=None, description="the record that the model is from")
+    source: Text | None = Field(default=None, description="the record that the model is from")
     calibration: list[CalibrationPoint] = Field(default=[], description="made before anything was timed")
 
 
 class Slice(Part):
     """Something that took from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
 
-    name: str
-    start_s: float
-    end_s: float
-    nbytes: int | None = None
+    name: Text
+    start_s: Seconds
+    end_s: Seconds
+    nbytes: Count | None = None
 
 
 class Timeline(Part):
@@ -167,17 +168,17 @@ class Timeline(Part):
 class RankTimeline(Timeline):
     """The same recorded step as another rank of the job saw it, each by its own clock from its own beginning."""
 
-    rank: int = Field(ge=1)
-    starts_s: float = Field(description="when its step began, after rank 0's and by rank 0's clock")
+    rank: Count = Field(ge=1)
+    starts_s: Seconds = Field(description="when its step began, after rank 0's and by rank 0's clock")
 
 
 class TurnTaken(Part):
     """One job's hold of the device in `crossover`, as rank 0 of the job saw it."""
 
-    job: int = Field(ge=0)
-    start_s: float = Field(description="when the device was its own; 0 is the first turn's start")
-    computed_s: float = Field(description="when it passed the device on")
-    arrived_s: float | None = Field(
+    job: Count = Field(ge=0)
+    start_s: Seconds = Field(description="when the device was its own; 0 is the first turn's start")
+    computed_s: Seconds = Field(description="when it passed the device on")
+    arrived_s: Seconds | None = Field(
         default=None, description="when the turn's gradients had arrived; null for a job's last turn recorded"
     )
 
@@ -191,9 +192,9 @@ class Parts(Part):
     none.
     """
 
-    nbytes: int = Field(ge=1, description="a part's bytes, a multiple of 16")
-    order: list[int] = Field(description="part numbers as they are launched, each once")
-    credit_bytes: int | None = Field(default=None, ge=0, description="under way at once; null: without limit")
+    nbytes: Count = Field(ge=1, description="a part's bytes, a multiple of 16")
+    order: list[Count] = Field(description="part numbers as they are launched, each once")
+    credit_bytes: Count | None = Field(default=None, ge=0, description="under way at once; null: without limit")
 
     def followed_by(self, bucket_bytes: Sequence[int]) -> Parts:
         """The same with the parts of further buckets of these sizes [B], numbered and launched after all others."""
@@ -205,15 +206,15 @@ class Parts(Part):
 class Plan(Part):
     """The buckets of a schedule in launch order, and the step that the model predicts for them."""
 
-    mode: str
-    buckets: list[list[str]] = Field(description="parameter names")
-    bucket_bytes: list[int]
-    predicted_step_s: float
-    predicted_exposed_s: float
+    mode: Text
+    buckets: list[list[Text]] = Field(description="parameter names")
+    bucket_bytes: list[Count]
+    predicted_step_s: Duration
+    predicted_exposed_s: Seconds
     timeline: Timeline | None = None
-    note: str | None = None
+    note: Text | None = None
     parts: Parts | None = Field(default=None, description="of `priority`; null: whole buckets, in launch order")
-    carrier: str | None = Field(
+    carrier: Text | None = Field(
         default=None, description="the schedule that carries the plan of `auto`, where that is not `auto` itself"
     )
 
@@ -221,24 +222,24 @@ class Plan(Part):
 class Bounds(Part):
     """Lower bounds of a synchronous step (`planning.bounds`): no schedule of one job can be faster."""
 
-    compute_s: float = Field(description="C: the step without communication")
-    communication_s: float = Field(description="T of all gradients in one collective")
-    overlap_bound_s: float = Field(description="max(C, ΣT): next-forward overlap allowed")
-    backward_overlap_bound_s: float = Field(description="forward + max(best end over plans, backward + optimizer)")
+    compute_s: Duration = Field(description="C: the step without communication")
+    communication_s: Duration = Field(description="T of all gradients in one collective")
+    overlap_bound_s: Duration = Field(description="max(C, ΣT): next-forward overlap allowed")
+    backward_overlap_bound_s: Duration = Field(description="forward + max(best end over plans, backward + optimizer)")
 
 
 class GpuUse(Part):
     """What NVML said of the devices while steps were timed, all of them and all blocks together; None: it did not."""
 
-    devices: int
-    readings: int
+    devices: Count
+    readings: Count
     utilisation: float | None = Field(default=None, description="share of time in which any kernel ran, median")
-    memory_peak_bytes: int | None = Field(default=None, description="in use on the fullest device, by any process")
+    memory_peak_bytes: Count | None = Field(default=None, description="in use on the fullest device, by any process")
     power_w: float | None = Field(default=None, description="mean, of all devices together")
     energy_j_per_sample: float | None = Field(default=None, description="power_w times seconds per sample")
     sm_clock_mhz: float | None = Field(default=None, description="median")
     memory_clock_mhz: float | None = Field(default=None, description="median")
     temperature_max_c: float | None = None
-    throttled: list[str] = Field(default=[], description="why clocks were lower than the device is able to")
+    throttled: list[Text] = Field(default=[], description="why clocks were lower than the device is able to")
     throttled_share: float | None = Field(default=None, description="share of readings")
     sampling_share: float | None = Field(default=None, description="time that reading NVML took, over the time")

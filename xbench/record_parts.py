@@ -5,43 +5,54 @@ The kinds themselves are in `records` (measured) and `scaling_record` (simulated
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from xbench.field_types import Count, Rate, Text
 from xbench.spec import WorkloadSpec
 
 Label = Literal["real", "emulated", "simulated"]
 Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
 Interval = tuple[float, float]
 LARGEST_INTEGER = 2**63 - 1
-"""No size or count comes near it; Python's integers know no end, and those beyond 1e308 cannot be divided."""
+"""No size, count or seed is beyond it; Python's integers know no end, and those beyond 1e308 cannot be divided."""
+
+LARGEST_NUMBER = 1e150
+"""Of a record that is read: no loss, rate or ratio comes near it, and a product of two does not overflow."""
+
+FOREIGN = {"foreign": True}
+"""The context in which a record that is read is validated. What was measured here is never lost for a wild number."""
 
 
 class Part(BaseModel):
-    """Base of everything in a record: frozen; unknown fields, NaN, infinity and integers beyond 64 bits are refused."""
+    """Base of everything in a record: frozen; unknown fields, NaN, infinity and numbers without meaning are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="after")
     @classmethod
-    def _fits(cls, value: Any) -> Any:
-        if _is_beyond(value):
-            raise PydanticCustomError("too_large", "an integer beyond 64 bits is neither a size nor a count")
+    def _fits(cls, value: Any, info: ValidationInfo) -> Any:
+        most = LARGEST_NUMBER if info.context == FOREIGN else math.inf
+        if _is_beyond(value, most):
+            raise PydanticCustomError("too_large", "a number as large as that means nothing here")
         return value
 
 
-def _is_beyond(value: object) -> bool:
-    """Whether any integer in a field is beyond LARGEST_INTEGER. Parts inside it have been asked already."""
-    if isinstance(value, (float, str)) or value is None:  # nearly all are; asking whether they map costs most
+def _is_beyond(value: object, most: float) -> bool:
+    """Whether an integer in a field is beyond LARGEST_INTEGER or a float beyond `most`. Parts inside were asked."""
+    if isinstance(value, float):
+        return abs(value) > most
+    if isinstance(value, str) or value is None:  # nearly all others are; asking whether they map costs most
         return False
     if isinstance(value, int):
         return abs(value) > LARGEST_INTEGER
     if isinstance(value, Mapping):
-        return any(map(_is_beyond, value.values()))
-    return isinstance(value, (list, tuple)) and any(map(_is_beyond, value))
+        return any(_is_beyond(one, most) for one in value.values())
+    return isinstance(value, (list, tuple)) and any(_is_beyond(one, most) for one in value)
 
 
 class Estimate(Part):
@@ -62,46 +73,44 @@ class Ratio(Part):
 class Environment(Part):
     """Where and with what it was measured. `facts` holds everything else (kernel, governor, NCCL, ...)."""
 
-    hostname: str
-    cpu: str
-    cores: int
-    memory_bytes: int
-    python: str
-    torch: str | None
-    device: str = Field(description="'cpu' or the GPU's name")
-    device_count: int
-    xbench: str
-    commit: str | None
-    facts: dict[str, str] = {}
+    hostname: Text
+    cpu: Text
+    cores: Count
+    memory_bytes: Count
+    python: Text
+    torch: Text | None
+    device: Text = Field(description="'cpu' or the GPU's name")
+    device_count: Count
+    xbench: Text
+    commit: Text | None
+    facts: dict[Text, Text] = {}
 
 
 class WorkloadRecord(Part):
     """The workload as it was run, every default filled in."""
 
     spec: WorkloadSpec
-    title: str
-    parameters: int
-    tensors: int
-    grad_bytes: int
-    batch_size: int = Field(description="samples a rank and step")
-    input: str = Field(description="for people: '3×128×128 images', '64 tokens'")
-    buffer_bytes: list[int] = Field(default=[], description="the model's buffers, one entry a dtype: DDP sends them")
+    title: Text
+    parameters: Count
+    tensors: Count
+    grad_bytes: Count
+    batch_size: Count = Field(description="samples a rank and step")
+    input: Text = Field(description="for people: '3×128×128 images', '64 tokens'")
+    buffer_bytes: list[Count] = Field(default=[], description="the model's buffers, one entry a dtype: DDP sends them")
 
 
 class FabricRecord(Part):
     """What connected the ranks: asked for and measured."""
 
-    name: str
-    spec: str
+    name: Text
+    spec: Text
     label: Label
-    backend: str
-    hosts: int
-    ranks_per_host: int
-    world_size: int
-    rate_bps: float | None = Field(default=None, description="asked for, one link, one direction")
-    measured_bps: float | None = Field(
-        default=None, description="one TCP stream between two hosts, through the shaping"
-    )
-    allreduce_bps: float | None = Field(default=None, description="bus bandwidth of the largest measured all-reduce")
-    cores_per_rank: list[list[int]] = []
-    notes: list[str] = []
+    backend: Text
+    hosts: Count
+    ranks_per_host: Count
+    world_size: Count
+    rate_bps: Rate | None = Field(default=None, description="asked for, one link, one direction")
+    measured_bps: Rate | None = Field(default=None, description="one TCP stream between two hosts, through the shaping")
+    allreduce_bps: Rate | None = Field(default=None, description="bus bandwidth of the largest measured all-reduce")
+    cores_per_rank: list[list[Count]] = []
+    notes: list[Text] = []

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from xbench.characters import visible
 from xbench.cluster_record import (
     ClusterComparison,
     ClusterCurve,
@@ -33,6 +34,7 @@ from xbench.cluster_record import (
 from xbench.convergence_record import Converged, Convergence, Dataset, MeanOf, Training, WorkFormula
 from xbench.convergence_record import Curve as ConvergenceCurve
 from xbench.errors import RecordError
+from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
 from xbench.live_record import LiveResult, LiveRun, LiveSpan, LiveStatus
 from xbench.measured_parts import (
     Bounds,
@@ -56,6 +58,7 @@ from xbench.measured_parts import (
     TurnTaken,
 )
 from xbench.record_parts import (
+    FOREIGN,
     Environment,
     Estimate,
     FabricRecord,
@@ -86,6 +89,7 @@ from xbench.regression_record import (
     Suite,
     Threshold,
 )
+from xbench.regular_file import MIB, read_regular
 from xbench.restart_record import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
 from xbench.scaling_record import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
 from xbench.spec import RunSpec
@@ -201,6 +205,9 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+MOST_BYTES = 256 * MIB
+"""Of a file that `load` reads. The largest record so far is a hundredth of it."""
+
 WHICH = "give a record.json, or the folder of a run under results/runs"
 RANKS = "ranks"
 """`Parity.reference` of a mode that is held to nothing but that all ranks train one network."""
@@ -211,16 +218,16 @@ GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
 class Sample(Part):
     """One block: consecutive timed steps of one mode by one job. Raw; never deleted, only flagged."""
 
-    launch: int
-    round: int
-    position: int = Field(description="place in the launch's order of blocks")
-    mode: str
-    job: int = Field(description="0-based; the workload's place on the command line")
-    steps_s: list[float] = Field(description="each until the last rank has done it, see docs")
-    step_s: float = Field(description="median of steps_s; in paired modes window over steps, see docs")
-    warmup_s: list[float] = []
-    samples_per_step: int = Field(description="batch over all ranks")
-    started_s: float = Field(description="since the launch began")
+    launch: Count
+    round: Count
+    position: Count = Field(description="place in the launch's order of blocks")
+    mode: Text
+    job: Count = Field(description="0-based; the workload's place on the command line")
+    steps_s: list[PositiveSeconds] = Field(description="each until the last rank has done it, see docs")
+    step_s: PositiveSeconds = Field(description="median of steps_s; in paired modes window over steps, see docs")
+    warmup_s: list[PositiveSeconds] = []
+    samples_per_step: Count = Field(description="batch over all ranks")
+    started_s: Seconds = Field(description="since the launch began")
     outlier: bool = False
     gpu: GpuUse | None = Field(default=None, description="what NVML said of this job's devices in the timed steps")
 
@@ -232,37 +239,37 @@ class Parity(Part):
     max_relative_difference: float | None
     tolerance: float
     bitwise_across_ranks: bool
-    steps: int
-    worst_parameter: str | None = None
-    reference: str = "ddp"
-    message: str | None = None
+    steps: Count
+    worst_parameter: Text | None = None
+    reference: Text = "ddp"
+    message: Text | None = None
 
 
 class ModeResult(Part):
     """One column of a comparison. Times are None when the mode failed or nothing was measured."""
 
-    mode: str
+    mode: Text
     status: Literal["ok", "failed"]
     label: Label
-    error: str | None = None
+    error: Text | None = None
     step_s: Estimate | None = None
     seconds_per_sample: Estimate | None = None
-    exposed_s: float | None = None
-    predicted_step_s: float | None = None
+    exposed_s: Seconds | None = None
+    predicted_step_s: Duration | None = None
     prediction_error: float | None = Field(default=None, description="predicted over measured, minus one")
     removed_share: float | None = Field(default=None, description="share of removable exposed communication removed")
     parity: Parity | None = None
     ratio: Ratio | None = None
-    blocks: int = 0
+    blocks: Count = 0
     plan: Plan | None = None
     timeline: Timeline | None = Field(
         default=None, description="a recorded step of the first job; `plan.timeline` is the predicted one"
     )
     other_ranks: list[RankTimeline] = Field(default=[], description="the recorded step on ranks 1 to 7")
     turns: list[TurnTaken] = Field(default=[], description="recorded turns of `crossover`, in order of time")
-    pattern: str | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
+    pattern: Text | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
     gpu: GpuUse | None = Field(default=None, description="what NVML said while its blocks were timed")
-    note: str | None = None
+    note: Text | None = None
 
 
 class Job(Part):
@@ -272,7 +279,7 @@ class Job(Part):
     step: StepTimes | None = None
     contention: Contention | None = None
     bounds: Bounds | None = None
-    plans: dict[str, Plan] = {}
+    plans: dict[Text, Plan] = {}
     layers: list[Layer] = []
 
 
@@ -280,15 +287,15 @@ class RecordBase(Part):
     """What every record has."""
 
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
     spec: RunSpec
     environment: Environment
     fabric: FabricRecord
     emulated: EmulatedLink | None = Field(default=None, description="of an emulated fabric")
     complete: bool
-    error: str | None = Field(default=None, description="why the run ended early, one sentence")
-    warnings: list[str] = []
+    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[Text] = []
 
 
 class Profile(RecordBase):
@@ -301,23 +308,23 @@ class Profile(RecordBase):
     cost_model: CostModel | None = None
     contention: Contention | None = None
     bounds: Bounds | None = None
-    plans: dict[str, Plan] = {}
-    samples: dict[str, list[float]] = Field(default={}, description="raw per-step times by series name")
+    plans: dict[Text, Plan] = {}
+    samples: dict[Text, list[float]] = Field(default={}, description="raw per-step times by series name")
     gpu: GpuUse | None = Field(default=None, description="what NVML said during the whole profile")
-    gpu_missing: str | None = Field(default=None, description=GPU_MISSING)
+    gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
 
 
 class Comparison(RecordBase):
     """`xbench compare`."""
 
     kind: Literal["comparison"] = "comparison"
-    reference: str
-    modes: dict[str, ModeResult]
+    reference: Text
+    modes: dict[Text, ModeResult]
     jobs: list[Job]
     bounds: Bounds | None = None
     cost_model: CostModel | None = None
     samples: list[Sample] = []
-    gpu_missing: str | None = Field(default=None, description=GPU_MISSING)
+    gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
 
 
 AnyRecord = (
@@ -372,7 +379,7 @@ def load(path: Path) -> AnyRecord:
     try:
         if path.is_dir():
             path = path / "record.json"
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise RecordError(f"there is no result file {_short(path)}", hint=WHICH) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
@@ -394,27 +401,30 @@ def load_measured(path: Path) -> Profile | Comparison:
 
 def loads(text: str, name: str = "record") -> AnyRecord:
     """Parse a record's JSON text; `name` is what errors call it. Raises RecordError."""
+    shown = repr(_one_line(name))
     try:
         data = json.loads(text)
         if "\\ud" in text.lower():  # half of a surrogate pair is JSON, but no text: it could not be written again
             json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise RecordError(f"{name!r} is not whole JSON: it was cut off or is another kind of file") from None
+        raise RecordError(f"{shown} is not whole JSON: it was cut off or is another kind of file") from None
+    except MemoryError:
+        raise RecordError(f"{shown} needs more memory than there is") from None
     if not isinstance(data, dict) or "schema_version" not in data or "kind" not in data:
-        raise RecordError(f"{name!r} is not an xbench result", hint=WHICH)
+        raise RecordError(f"{shown} is not an xbench result", hint=WHICH)
     version = data["schema_version"]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        shown = reprlib.repr(version)  # bounds each part of a nested value, but not their sum
-        raise RecordError(f"{name!r} has no valid schema_version: {shown[:100]}{'…' if len(shown) > 100 else ''}")
+        found = reprlib.repr(version)  # bounds each part of a nested value, but not their sum
+        raise RecordError(f"{shown} has no valid schema_version: {found[:100]}{'…' if len(found) > 100 else ''}")
     if version > SCHEMA_VERSION:
         raise RecordError(
-            f"{name!r} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
+            f"{shown} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
             hint="install a newer xbench",
         )
     try:
-        return _ADAPTER.validate_python(migrate(data))
+        return _ADAPTER.validate_python(migrate(data), context=FOREIGN)
     except (ValidationError, RecursionError) as error:
-        raise RecordError(f"{name!r} is not a valid xbench result: {_explain(error)}") from None
+        raise RecordError(f"{shown} is not a valid xbench result: {_explain(error)}") from None
 
 
 def migrate(data: dict[str, Any]) -> dict[str, Any]:
@@ -431,8 +441,8 @@ def _explain(error: Exception) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Foreign text for an error message: one line of at most 160 characters."""
-    line = " ".join(text.split())
+    """Foreign text for an error message: one harmless line of at most 160 characters."""
+    line = visible(" ".join(text.split()))
     return line if len(line) <= 160 else f"{line[:159]}…"
 
 

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from xbench.field_types import Count, Seconds, Text
 from xbench.record_parts import Environment, Interval, Label, Part, WorkloadRecord
 
 MetricName = Literal[
@@ -35,20 +36,20 @@ SideName = Literal["base", "head"]
 class Case(NamedTuple):
     """What one verdict is about."""
 
-    check: str
-    mode: str
+    check: Text
+    mode: Text
     metric: MetricName
 
 
 class Check(Part):
     """One `[[regress.check]]` of xbench.toml: a workload, how its gradients travel, and what of that is watched."""
 
-    name: str
-    workload: str = Field(description="as on the command line: 'resnet18:batch-size=8'")
-    modes: tuple[str, ...] = Field(min_length=1)
-    fabric: str = Field(default="local:ranks=2", description="as on the command line")
+    name: Text
+    workload: Text = Field(description="as on the command line: 'resnet18:batch-size=8'")
+    modes: tuple[Text, ...] = Field(min_length=1)
+    fabric: Text = Field(default="local:ranks=2", description="as on the command line")
     metrics: tuple[MetricName, ...] = Field(min_length=1)
-    plan_from: str | None = Field(
+    plan_from: Text | None = Field(
         default=None, description="the record that plans are made from, relative to the suite's folder"
     )
     workers: int | None = Field(
@@ -91,14 +92,14 @@ class Suite(Part):
 class Measurement(Part):
     """One case in one launch. Deterministic metrics are measured once a side and have no samples."""
 
-    check: str
-    mode: str
+    check: Text
+    mode: Text
     metric: MetricName
     value: float = Field(description="median of the samples, where there are any")
     unit: MetricUnit
     label: Label
     samples: list[float] = Field(default=[], description="raw, by step or block, in the order of time")
-    turn_steps: int | None = Field(default=None, ge=1, description="samples of one turn; None: there were no turns")
+    turn_steps: Count | None = Field(default=None, ge=1, description="samples of one turn; None: there were no turns")
 
     @property
     def case(self) -> Case:
@@ -116,23 +117,25 @@ class Measurement(Part):
 class Failure(Part):
     """Why a launch has no measurement of a mode: shown, never dropped."""
 
-    check: str
-    mode: str | None = Field(default=None, description="None: none of the check's modes was measured")
+    check: Text
+    mode: Text | None = Field(default=None, description="None: none of the check's modes was measured")
     side: SideName
-    pair: int | None = Field(default=None, description="None: of the deterministic layer")
-    reason: str = Field(description="one sentence")
+    pair: Count | None = Field(default=None, description="None: of the deterministic layer")
+    reason: Text = Field(description="one sentence")
 
 
 class LaunchPair(Part):
     """Base and head, each launched once: both at once and in turns, or one after the other."""
 
-    number: int = Field(ge=0, description="in the order of time")
+    number: Count = Field(ge=0, description="in the order of time")
     first: SideName = Field(description="alternating: base first in even pairs, so that four launches are A-B-B-A")
-    in_turns: tuple[str, ...] = Field(default=(), description="checks whose launches were alive at once and took turns")
+    in_turns: tuple[Text, ...] = Field(
+        default=(), description="checks whose launches were alive at once and took turns"
+    )
     base: list[Measurement]
     head: list[Measurement]
-    started_s: float = Field(default=0.0, description="since the check began")
-    took_s: float = Field(default=0.0, description="both launches with everything around them")
+    started_s: Seconds = Field(default=0.0, description="since the check began")
+    took_s: Seconds = Field(default=0.0, description="both launches with everything around them")
 
     def ratio(self, case: Case) -> float | None:
         """Head over base; None where a side did not measure it, or base measured nothing above zero.
@@ -153,12 +156,12 @@ class LaunchPair(Part):
 class NoiseFloor(Part):
     """How far from no change the interval of a check may reach although nothing changed: see `stats.regression`."""
 
-    check: str
-    mode: str
+    check: Text
+    mode: Text
     metric: MetricName
     floor: float = Field(ge=0, description="share: 0.03 is 3 %")
-    measured_pairs: int = Field(description="A/A pairs that it was learned from")
-    checked_pairs: int = Field(description="pairs of the check that it holds for")
+    measured_pairs: Count = Field(description="A/A pairs that it was learned from")
+    checked_pairs: Count = Field(description="pairs of the check that it holds for")
 
     @property
     def case(self) -> Case:
@@ -169,11 +172,11 @@ class NoiseFloor(Part):
 class Side(Part):
     """One of the two things that are compared."""
 
-    source: str = Field(description="for people: 'revision 1a2b3c4', 'this tree', 'the baseline results/...'")
-    revision: str | None = Field(default=None, description="git commit, with '+' where files differ from it")
+    source: Text = Field(description="for people: 'revision 1a2b3c4', 'this tree', 'the baseline results/...'")
+    revision: Text | None = Field(default=None, description="git commit, with '+' where files differ from it")
     environment: Environment
     checks: tuple[Check, ...] = Field(description="as they were when this side was measured")
-    workloads: dict[str, WorkloadRecord] = Field(default={}, description="by check, as they were built")
+    workloads: dict[Text, WorkloadRecord] = Field(default={}, description="by check, as they were built")
     measurements: list[Measurement] = Field(default=[], description="of the deterministic layer")
 
 
@@ -182,13 +185,13 @@ class Baseline(Part):
 
     kind: Literal["baseline"] = "baseline"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
-    xbench: str = Field(description="version")
-    machine: str = Field(description="the folder's name; 'any' where only the deterministic layer was measured")
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    xbench: Text = Field(description="version")
+    machine: Text = Field(description="the folder's name; 'any' where only the deterministic layer was measured")
     complete: bool
-    error: str | None = Field(default=None, description="why the run ended early, one sentence")
-    warnings: list[str] = []
+    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[Text] = []
     suite: Suite
     side: Side
     launches: list[list[Measurement]] = Field(default=[], description="of the wall-clock layer, in the order of time")
@@ -201,13 +204,13 @@ class Noise(Part):
 
     kind: Literal["noise"] = "noise"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
-    xbench: str = Field(description="version")
-    machine: str
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    xbench: Text = Field(description="version")
+    machine: Text
     complete: bool
-    error: str | None = Field(default=None, description="why the run ended early, one sentence")
-    warnings: list[str] = []
+    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[Text] = []
     suite: Suite
     side: Side
     pairs: list[LaunchPair]
@@ -226,7 +229,7 @@ class Threshold(Part):
 class Found(Part):
     """What launch pairs say of one wall-clock case. Ratios are head over base: above 1, head is slower."""
 
-    pairs: int
+    pairs: Count
     base: float | None = Field(default=None, description="median over launches")
     head: float | None = Field(default=None, description="median over launches")
     ratio: float | None = Field(default=None, description="Hodges-Lehmann estimate; None without pairs")
@@ -240,13 +243,13 @@ class Found(Part):
 class Judged(Part):
     """The verdict on one case and everything that it rests on."""
 
-    check: str
-    mode: str
+    check: Text
+    mode: Text
     metric: MetricName
     unit: MetricUnit
     label: Label | None = Field(default=None, description="None where nothing was measured")
     verdict: RegressionVerdict
-    reason: str = Field(description="one sentence")
+    reason: Text = Field(description="one sentence")
     threshold: Threshold
     base: float | None = None
     head: float | None = None
@@ -270,12 +273,12 @@ class Regression(Part):
 
     kind: Literal["regression"] = "regression"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
-    xbench: str = Field(description="version")
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    xbench: Text = Field(description="version")
     complete: bool
-    error: str | None = Field(default=None, description="why the run ended early, one sentence")
-    warnings: list[str] = []
+    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    warnings: list[Text] = []
     suite: Suite
     against: Literal["revision", "baseline"] = Field(
         description="revision: launches of both sides by turns, here; baseline: stored earlier, the weaker way"
@@ -288,5 +291,5 @@ class Regression(Part):
     confirmation: list[LaunchPair] = Field(default=[], description="fresh launches of the suspected cases alone")
     floors: list[NoiseFloor] = []
     failures: list[Failure] = []
-    injected: str | None = Field(default=None, description="a slow-down that was put into head on purpose")
+    injected: Text | None = Field(default=None, description="a slow-down that was put into head on purpose")
     cases: list[Judged] = []

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from xbench.field_types import Count, Duration, Text
 from xbench.record_parts import Environment, Estimate, Label, Part, WorkloadRecord
 
 RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first step", "total", "lost"]
@@ -18,19 +19,19 @@ RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first s
 class RestartTimes(Part):
     """One stop and start [s], as rank 0 and the process that launches saw it. Parts follow one another."""
 
-    from_workers: int = Field(ge=1)
-    to_workers: int = Field(ge=1)
-    steps: int = Field(ge=1, description="after which it was stopped")
-    last_step_s: float = Field(ge=0, description="from the stop being asked for to the end of the step under way")
-    checkpoint_s: float = Field(ge=0, description="until the checkpoint was on disk")
-    teardown_s: float = Field(ge=0, description="until no process was left")
-    start_s: float = Field(ge=0, description="until Python ran in rank 0")
-    imports_s: float = Field(ge=0, description="until everything was imported")
-    join_s: float = Field(ge=0, description="until all workers had met and connected")
-    build_s: float = Field(ge=0, description="until the model was built")
-    load_s: float = Field(ge=0, description="until it was as in the checkpoint, and wrapped by DistributedDataParallel")
-    first_step_s: float = Field(ge=0, description="until the first step was applied")
-    step_s: float = Field(ge=0, description="an ordinary step with as many workers, the median")
+    from_workers: Count = Field(ge=1)
+    to_workers: Count = Field(ge=1)
+    steps: Count = Field(ge=1, description="after which it was stopped")
+    last_step_s: Duration = Field(description="from the stop being asked for to the end of the step under way")
+    checkpoint_s: Duration = Field(description="until the checkpoint was on disk")
+    teardown_s: Duration = Field(description="until no process was left")
+    start_s: Duration = Field(description="until Python ran in rank 0")
+    imports_s: Duration = Field(description="until everything was imported")
+    join_s: Duration = Field(description="until all workers had met and connected")
+    build_s: Duration = Field(description="until the model was built")
+    load_s: Duration = Field(description="until it was as in the checkpoint, and wrapped by DistributedDataParallel")
+    first_step_s: Duration = Field(description="until the first step was applied")
+    step_s: Duration = Field(description="an ordinary step with as many workers, the median")
 
     @property
     def launch_s(self) -> float:
@@ -64,8 +65,8 @@ class RestartResult(Part):
     """One part over all restarts, or over those from so many workers."""
 
     part: RestartPart
-    from_workers: int | None = Field(default=None, description="null: all restarts")
-    to_workers: int | None = None
+    from_workers: Count | None = Field(default=None, description="null: all restarts")
+    to_workers: Count | None = None
     seconds: Estimate = Field(description="median; the interval holds whatever the distribution from 6 restarts on")
 
 
@@ -73,13 +74,13 @@ class LossCheck(Part):
     """Whether the loss curve of a run that was stopped and started is that of one that was not."""
 
     held: bool
-    steps: int = Field(ge=1, description="compared")
+    steps: Count = Field(ge=1, description="compared")
     worst: float | None = Field(description="largest relative difference; null where a loss is missing or no number")
-    worst_step: int
+    worst_step: Count
     tolerance: float
-    workers: list[int] = Field(min_length=1, description="of the incarnations of the run that was compared")
-    stops: list[int] = Field(default=[], description="steps after which that run was stopped")
-    depends: list[str] = Field(default=[], description="what of the model depends on how a batch is shared")
+    workers: list[Count] = Field(min_length=1, description="of the incarnations of the run that was compared")
+    stops: list[Count] = Field(default=[], description="steps after which that run was stopped")
+    depends: list[Text] = Field(default=[], description="what of the model depends on how a batch is shared")
 
 
 class Restart(Part):
@@ -87,21 +88,21 @@ class Restart(Part):
 
     kind: Literal["restart"] = "restart"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
-    xbench: str = Field(description="version")
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    xbench: Text = Field(description="version")
     label: Label = "real"
     complete: Literal[True] = True
     environment: Environment
     workload: WorkloadRecord
-    batch_size: int = Field(ge=1, description="samples of a step over all workers")
-    slots: list[list[int]] = Field(default=[], description="cores of each slot; empty on GPUs")
-    backend: str
-    from_workers: int = Field(ge=1)
-    to_workers: int = Field(ge=1)
-    checkpoint_bytes: int = Field(ge=0)
-    findings: list[str] = Field(default=[], description="sentences, the answer first")
-    warnings: list[str] = []
+    batch_size: Count = Field(ge=1, description="samples of a step over all workers")
+    slots: list[list[Count]] = Field(default=[], description="cores of each slot; empty on GPUs")
+    backend: Text
+    from_workers: Count = Field(ge=1)
+    to_workers: Count = Field(ge=1)
+    checkpoint_bytes: Count = Field(ge=0)
+    findings: list[Text] = Field(default=[], description="sentences, the answer first")
+    warnings: list[Text] = []
     restarts: list[RestartTimes] = Field(min_length=1)
     results: list[RestartResult]
     check: LossCheck

@@ -10,46 +10,47 @@ from typing import Literal
 
 from pydantic import Field
 
+from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
 from xbench.record_parts import FabricRecord, Interval, Part, WorkloadRecord
 
 
 class ScalingSource(Part):
     """The record that the figures were computed from."""
 
-    path: str
+    path: Text
     kind: Literal["profile", "comparison"]
-    created: str
-    command: str
+    created: Text
+    command: Text
 
 
 class ErrorBand(Part):
     """How far predictions were off where they were checked: |predicted over measured − 1| is at most `share`."""
 
     share: float = Field(ge=0, lt=1)
-    source: str = Field(description="where the share comes from, for people")
+    source: Text = Field(description="where the share comes from, for people")
 
 
 class LinkTerms(Part):
     """One all-reduce over `workers`: the line T(M) = a_s + b_s_per_byte · M, and what the curve says of one M."""
 
-    workers: int
-    a_s: float
+    workers: Count
+    a_s: Seconds
     b_s_per_byte: float
-    all_gradients_s: float = Field(description="T of all gradients at once, by the curve that plans are made with")
+    all_gradients_s: Duration = Field(description="T of all gradients at once, by the curve that plans are made with")
 
 
 class ScalingPoint(Part):
     """One mode at one number of workers, one batch a worker."""
 
-    mode: str
-    workers: int = Field(ge=2)
-    step_s: float
+    mode: Text
+    workers: Count = Field(ge=2)
+    step_s: PositiveSeconds
     step_band_s: Interval = Field(description="where a measured step would lie if the prediction is off by the band")
-    exposed_s: float = Field(description="the step beyond compute alone")
+    exposed_s: Seconds = Field(description="the step beyond compute alone")
     samples_per_s: float = Field(description="of all workers together")
     efficiency: float = Field(description="samples_per_s over workers times that of one without communication")
-    buckets: int
-    largest_bucket_bytes: int
+    buckets: Count
+    largest_bucket_bytes: Count
 
 
 class Scaling(Part):
@@ -57,23 +58,23 @@ class Scaling(Part):
 
     kind: Literal["scaling"] = "scaling"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
-    xbench: str = Field(description="version")
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    xbench: Text = Field(description="version")
     label: Literal["simulated"] = "simulated"
     complete: Literal[True] = True
     source: ScalingSource
     workload: WorkloadRecord
     fabric: FabricRecord = Field(description="where the cost model was measured")
-    topology: str = Field(description="as asked for, defaults filled in: 'ring', 'hierarchical:gpus=8,...'")
+    topology: Text = Field(description="as asked for, defaults filled in: 'ring', 'hierarchical:gpus=8,...'")
     compute_scale: float = Field(description="compute times as measured, times this")
-    compute_s: float = Field(description="one worker's step without communication, scaled")
-    modes: list[str]
-    workers: list[int]
+    compute_s: Duration = Field(description="one worker's step without communication, scaled")
+    modes: list[Text]
+    workers: list[Count]
     measured_link: LinkTerms
     links: list[LinkTerms] = Field(description="for each size, what the straight line becomes")
     error_band: ErrorBand
     points: list[ScalingPoint]
-    findings: list[str] = Field(default=[], description="crossover points in words")
-    assumptions: list[str] = []
-    warnings: list[str] = []
+    findings: list[Text] = Field(default=[], description="crossover points in words")
+    assumptions: list[Text] = []
+    warnings: list[Text] = []

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.errors import SpecError, nearest
+from xbench.field_types import Text
 
 
 class Spec(BaseModel):
@@ -33,7 +34,7 @@ Collectives = Literal["torch", "sockets", "horovod"]
 class WorkloadSpec(Spec):
     """One training step: model, batch, loss, optimizer. None means: the default that fits the device."""
 
-    name: str
+    name: Text
     batch_size: int | None = Field(default=None, ge=1)
     image_size: int | None = Field(default=None, ge=1)
     seq_len: int | None = Field(default=None, ge=1)
@@ -60,12 +61,12 @@ class FabricSpec(Spec):
     name: Literal["auto", "local", "shaped", "emulated", "cluster"]
     hosts: int = 1
     ranks: int = 1
-    rate: str | None = None
+    rate: Text | None = None
     workers: int | None = Field(default=None, ge=2, description="of an emulated fabric")
-    latency: str | None = Field(default=None, description="of a message on an emulated link")
-    topology: str | None = Field(default=None, description="by which emulated workers are joined")
-    source: str | None = Field(default=None, description="the record that an emulated link is as")
-    contention: str | None = Field(
+    latency: Text | None = Field(default=None, description="of a message on an emulated link")
+    topology: Text | None = Field(default=None, description="by which emulated workers are joined")
+    source: Text | None = Field(default=None, description="the record that an emulated link is as")
+    contention: Text | None = Field(
         default=None, description="of an emulated link: on (the record's), off, or by how much it slows computation"
     )
 
@@ -98,11 +99,11 @@ class ModeSpec(Spec):
     gradients (for a single-job mode: itself). `options` are the schedule's own, checked, as pairs of key and value.
     """
 
-    text: str
-    name: str
-    carrier: str
+    text: Text
+    name: Text
+    carrier: Text
     paired: bool = False
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[Text, Text], ...] = ()
 
 
 PROFILE_STEPS = 16
@@ -130,7 +131,7 @@ class RunSpec(Spec):
     kind: Literal["profile", "comparison"]
     workloads: tuple[WorkloadSpec, ...]
     modes: tuple[ModeSpec, ...] = ()
-    reference: str | None = None
+    reference: Text | None = None
     fabric: FabricSpec
     effort: Effort = Effort()
     device: DeviceType = "cpu"

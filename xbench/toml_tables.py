@@ -5,6 +5,7 @@ pydantic finds what is wrong with a table; here it is said as the rest of xbench
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,7 +14,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from xbench.errors import SpecError, nearest
+from xbench.characters import visible
+from xbench.errors import SpecError, listed, nearest
+from xbench.regular_file import MIB, read_regular
+
+MOST_BYTES = MIB
+MOST_PARTS = 16
+_PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"""(?:^|[\[{{,])[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS},}}""", re.MULTILINE)
+"""tomllib takes time with the square of a key's parts, and memory too."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Special = Callable[[ErrorDetails, str], SpecError | None]
@@ -22,14 +31,21 @@ Special = Callable[[ErrorDetails, str], SpecError | None]
 
 def read_toml(path: Path, missing: SpecError) -> dict[str, Any]:
     """The whole file. Raises `missing` where there is none, and SpecError for one that cannot be read or parsed."""
+    where = repr(str(path))
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = read_regular(path, MOST_BYTES).decode("utf-8").replace("\r\n", "\n")
+        if _DEEP_KEY.search(text):
+            raise SpecError(f"{where} has a key of more than {MOST_PARTS} parts, and none that is known has so many")
+        return tomllib.loads(text)
     except FileNotFoundError:
         raise missing from None
     except OSError as error:
-        raise SpecError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise SpecError(f"{str(path)!r} is not TOML: {' '.join(str(error).split())}") from None
+        raise SpecError(f"{where} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a NUL in the path
+        told = " ".join(str(error).split())
+        raise SpecError(f"{where} is not TOML: {told if len(told) <= 200 else told[:199] + '…'}") from None
+    except (RecursionError, MemoryError):
+        raise SpecError(f"{where} is nested too deeply") from None
 
 
 def known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: str, *, kind: str = "key") -> None:
@@ -38,8 +54,8 @@ def known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: s
     for key in table:
         if key not in known:
             close = nearest(key, known)
-            hint = f"did you mean {close!r}?" if close else f"it takes {', '.join(known)}"
-            raise SpecError(f"{where}: unknown {kind} {key!r} in {place}", hint=hint)
+            hint = f"did you mean {close!r}?" if close else f"it takes {listed(known)}"
+            raise SpecError(f"{where}: unknown {kind} {_short(key)} in {place}", hint=hint)
 
 
 def validated(
@@ -59,6 +75,11 @@ def _said(error: ErrorDetails, at: str) -> SpecError:
     if error["type"] == "missing":
         return SpecError(f"{at} has no {key!r}", hint=f"add {key} = …")
     value = error["input"]
-    text = f'"{value}"' if isinstance(value, str) else str(value)
+    text = f'"{visible(value)}"' if isinstance(value, str) else visible(str(value)[:200])
     told = error["msg"].removeprefix("Input ").replace("should", "has to", 1)
     return SpecError(f"{at}: {key} = {text if len(text) <= 60 else text[:59] + '…'}: it {told}")
+
+
+def _short(text: str) -> str:
+    """Quoted, and cut where it is long."""
+    return repr(text if len(text) <= 60 else text[:59] + "…")

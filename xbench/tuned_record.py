@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from xbench.field_types import Text
 from xbench.measured_parts import Parts
 from xbench.record_parts import FabricRecord, Label, Part, Ratio, WorkloadRecord
 
@@ -19,26 +20,26 @@ class Tuned(Part):
 
     kind: Literal["tuned"] = "tuned"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
-    xbench: str = Field(description="version")
-    torch: str | None = Field(description="version")
-    device: str = Field(description="'cpu' or the GPU's name")
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    xbench: Text = Field(description="version")
+    torch: Text | None = Field(description="version")
+    device: Text = Field(description="'cpu' or the GPU's name")
     label: Label
     complete: Literal[True] = True
-    record: str = Field(description="path of the comparison that this rests on")
+    record: Text = Field(description="path of the comparison that this rests on")
     workload: WorkloadRecord
     fabric: FabricRecord
-    schedule: str = Field(description="what to use; the reference itself where nothing was worth a change")
-    reference: str
+    schedule: Text = Field(description="what to use; the reference itself where nothing was worth a change")
+    reference: Text
     margin: float = Field(ge=0, lt=1, description="the least gain that was taken to be worth a change")
     ratio: Ratio | None = Field(description="of the schedule to the reference; None for the reference itself")
-    tried: dict[str, Ratio] = Field(description="of every candidate that was timed")
-    buckets: list[list[str]] | None = Field(
+    tried: dict[Text, Ratio] = Field(description="of every candidate that was timed")
+    buckets: list[list[Text]] | None = Field(
         default=None, description="parameter names in launch order; None for the reference"
     )
     parts: Parts | None = Field(default=None, description="of `priority`: those of unused parameters included")
-    carrier: str | None = Field(
+    carrier: Text | None = Field(
         default=None, description="the schedule that carries the buckets of `auto`, where that is not `auto` itself"
     )
     bucket_bytes: list[int] | None = Field(

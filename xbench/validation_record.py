@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from xbench.field_types import Count, Duration, PositiveSeconds, Text
 from xbench.record_parts import Environment, Estimate, FabricRecord, Interval, Part, Verdict, WorkloadRecord
 from xbench.spec import Collectives, Overlap
 
@@ -17,8 +18,8 @@ from xbench.spec import Collectives, Overlap
 class ValidationPoint(Part):
     """One mode of one cell."""
 
-    mode: str
-    predicted_step_s: float
+    mode: Text
+    predicted_step_s: PositiveSeconds
     measured_step_s: Estimate
     error: float = Field(description="predicted over measured, minus one")
     error_at_speed: float | None = Field(
@@ -33,7 +34,7 @@ class ValidationPoint(Part):
 class AutoAgainst(Part):
     """`auto` against one other mode of the same cell; below 1: auto is faster."""
 
-    mode: str
+    mode: Text
     ratio: float
     ci95: Interval
     verdict: Verdict
@@ -44,26 +45,26 @@ class ValidationCell(Part):
 
     workload: WorkloadRecord
     fabric: FabricRecord
-    predicted_on: int = Field(description="workers on which what predictions are made of was measured")
-    compute_s: float = Field(description="a step without communication, as measured in the profile")
-    compute_blocks_s: float | None = Field(default=None, description="the same among the timed blocks")
-    backward_overlap_bound_s: float | None
+    predicted_on: Count = Field(description="workers on which what predictions are made of was measured")
+    compute_s: Duration = Field(description="a step without communication, as measured in the profile")
+    compute_blocks_s: Duration | None = Field(default=None, description="the same among the timed blocks")
+    backward_overlap_bound_s: Duration | None
     points: list[ValidationPoint]
     auto_against: list[AutoAgainst] = []
-    blocks: int = Field(description="timed blocks of each mode")
-    record: str = Field(description="the comparison that was measured")
-    set_aside: list[str] = Field(
+    blocks: Count = Field(description="timed blocks of each mode")
+    record: Text = Field(description="the comparison that was measured")
+    set_aside: list[Text] = Field(
         default=[],
         description="earlier comparisons of this cell, during which the machine changed its speed, and how far",
     )
-    error: str | None = Field(default=None, description="why the cell has no points, one sentence")
+    error: Text | None = Field(default=None, description="why the cell has no points, one sentence")
 
 
 class ErrorSummary(Part):
     """How far off a group of predictions was: |predicted over measured − 1|."""
 
-    name: str
-    count: int
+    name: Text
+    count: Count
     median: float
     p95: float = Field(description="95th percentile, the value at or above 95 % of them")
     worst: float
@@ -73,8 +74,8 @@ class ErrorSummary(Part):
 class Goal(Part):
     """A claim, what was found, and whether it held."""
 
-    claim: str
-    found: str
+    claim: Text
+    found: Text
     held: bool
 
 
@@ -83,16 +84,16 @@ class Validation(Part):
 
     kind: Literal["validation"] = "validation"
     schema_version: Literal[1] = 1
-    created: str = Field(description="ISO 8601, UTC")
-    command: str
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
     environment: Environment
-    modes: list[str]
+    modes: list[Text]
     overlap: Overlap = Field(default="backward", description="what gradients might overlap under `auto`")
     collectives: Collectives = Field(default="torch", description="whose all-reduce carried the gradients")
     complete: bool
-    error: str | None = None
+    error: Text | None = None
     cells: list[ValidationCell] = []
     errors: list[ErrorSummary] = Field(default=[], description="of all cells, then by mode, workload and fabric")
     errors_at_speed: list[ErrorSummary] = Field(default=[], description="the same with `error_at_speed`")
     goals: list[Goal] = []
-    warnings: list[str] = []
+    warnings: list[Text] = []

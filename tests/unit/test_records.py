@@ -194,7 +194,7 @@ def test_integers_beyond_all_measure_are_refused(number: int, path: tuple[Any, .
         holder = holder[key]
     assert holder[path[-1]] is not None
     holder[path[-1]] = number
-    with pytest.raises(RecordError, match=f"not a valid xbench result: profile.{path[0]}.*64 bits") as caught:
+    with pytest.raises(RecordError, match=f"not a valid xbench result: profile.{path[0]}") as caught:
         loads(json.dumps(document))
     assert len(str(caught.value)) < 200
 

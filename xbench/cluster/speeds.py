@@ -33,7 +33,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from xbench.cluster.hosts import PlacedSpeed, RingOnHosts, fewest_hosts
-from xbench.errors import SpecError, nearest
+from xbench.errors import SpecError, listed, nearest
 from xbench.scaling_record import Scaling
 
 FloatArray = npt.NDArray[np.float64]
@@ -351,7 +351,7 @@ def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
         mode = record.modes[0]
     if mode not in record.modes:
         close = nearest(mode, record.modes)
-        hint = f"did you mean {close!r}?" if close else f"it has {', '.join(record.modes)}"
+        hint = f"did you mean {close!r}?" if close else f"it has {listed(record.modes)}"
         raise SpecError(f"the record does not scale mode {mode!r}", hint=hint)
     alone = record.workload.batch_size / record.compute_s
     return TableSpeed.of(

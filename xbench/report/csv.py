@@ -1,13 +1,16 @@
 """A record as CSV: its tidy tables (see `tables`), each a text with a heading. `render` is the main table.
 
-RFC 4180 but for line ends, which are those of this system's tools. A missing value is an empty cell.
+RFC 4180 but for line ends, which are those of this system's tools. A missing value is an empty cell. A text that a
+spreadsheet would take for a formula (it begins with = + - @) gets an apostrophe in front; numbers stay numbers.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
+from xbench.characters import defused
 from xbench.records import AnyRecord
 from xbench.report.tables import Table
 from xbench.report.tables import tables as tidy
@@ -29,7 +32,14 @@ def _text(table: Table) -> str:
     if not table:
         return ""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_cell, table[0]))
+    writer.writerows([_cell(row[name]) for name in table[0]] for row in table)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = defused(value)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text

@@ -1,17 +1,22 @@
 """What every terminal report draws with: the console, sentences, facts with their label in the margin, tables.
 
-Off a terminal there is no colour and a fixed width. `markup` is off everywhere: names may hold brackets.
+Off a terminal there is no colour and a fixed width. `markup` is off everywhere: names may hold brackets. A console of
+`make_console` prints no control character but its own, and no line that a CI system takes for a command.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD, Box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from xbench.characters import command_breaks, visible_lines
 
 NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
@@ -23,9 +28,42 @@ _RULED = Box(str(SIMPLE_HEAD), ascii=True)
 OFF_TTY_COLUMNS = 100
 
 
+class HarmlessConsole(Console):
+    """A console whose text cannot steer a terminal or a CI system, wherever it comes from. Styles are rich's own."""
+
+    _depth = 0
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's, with controls in the text written out."""
+        self._depth += 1
+        try:
+            segments = [_harmless(segment) for segment in super().render(renderable, options)]
+        finally:
+            self._depth -= 1
+        return segments if self._depth else _without_commands(segments)
+
+
+def _harmless(segment: Segment) -> Segment:
+    return segment if segment.control else segment._replace(text=visible_lines(segment.text))
+
+
+def _without_commands(segments: Sequence[Segment]) -> Iterable[Segment]:
+    """The segments of whole lines, none of which is a command, however a long text was folded."""
+    places = command_breaks("".join(segment.text for segment in segments if not segment.control))
+    at = 0
+    for segment in segments:
+        text = "" if segment.control else segment.text
+        if places and text:
+            own = [place - at for place in places if at < place <= at + len(text)]
+            at += len(text)
+            for place in reversed(own):
+                segment = segment._replace(text=f"{segment.text[:place]} {segment.text[place:]}")
+        yield segment
+
+
 def make_console(*, stderr: bool = True) -> Console:
     """The console for tables: colour only on a terminal and without NO_COLOR; logs get 100 columns, or $COLUMNS."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console = HarmlessConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = OFF_TTY_COLUMNS
     return console

@@ -31,7 +31,7 @@ from xbench.report.cells import ratio_cell, signed_percent, verdict
 from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts
 from xbench.report.live import markdown as live_parts
-from xbench.report.markdown_parts import code, details, facts, fenced, plain, table
+from xbench.report.markdown_parts import Markup, code, details, facts, fenced, plain, strong, table
 from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
 from xbench.report.restart import markdown as restart_parts
 from xbench.report.tuned import kept_sentence
@@ -90,8 +90,8 @@ def _comparison(record: Comparison) -> list[str]:
 
 
 def _modes_table(record: Comparison) -> str:
-    headings = ["mode", "time per sample [95 % CI]", f"ratio to {code(record.reference)} [95 % CI]", "verdict", "step",
-                "exposed", "predicted step (simulated)", "error", "label"]  # fmt: skip
+    ratio = Markup(f"ratio to {code(record.reference)} [95 % CI]")
+    headings = ["mode", "time per sample [95 % CI]", ratio, "verdict", "step", "exposed", "predicted step (simulated)", "error", "label"]  # fmt: skip
     return table(headings, [_mode_row(record, result) for result in record.modes.values()])
 
 
@@ -104,7 +104,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
         code(result.mode),
         f"{format_seconds(sample.median)} [{span}]" if sample else "–",
         ratio_cell(result),
-        f"**{judged}**" if judged in ("faster", "FAILED") else judged,
+        strong(judged) if judged in ("faster", "FAILED") else judged,
         format_seconds(result.step_s.median) if fine and result.step_s else "–",
         format_seconds(result.exposed_s) if fine else "–",
         format_seconds(result.predicted_step_s),
@@ -179,7 +179,7 @@ def _convergence(record: Convergence) -> list[str]:
     rows = []
     for mode in record.modes.values():
         if mode.status == "failed" or mode.accuracy is None:
-            rows.append([code(mode.mode), "**FAILED**", "–", "–", "–"])
+            rows.append([code(mode.mode), strong("FAILED"), "–", "–", "–"])
             continue
         span = f" [{', '.join(format_percent(end, 2) for end in mode.accuracy.ci95)}]" if mode.accuracy.ci95 else ""
         rows.append([
@@ -211,10 +211,11 @@ def _tuned(record: Tuned) -> list[str]:
     for mode, ratio in record.tried.items():
         low, high = ratio.ci95
         rows.append([code(mode), f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]", ratio.verdict])
+    heading = Markup(f"time per sample over {code(record.reference)} [95 % CI]")
     return [
         f"### {plain(record.workload.title)} on {code(record.fabric.spec)} ({record.label})",
         f"**{plain(kept_sentence(record))}**",
-        table(["tried", f"time per sample over {code(record.reference)} [95 % CI]", "verdict"], rows) if rows else "",
+        table(["tried", heading, "verdict"], rows) if rows else "",
         details("What it rests on", facts([
             ("workload", lines.workload_line(record.workload)),
             ("fabric", lines.fabric_line(record.fabric)),

@@ -1,7 +1,8 @@
 """Pieces of GitHub-flavoured Markdown: tables, folded sections, and text that shows as it is written.
 
-What comes from outside (names, errors, warnings, commands) goes through `plain` or `code`: no pipe ends a cell, no line
-end a row, no tag or emphasis begins.
+What comes from outside (names, errors, warnings, commands) goes through `plain`, `strong` or `code`, which return
+`Markup`: no pipe ends a cell, no line end a row, no tag or emphasis begins. `table` and `facts` escape every cell that
+is no `Markup`, so that nothing foreign is forgotten.
 """
 
 from __future__ import annotations
@@ -9,41 +10,57 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from xbench.characters import defused, visible
+
 _ALWAYS = re.compile(r"([\\`*~|])")
 _AT_WORD_EDGES = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 
 
-def plain(text: str) -> str:
-    """One line that shows as `text`."""
-    line = " ".join(text.split())
+class Markup(str):
+    """Text that is Markdown already: what is foreign in it has been escaped."""
+
+
+def plain(text: str) -> Markup:
+    """One line that shows as `text`. Markup stays as it is."""
+    if isinstance(text, Markup):
+        return text
+    line = visible(" ".join(text.split()))
     line = _ALWAYS.sub(r"\\\1", line)
     line = _AT_WORD_EDGES.sub(r"\\_", line).replace("](", "]\\(")
-    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return Markup(line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
-def code(text: str) -> str:
+def strong(text: str) -> Markup:
+    """The same in bold."""
+    return Markup(f"**{plain(text)}**")
+
+
+def code(text: str) -> Markup:
     """`text` as inline code, fit for a table's cell; ticks in it become apostrophes."""
-    return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"
+    return Markup("`" + visible(" ".join(text.split())).replace("`", "'").replace("|", "\\|") + "`")
 
 
-def fenced(text: str, language: str = "") -> str:
-    """A block that shows `text` as it is, whatever fences stand in it."""
+def fenced(text: str, language: str = "") -> Markup:
+    """A block that shows `text`, whatever fences stand in it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+    return Markup(f"{fence}{language}\n{defused(text).rstrip()}\n{fence}")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Cells as they are (escape what is foreign); the first `left` columns to the left, the others to the right."""
-    sides = ["---" if number < left else "---:" for number in range(len(headings))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, sides, *rows])
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Markup:
+    """The first `left` columns to the left, the others to the right. Cells are escaped unless they are Markup."""
+    sides = [Markup("---" if number < left else "---:") for number in range(len(headings))]
+    lines = (
+        "".join(f"| {plain(cell)} " if cell else "| " for cell in cells) + "|" for cells in [headings, sides, *rows]
+    )
+    return Markup("\n".join(lines))
 
 
-def details(summary: str, body: str) -> str:
+def details(summary: str, body: str) -> Markup:
     """A section that is folded until it is clicked; blank lines make GitHub read Markdown in it."""
-    return f"<details><summary>{plain(summary)}</summary>\n\n{body}\n\n</details>"
+    return Markup(f"<details><summary>{plain(summary)}</summary>\n\n{body}\n\n</details>")
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> str:
+def facts(pairs: Sequence[tuple[str, str]]) -> Markup:
     """A list of what is said about what; the label stands once for several."""
-    return "\n".join(f"- **{label}**: {plain(sentence)}" for label, sentence in pairs)
+    return Markup("\n".join(f"- {strong(label)}: {plain(sentence)}" for label, sentence in pairs))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Comparison, ModeResult
 from xbench.report.answer import ranking
-from xbench.report.snippets import attach_snippet, ddp_snippet
+from xbench.report.snippets import attach_snippet, ddp_snippet, quoted
 
 
 class Paste(NamedTuple):
@@ -34,7 +34,7 @@ def what_to_paste(record: Comparison) -> Paste | None:
         return Paste(f"Nothing to paste: {best.mode} is a way in which two jobs share devices, not a line of one job.")
     carrier = spec.name if spec is not None else best.mode
     if best.plan is None:
-        return Paste(f'Use xbench.attach(model, optimizer, schedule="{carrier}"): it takes no plan.')
+        return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
     if carrier in DDP_REDUCER:
         caps = bucket_caps_mib(best.plan)
         return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:",

@@ -52,7 +52,7 @@ def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> s
 def baseline_markdown(record: Baseline) -> str:
     """Every case with its figure."""
     rows = [
-        [plain(row.name), told.value(row.median, row.unit), row.launches, row.label, row.floor]
+        [row.name, told.value(row.median, row.unit), row.launches, row.label, row.floor]
         for row in told.baseline_rows(record)
     ]
     title = f"### Baseline of {code(record.machine)}"

@@ -153,7 +153,7 @@ def basis(record: Restart) -> list[tuple[str, str]]:
 
 def markdown(record: Restart) -> list[str]:
     """The parts of a Markdown summary, but for warnings and the command."""
-    first, *others = record.findings
+    first, *others = record.findings or ["Nothing was found."]
     shown = [[code(row[0]), *row[1:]] for row in rows(record)]
     return [
         f"### {plain(heading(record))}",

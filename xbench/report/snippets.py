@@ -1,10 +1,15 @@
-"""Plans as Python to paste into a training script."""
+"""Plans as Python to paste into a training script.
+
+A plan may come from a stranger's record, so every text goes in as a string literal, or into a comment as one line.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from xbench import heap
+from xbench.characters import visible
 from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import FabricRecord, Plan
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
@@ -31,7 +36,7 @@ def ddp_snippet(
     conditions = _conditions(fabric, attached=False)
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
     return (
-        f"# {plan.mode}: {told or _told(plan)}; DDP takes them from its second step on\n"
+        f"# {visible(f'{plan.mode}: {told or _told(plan)}')}; DDP takes them from its second step on\n"
         + ("import xbench\n" if conditions else "")
         + "from torch.nn.parallel import DistributedDataParallel\n"
         "\n" + conditions + "model = DistributedDataParallel(\n"
@@ -59,7 +64,7 @@ def attach_snippet(
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
     wait = ', wait="step"' if (plan.carrier or plan.mode) in EARLY_UPDATE else ""
     group = ", process_group=group" if _by_sockets(fabric) else ""
-    lines = [f"# {plan.mode}: {told or _told(plan)}", "import xbench", ""]
+    lines = [f"# {visible(f'{plan.mode}: {told or _told(plan)}')}", "import xbench", ""]
     source = ""
     if plan.mode not in BUCKETS_OF_THEIR_OWN:
         if record is None:
@@ -72,7 +77,7 @@ def attach_snippet(
         [
             *lines,
             _conditions(fabric, attached=True)
-            + f'with xbench.attach(model, optimizer, schedule="{schedule}"{source}{wait}{group}) as handle:',
+            + f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}{group}) as handle:",
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
             "        loss = criterion(handle.model(inputs), targets)",
@@ -81,6 +86,11 @@ def attach_snippet(
             "",
         ]
     )
+
+
+def quoted(text: str) -> str:
+    """A Python string that is `text`, in double quotes: JSON's escapes mean the same in Python."""
+    return json.dumps(visible(text), ensure_ascii=False)
 
 
 def _conditions(fabric: FabricRecord | None, *, attached: bool) -> str:

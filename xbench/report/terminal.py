@@ -28,7 +28,7 @@ from xbench.records import (
 from xbench.report.cluster import render_cluster
 from xbench.report.comparison import render_comparison
 from xbench.report.convergence import render_convergence
-from xbench.report.drawing import OFF_TTY_COLUMNS, make_console
+from xbench.report.drawing import OFF_TTY_COLUMNS, HarmlessConsole, make_console
 from xbench.report.live import render_live
 from xbench.report.profile import render_profile
 from xbench.report.regression import render_baseline, render_noise, render_regression
@@ -70,7 +70,7 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
 
 def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, all_layers: bool = False) -> str:
     """What `show` draws, as plain text of `width` columns."""
-    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
+    console = HarmlessConsole(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
                       markup=False, emoji=False, _environ={})  # fmt: skip
     show(record, console, all_layers=all_layers)
     text = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
-from xbench.report.markdown_parts import plain
+from xbench.report.markdown_parts import Markup, plain, strong, table
 from xbench.stats.validation import CONTROLS, name_of, summaries
 from xbench.units import format_seconds
 
@@ -72,24 +72,18 @@ FORWARD = "auto might overlap the next forward pass too (--overlap forward), and
 def markdown(record: Validation) -> str:
     """The same as Markdown tables, for a docs page or a pull request."""
     fitted, held_out = parts(record)
-    lines = ["| claim | found | |", "| --- | --- | --- |"]
-    lines += [
-        f"| {plain(goal.claim)} | {plain(goal.found)} | {'held' if goal.held else '**not held**'} |"
-        for goal in record.goals
-    ]
+    goals = [[goal.claim, goal.found, "held" if goal.held else strong("not held")] for goal in record.goals]
+    lines: list[str] = [_left_table(["claim", "found", ""], goals)]
     if record.overlap == "forward":
         lines += ["", FORWARD]
-    lines += ["", _md_row(ERROR_COLUMNS), _md_row(["---"] * len(ERROR_COLUMNS))]
-    lines += [_md_row(row) for row in _error_rows(record.errors, record.errors_at_speed)]
+    lines += ["", _left_table(ERROR_COLUMNS, _error_rows(record.errors, record.errors_at_speed))]
     lines += ["", AT_SPEED]
     for title, cells in (("", fitted), ("Held out", held_out)):
         if not cells:
             continue
         modes = [mode for mode in record.modes if mode not in CONTROLS]
         lines += ["", f"**{title}: {held_out_line(cells)}**" if title else ""]
-        lines += ["", _md_row(["cell", "compute", *modes])]
-        lines.append(_md_row(["---"] * (2 + len(modes))))
-        lines += [_md_row(_md_cell(cell, modes)) for cell in cells]
+        lines += ["", _left_table(["cell", "compute", *modes], [_md_cell(cell, modes) for cell in cells])]
     return "\n".join(lines) + "\n"
 
 
@@ -167,17 +161,17 @@ def _error_rows(rows: Sequence[ErrorSummary], at_speed: Sequence[ErrorSummary]) 
 
 def _md_cell(cell: ValidationCell, modes: Sequence[str]) -> list[str]:
     if cell.error is not None:
-        return [plain(name_of(cell)), f"**left out**: {plain(cell.error)}", *[""] * len(modes)]
+        return [name_of(cell), Markup(f"{strong('left out')}: {plain(cell.error)}"), *[""] * len(modes)]
     points = {point.mode: point for point in cell.points}
-    row = [plain(name_of(cell)), format_seconds(cell.compute_blocks_s or cell.compute_s)]
+    row = [name_of(cell), format_seconds(cell.compute_blocks_s or cell.compute_s)]
     for mode in modes:
         point = points.get(mode)
         row.append(f"{format_seconds(point.measured_step_s.median)}, {_signed(point.error)}" if point else "–")
     return row
 
 
-def _md_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _left_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(headings, rows, left=len(headings))
 
 
 def _over_ddp(point: ValidationPoint) -> str:

@@ -22,7 +22,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from xbench.compiled import plain_name
-from xbench.errors import SpecError, nearest, unknown
+from xbench.errors import SpecError, listed, nearest, unknown
 from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured
 from xbench.schedules import MODES, parse_mode
@@ -153,7 +153,7 @@ def carried(plan: PlanSource | None, schedule: str) -> Carried:
         if wanted not in plans:
             raise SpecError(
                 f"the record has no plan for {schedule!r}",
-                hint=f"it has {', '.join(plans) or 'none'}: was it of one rank?",
+                hint=f"it has {listed(plans) or 'none'}: was it of one rank?",
             )
         plan = plans[wanted]
     if isinstance(plan, Plan):

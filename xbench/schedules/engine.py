@@ -348,7 +348,14 @@ def trainable(model: Module) -> dict[str, Parameter]:
     serve.
     """
     refuse_wrapped(model)
-    found = {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
+    found: dict[str, Parameter] = {}
+    for full_name, p in model.named_parameters():
+        if not p.requires_grad:
+            continue
+        name = plain_name(full_name)
+        if name in found:
+            raise UsageError(f"two parameters are both called {name!r} in a plan", hint="rename one of them")
+        found[name] = p
     if not found:
         raise UsageError("the model has no trainable parameter, so there is no gradient to send")
     for name, parameter in found.items():

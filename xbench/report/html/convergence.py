@@ -173,7 +173,8 @@ def _traces(record: Convergence, values: Callable[[ConvergenceCurve], Sequence[f
         at = [group * (place + 1) for place in range(length)]
         made += [_thin(mode, mark, at, curve[:length]) for curve in curves if len(curves) > 1]
         made.append({
-            "type": "scatter", "mode": "lines+markers" if length <= SMOOTH // 2 else "lines", "legendgroup": mode,
+            "type": "scatter", "mode": "lines+markers" if length <= SMOOTH // 2 else "lines",
+            "legendgroup": plain(mode),
             "name": named(mode).replace("<br>", ""), "x": at, "y": [rounded(value) for value in mean],
             "line": {"color": mark.colour, "dash": mark.dash, "width": 3},
             "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 8},
@@ -184,7 +185,7 @@ def _traces(record: Convergence, values: Callable[[ConvergenceCurve], Sequence[f
 
 def _thin(mode: str, mark: Mark, at: Sequence[int], values: Sequence[float]) -> Trace:
     return {
-        "type": "scatter", "mode": "lines", "legendgroup": mode, "showlegend": False, "hoverinfo": "skip",
+        "type": "scatter", "mode": "lines", "legendgroup": plain(mode), "showlegend": False, "hoverinfo": "skip",
         "x": list(at), "y": [rounded(value) for value in values], "line": {"color": mark.colour, "width": 1},
         "opacity": 0.35,
     }  # fmt: skip

@@ -1,0 +1,54 @@
+"""Types of fields in records: text that is harmless to show, and numbers within what a field can mean.
+
+A record may come from a stranger. `Text` turns every character that a terminal, a log or a reader would obey into a
+visible mark, so no renderer has to think of them. Bounds of numbers are far from what anything measures: they keep out
+what would overflow in a formula or on an axis.
+
+Each is an `Annotated` type for a pydantic field. A field of a record is never a bare `str`: a test walks all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from xbench.characters import visible
+
+LONGEST_S = 1e12
+"""30,000 years."""
+
+LONGEST_SIMULATED_S = 1e30
+"""As long as a million jobs of a trace can take, each with the most work and the least speed that is read."""
+
+SHORTEST_S = 1e-12
+"""A picosecond: less than any clock here can tell."""
+
+LARGEST_COUNT = 2**53
+"""Beyond it a float no longer holds every integer."""
+
+
+def _shown(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_shown)]
+"""One line of text. Control characters, line ends and marks of writing direction become visible (`visible`)."""
+
+Seconds = Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S)]
+"""A point in time or a difference [s], which may be negative."""
+
+Duration = Annotated[float, Field(ge=0, le=LONGEST_S)]
+"""How long something took [s], zero included."""
+
+PositiveSeconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
+"""How long something took that cannot take no time [s], such as a training step."""
+
+SimulatedSeconds = Annotated[float, Field(ge=-LONGEST_SIMULATED_S, le=LONGEST_SIMULATED_S)]
+"""Seconds of a simulation, whose jobs may be absurdly long."""
+
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+"""A number of things, or of bytes."""
+
+Rate = Annotated[float, Field(ge=0, le=1e18)]
+"""Bits per second."""
