@@ -91,7 +91,8 @@ def _comparison(record: Comparison) -> list[str]:
 
 def _modes_table(record: Comparison) -> str:
     ratio = Markup(f"ratio to {code(record.reference)} [95 % CI]")
-    headings = ["mode", "time per sample [95 % CI]", ratio, "verdict", "step", "exposed", "predicted step (simulated)", "error", "label"]  # fmt: skip
+    headings = ["mode", "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
+                "predicted step (simulated)", "error", "label"]  # fmt: skip
     return table(headings, [_mode_row(record, result) for result in record.modes.values()])
 
 

@@ -50,10 +50,8 @@ def fenced(text: str, language: str = "") -> Markup:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Markup:
     """The first `left` columns to the left, the others to the right. Cells are escaped unless they are Markup."""
     sides = [Markup("---" if number < left else "---:") for number in range(len(headings))]
-    lines = (
-        "".join(f"| {plain(cell)} " if cell else "| " for cell in cells) + "|" for cells in [headings, sides, *rows]
-    )
-    return Markup("\n".join(lines))
+    heading, *lines = (f"| {' | '.join(map(plain, cells))} |" for cells in [headings, sides, *rows])
+    return Markup("\n".join([heading.replace("|  |", "| |"), *lines]))
 
 
 def details(summary: str, body: str) -> Markup:
