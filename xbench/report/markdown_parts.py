@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from xbench.characters import defused, visible
+from xbench.characters import defused
 
 _ALWAYS = re.compile(r"([\\`*~|])")
 _AT_WORD_EDGES = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
@@ -24,7 +24,7 @@ def plain(text: str) -> Markup:
     """One line that shows as `text`. Markup stays as it is."""
     if isinstance(text, Markup):
         return text
-    line = visible(" ".join(text.split()))
+    line = defused(" ".join(text.split()))
     line = _ALWAYS.sub(r"\\\1", line)
     line = _AT_WORD_EDGES.sub(r"\\_", line).replace("](", "]\\(")
     return Markup(line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
@@ -37,7 +37,7 @@ def strong(text: str) -> Markup:
 
 def code(text: str) -> Markup:
     """`text` as inline code, fit for a table's cell; ticks in it become apostrophes."""
-    return Markup("`" + visible(" ".join(text.split())).replace("`", "'").replace("|", "\\|") + "`")
+    return Markup("`" + defused(" ".join(text.split())).replace("`", "'").replace("|", "\\|") + "`")
 
 
 def fenced(text: str, language: str = "") -> Markup:

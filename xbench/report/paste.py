@@ -11,7 +11,7 @@ from typing import NamedTuple
 from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Comparison, ModeResult
 from xbench.report.answer import ranking
-from xbench.report.snippets import attach_snippet, ddp_snippet, quoted
+from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
 
 
 class Paste(NamedTuple):
@@ -33,6 +33,9 @@ def what_to_paste(record: Comparison) -> Paste | None:
     if spec is not None and spec.paired:
         return Paste(f"Nothing to paste: {best.mode} is a way in which two jobs share devices, not a line of one job.")
     carrier = spec.name if spec is not None else best.mode
+    schedule = best.plan.carrier or best.plan.mode if best.plan is not None else carrier
+    if not is_schedule(schedule):
+        return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None:
         return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
     if carrier in DDP_REDUCER:

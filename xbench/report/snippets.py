@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 from xbench import heap
 from xbench.characters import visible
+from xbench.errors import SpecError
 from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import FabricRecord, Plan
+from xbench.schedules import parse_mode
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 from xbench.sockets import polling
 from xbench.units import format_seconds
@@ -59,9 +61,11 @@ def attach_snippet(
     It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
     gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
     Parts of buckets, and their order, are written out too. A plan of `auto` that another schedule carries names that
-    schedule, unless the record does.
+    schedule, unless the record does. Raises SpecError for a schedule that this xbench does not have.
     """
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
+    if not is_schedule(schedule):
+        raise SpecError(f"{schedule!r} is no schedule of this xbench, so there is no line for it")
     wait = ', wait="step"' if (plan.carrier or plan.mode) in EARLY_UPDATE else ""
     group = ", process_group=group" if _by_sockets(fabric) else ""
     lines = [f"# {visible(f'{plan.mode}: {told or _told(plan)}')}", "import xbench", ""]
@@ -86,6 +90,14 @@ def attach_snippet(
             "",
         ]
     )
+
+
+def is_schedule(name: str) -> bool:
+    """Whether `xbench.attach` takes it as `schedule`."""
+    try:
+        return not parse_mode(name.partition("@")[0]).paired
+    except SpecError:
+        return False
 
 
 def quoted(text: str) -> str:

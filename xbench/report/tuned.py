@@ -15,7 +15,7 @@ from xbench.planning.plans import DDP_REDUCER
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import lines
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
-from xbench.report.snippets import attach_snippet, ddp_snippet
+from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
 from xbench.units import format_percent
@@ -79,6 +79,8 @@ def snippet(tuned: Tuned, path: str) -> str:
     """What to paste: DDP with its argument, or `xbench.attach` with the kept file at `path`."""
     if tuned.schedule == tuned.reference or tuned.buckets is None or tuned.ratio is None:
         return PLAIN_DDP
+    if not is_schedule(tuned.schedule):
+        return "# nothing to paste: this xbench does not have the schedule that was best\n"
     plan = _plan(tuned)
     measured = f"{_count(len(tuned.buckets))}, {_ratio(tuned.ratio)} of DDP's time per sample ({tuned.label})"
     if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:

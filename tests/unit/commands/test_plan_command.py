@@ -293,7 +293,7 @@ POINT = {"nbytes": 4096, "in_flight": 1, "alone_s": 0.002, "loaded_s": 0.003, "c
             "its cost model is of broadcast, and all_reduce is needed",
         ),
         ({"contention": {"launch_s": 0.1, "points": [POINT | {"loaded_s": 0.0}]}}, "its contention is not valid"),
-        ({"contention": {"launch_s": 0.1, "points": [POINT | {"nbytes": -1}]}}, "its contention is not valid"),
+        ({"contention": {"launch_s": 0.1, "points": [POINT | {"nbytes": 0}]}}, "its contention is not valid"),
     ],
 )
 def test_wrong_records(
