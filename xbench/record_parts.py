@@ -22,7 +22,10 @@ LARGEST_INTEGER = 2**63 - 1
 """No size, count or seed is beyond it; Python's integers know no end, and those beyond 1e308 cannot be divided."""
 
 LARGEST_NUMBER = 1e150
-"""Of a record that is read: no loss, rate or ratio comes near it, and a product of two does not overflow."""
+"""Of a record that is read: no loss, rate or ratio comes near it, and a product of two does not overflow.
+
+Nothing but zero is closer to zero than one part of it, so that no quotient overflows.
+"""
 
 FOREIGN = {"foreign": True}
 """The context in which a record that is read is validated. What was measured here is never lost for a wild number."""
@@ -36,16 +39,15 @@ class Part(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _fits(cls, value: Any, info: ValidationInfo) -> Any:
-        most = LARGEST_NUMBER if info.context == FOREIGN else math.inf
-        if _is_beyond(value, most):
-            raise PydanticCustomError("too_large", "a number as large as that means nothing here")
+        if _is_beyond(value, LARGEST_NUMBER if info.context == FOREIGN else math.inf):
+            raise PydanticCustomError("too_large", "a number so large, or so close to zero, means nothing here")
         return value
 
 
 def _is_beyond(value: object, most: float) -> bool:
-    """Whether an integer in a field is beyond LARGEST_INTEGER or a float beyond `most`. Parts inside were asked."""
+    """Whether an integer is beyond LARGEST_INTEGER, or a float beyond `most` or 1 / `most`. Parts inside were asked."""
     if isinstance(value, float):
-        return abs(value) > most
+        return value != 0 and not 1 / most <= abs(value) <= most
     if isinstance(value, str) or value is None:  # nearly all others are; asking whether they map costs most
         return False
     if isinstance(value, int):

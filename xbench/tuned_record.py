@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xbench.field_types import Text
+from xbench.field_types import Count, Text
 from xbench.measured_parts import Parts
 from xbench.record_parts import FabricRecord, Label, Part, Ratio, WorkloadRecord
 
@@ -42,7 +42,7 @@ class Tuned(Part):
     carrier: Text | None = Field(
         default=None, description="the schedule that carries the buckets of `auto`, where that is not `auto` itself"
     )
-    bucket_bytes: list[int] | None = Field(
+    bucket_bytes: list[Count] | None = Field(
         default=None, description="of the gradients seen when profiled; buckets of unused parameters follow those"
     )
     bucket_cap_mb_list: list[float] | None = Field(

@@ -89,3 +89,11 @@ def shown(record: AnyRecord) -> Iterator[tuple[str, str]]:
                 yield name, table
         else:
             yield name, FORMATS.load(name)(record)
+
+
+def put(data: Any, path: Path_, value: Any) -> Any:
+    """Put a value into a document, and return what was there."""
+    for part in path[:-1]:
+        data = data[part]
+    before, data[path[-1]] = data[path[-1]], value
+    return before

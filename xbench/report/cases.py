@@ -172,10 +172,12 @@ def _live(record: LiveRun) -> Iterator[Case]:
 def _restart(record: Restart) -> Iterator[Case]:
     for row in ROWS:
         seconds = seconds_of(record, row.part, None)
+        if seconds is None:
+            continue
         told = f"{row.told}: {format_seconds(seconds.median)} ({record.label})"
         yield Case(heading(record), row.part, seconds.median, message=told)
     status: Status = "passed" if record.check.held else "failed"
-    yield Case(heading(record), "loss curve", status=status, message=record.findings[-1])
+    yield Case(heading(record), "loss curve", status=status, message=(record.findings or [""])[-1])
 
 
 def _validation(record: Validation) -> Iterator[Case]:

@@ -84,10 +84,11 @@ def way_of(way: Way) -> str:
     return "all" if way is None else f"{way[0]} to {way[1]} workers" if way[1] != 1 else f"{way[0]} to 1 worker"
 
 
-def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate:
-    """Of a part, over all restarts or one way."""
+def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
+    """Of a part, over all restarts or one way; None where the record does not say."""
     wanted = (part, *(way or (None, None)))
-    return next(one.seconds for one in record.results if (one.part, one.from_workers, one.to_workers) == wanted)
+    found = (one.seconds for one in record.results if (one.part, one.from_workers, one.to_workers) == wanted)
+    return next(found, None)
 
 
 def rows(record: Restart) -> list[list[str]]:
@@ -95,7 +96,9 @@ def rows(record: Restart) -> list[list[str]]:
     return [[row.part, *(_cell(seconds_of(record, row.part, way)) for way in ways(record))] for row in ROWS]
 
 
-def _cell(seconds: Estimate) -> str:
+def _cell(seconds: Estimate | None) -> str:
+    if seconds is None:
+        return "–"
     low, high = seconds.ci95
     return f"{format_seconds(seconds.median)} [{format_seconds(low)}, {format_seconds(high)}]"
 

@@ -51,7 +51,7 @@ class Process:
         """
         start_ns, end_ns = _ns(start_s), max(_ns(start_s), _ns(end_s))
         number = 1
-        while self._busy_until_ns.get(tid := self._tid(track, number), 0) > start_ns:
+        while self._busy_until_ns.get(tid := self._tid(track, number), start_ns) > start_ns:
             number += 1
         self._busy_until_ns[tid] = end_ns
         self._add("X", name, tid, start_ns, cat=category, dur=(end_ns - start_ns) / 1000, args=facts)
