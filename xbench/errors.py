@@ -20,6 +20,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from xbench.characters import visible
+
 MOST_CHARACTERS = 160
 """Of foreign text in a hint."""
 
@@ -86,7 +88,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def listed(names: Iterable[str], most: int = MOST_CHARACTERS) -> str:
     """The names for a hint: 'a, b, c and 12 more'. At most about `most` characters, however many names there are."""
-    names = list(names)
+    names = [visible(name) for name in names]
     shown: list[str] = []
     for name in names:
         if shown and sum(map(len, shown)) + 2 * len(shown) + len(name) > most:

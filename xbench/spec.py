@@ -197,11 +197,12 @@ def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) 
 
 def parse_int(text: str, key: str, value: str, low: int, high: int) -> int:
     """An integer option within [low, high]. Raises SpecError."""
+    shown, where = (one if len(one) <= 100 else f"{one[:99]}…" for one in (value, text))
     try:
         number = int(value)
     except ValueError:
-        raise SpecError(f"{text!r}: {key}={value} is not a whole number", hint=f"{low} to {high}") from None
+        raise SpecError(f"{where!r}: {key}={shown} is not a whole number", hint=f"{low} to {high}") from None
     if not low <= number <= high:
         clamped = min(max(number, low), high)
-        raise SpecError(f"{text!r}: {key}={value} is out of range {low} to {high}", hint=f"try {key}={clamped}")
+        raise SpecError(f"{where!r}: {key}={shown} is out of range {low} to {high}", hint=f"try {key}={clamped}")
     return number

@@ -24,24 +24,30 @@ _RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12,
           "bps": 8.0, "kbps": 8e3, "mbps": 8e6, "gbps": 8e9}  # fmt: skip
 
 
-def _parse(text: str, units: dict[str, float], what: str, example: str) -> float:
+MOST_BYTES = 2**53
+LONGEST_S = 1e9
+FASTEST_BPS = 1e18
+"""What can be typed: 9 PB, 30 years, and an exabit a second."""
+
+
+def _parse(text: str, units: dict[str, float], what: str, example: str, most: float) -> float:
     match = re.fullmatch(_NUMBER + r"\s*(?P<unit>[a-zµ]*)", text.strip().lower())
     if match is None or match["unit"] not in units:
-        raise SpecError(f"{text!r} is not a {what}", hint=f"write it like {example}")
+        raise SpecError(f"{_short(text)} is not a {what}", hint=f"write it like {example}")
     value = float(match["number"]) * units[match["unit"]]
-    if not math.isfinite(value):
-        raise SpecError(f"{text!r} is not a {what}", hint=f"write it like {example}")
+    if value > most:
+        raise SpecError(f"{_short(text)} is too large for a {what}", hint=f"write it like {example}")
     return value
 
 
 def parse_bytes(text: str) -> Bytes:
     """Bytes from '64k', '25MiB', '1024'. Raises SpecError."""
-    return round(_parse(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64k or 25MiB"))
+    return round(_parse(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64k or 25MiB", MOST_BYTES))
 
 
 def parse_seconds(text: str) -> Seconds:
     """Seconds from '20us', '3ms', '1.5s', '2'. Raises SpecError."""
-    return _parse(text, _SECONDS, "duration", "20us or 1.5s")
+    return _parse(text, _SECONDS, "duration", "20us or 1.5s", LONGEST_S)
 
 
 def parse_rate(text: str) -> BitsPerSecond:
@@ -49,10 +55,16 @@ def parse_rate(text: str) -> BitsPerSecond:
 
     A bare number is refused: tc takes it for bits per second, and people mean something else.
     """
-    rate = _parse(text, _RATES, "rate", "100mbit, 1gbit or 10gbit")
+    rate = _parse(text, _RATES, "rate", "100mbit, 1gbit or 10gbit", FASTEST_BPS)
     if rate <= 0:
         raise SpecError(f"the rate {text!r} is not above zero", hint="write it like 100mbit, 1gbit or 10gbit")
+    if rate < 1:
+        raise SpecError(f"the rate {_short(text)} is below one bit per second", hint="write it like 100mbit or 1gbit")
     return rate
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
 def format_seconds(seconds: float | None, digits: int = 3) -> str:

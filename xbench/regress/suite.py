@@ -43,6 +43,7 @@ from xbench.workloads import parse_workload
 
 __all__ = ["load_suite", "parse_threshold"]
 
+MOST_NAME_CHARACTERS = 200
 SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "in_turns", "thresholds", "check")
 CHECK_KEYS = tuple(Check.model_fields)
 PLANNED: tuple[MetricName, ...] = ("buckets", "planned_step", "simulated_step")
@@ -116,11 +117,14 @@ def _checks(tables: object, where: str) -> tuple[Check, ...]:
     checks: list[Check] = []
     for number, table in enumerate(tables, start=1):
         name = table.get("name")
-        place = f"check {name!r}" if isinstance(name, str) and name else f"[[regress.check]] number {number}"
+        short = repr(name[:60]) if isinstance(name, str) and name else None
+        place = f"check {short}" if short else f"[[regress.check]] number {number}"
         known_keys(table, CHECK_KEYS, where, place)
         check = validated(Check, table, where, place, _special)
-        if not check.name.strip() or not check.name.isprintable():
-            raise SpecError(f"{where}: {place}: the name {check.name!r} cannot be shown", hint="give it a short name")
+        if not check.name.strip() or not name.isprintable() or len(name) > MOST_NAME_CHARACTERS:
+            raise SpecError(
+                f"{where}: {place}: the name {check.name[:60]!r} cannot be shown", hint="give it a short name"
+            )
         if any(check.name == other.name for other in checks):
             raise SpecError(f"{where}: two checks are named {check.name!r}", hint=f'name one "{check.name}-2"')
         checks.append(_known_values(check, f"{where}: {place}"))

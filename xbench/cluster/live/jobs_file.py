@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -41,6 +41,15 @@ from xbench.toml_tables import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
 MOST = 2**31 - 1
+MOST_NAME_BYTES = 200
+"""Of a job's name, which is also the name of a folder."""
+
+LONGEST_S = 1e9
+"""Thirty years, for an arrival and for a step."""
+
+LARGEST = 1e15
+"""Of steps a second, and of bytes."""
+
 START = "write [[job]] with name, workload, steps and batch_size: docs/cluster.md shows a jobs.toml"
 KNOWING = ("speeds", "ring", "scale")
 """Keys that say how fast a job is; one of them is enough."""
@@ -53,8 +62,8 @@ class _Table(BaseModel):
 class Ring(_Table):
     """`RingSpeed` as it is written: θ in seconds, and bytes of gradients."""
 
-    theta: list[float]
-    model_bytes: float
+    theta: list[Annotated[float, Field(le=LONGEST_S)]]
+    model_bytes: float = Field(le=LARGEST)
 
 
 class JobEntry(_Table):
@@ -64,13 +73,13 @@ class JobEntry(_Table):
     workload: str
     steps: int = Field(ge=1, le=MOST)
     batch_size: int = Field(ge=1, le=MOST)
-    arrival_s: float = Field(default=0.0, ge=0)
+    arrival_s: float = Field(default=0.0, ge=0, le=LONGEST_S)
     gpus: int = Field(default=1, ge=1, le=MOST)
     least: int = Field(default=1, ge=1, le=MOST)
     most: int | None = Field(default=None, ge=1, le=MOST)
     seed: int = Field(default=0, ge=0, le=MOST)
     checkpoint_steps: int = Field(default=50, ge=1, le=MOST)
-    speeds: dict[str, float] | None = None
+    speeds: dict[str, Annotated[float, Field(le=LARGEST)]] | None = None
     ring: Ring | None = None
 
     @property
@@ -162,7 +171,8 @@ def check_fit(jobs: Iterable[JobEntry], slots: int) -> None:
 def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
     where = str(path)
     name = table.get("name")
-    place = f"job {name!r}" if isinstance(name, str) and name else f"[[job]] number {number}"
+    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= MOST_NAME_BYTES
+    place = f"job {name!r}" if fits else f"[[job]] number {number}"
     known_keys(table, _Written.model_fields, where, place)
     if isinstance(table.get("ring"), dict):
         known_keys(table["ring"], Ring.model_fields, where, f"ring of {place}")
@@ -170,6 +180,8 @@ def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
     at = f"{where}: {place}"
     if not job.name.strip() or not job.name.isprintable() or "/" in job.name or job.name in (".", ".."):
         raise SpecError(f"{at}: name = {job.name!r} cannot name a folder", hint="give it a short name")
+    if not fits:
+        raise SpecError(f"{at}: its name is longer than {MOST_NAME_BYTES} bytes", hint="give it a short name")
     _check_range(job, at)
     try:
         if parse_workload(job.workload).batch_size is not None:
