@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from xbench.field_types import Count, Duration, Text
 from xbench.record_parts import Environment, Estimate, Label, Part, WorkloadRecord
@@ -108,6 +109,12 @@ class Restart(Part):
     check: LossCheck
     losses: list[float | None] = Field(description="by step, null where it was no number")
     uncut_losses: list[float | None]
+
+    @model_validator(mode="after")
+    def _says_the_cost(self) -> Restart:
+        if not any(one.part == "lost" and one.from_workers is None for one in self.results):
+            raise PydanticCustomError("no_cost", "its results do not say what a restart costs")
+        return self
 
     @property
     def cost_s(self) -> float:

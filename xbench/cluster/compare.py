@@ -257,6 +257,9 @@ def _warnings(trace: Trace, bounds: Iterable[Bound | None]) -> list[str]:
     return said
 
 
+MOST_COST_S = 1e9
+
+
 def parse_costs(text: str) -> tuple[float, ...]:
     """Seconds from '0,10,30', where a record of `xbench cluster restart` may stand for what it measured.
 
@@ -270,6 +273,8 @@ def parse_costs(text: str) -> tuple[float, ...]:
             cost_s = _measured_cost_s(part.strip())
         if not (math.isfinite(cost_s) and cost_s >= 0):
             raise SpecError(f"{part.strip()!r} is no number of seconds", hint="write 0,10,30")
+        if cost_s > MOST_COST_S:
+            raise SpecError(f"{cost_s:g} s is more than a restart can cost", hint="write 0,10,30")
         if cost_s in found:
             raise SpecError(f"{part.strip()} stands twice", hint="write each cost once")
         found.append(cost_s)

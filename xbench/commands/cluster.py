@@ -21,6 +21,7 @@ from xbench.commands.options import (
 )
 from xbench.errors import SpecError
 
+MOST_GPUS = 1_000_000
 MOST_SEEDS = 1000
 MOST_WORKERS = 1024
 EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
@@ -41,10 +42,12 @@ def cluster() -> None:
               help="itp:PATH, philly:PATH, pollux:FOLDER, alibaba:PATH, FILE.csv, or generated:...")  # fmt: skip
 @click.option("--policies", "policy_text", default="fifo,fifo-backfill,sjf,srtf,las", show_default=True,
               metavar="A,B,...", shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
-@click.option("--gpus", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="The cluster's.")
+@click.option(
+    "--gpus", default=32, show_default=True, type=click.IntRange(1, MOST_GPUS), metavar="N", help="The cluster's."
+)
 @click.option("--restart-cost", "cost_text", default="0", show_default=True, metavar="S,S,...",
               help="Seconds that a job which ran before loses when it is moved, or restart's --json file.")  # fmt: skip
-@click.option("--gpus-per-host", type=click.IntRange(1), metavar="N",
+@click.option("--gpus-per-host", type=click.IntRange(1, MOST_GPUS), metavar="N",
               help="Of hosts with one slower link each between them.  [default: all GPUs are on one host]")  # fmt: skip
 @click.option("--placement", "placement_text", metavar="A,B",
               help="packed (on few hosts), spread (over many), or both.  [default: packed]")  # fmt: skip
