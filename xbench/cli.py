@@ -1,9 +1,9 @@
 """The command line: a group that loads a command only when it is used, and the one place that prints errors.
 
-`xbench --help` must answer at once, so this module imports click and the error tree and nothing else; the one-line
-summaries stand in the table below and a test holds them equal to each command's own. Every exception ends in `main` as
-one sentence on stderr and an exit code (see `xbench.errors`); `--debug`, before or after the command, adds the
-traceback.
+`xbench --help` must answer at once, so this module imports click, the error tree and the handling of signals, and
+nothing else; the one-line summaries stand in the table below and a test holds them equal to each command's own. Every
+exception ends in `main` as one sentence on stderr and an exit code (see `xbench.errors`); `--debug`, before or after
+the command, adds the traceback.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem
 
 from xbench.errors import SpecError, XbenchError, nearest, unknown
+from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
 
 MOST_CHARACTERS = 1000
@@ -101,10 +102,12 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """As click's, which ends the process without a word for every broken pipe.
 
-        A reader of our own output that leaves breaks none: see `xbench.streams`.
+        A reader of our own output that leaves breaks none: see `xbench.streams`. SIGTERM and SIGHUP end every command
+        as Ctrl-C does.
         """
         try:
-            return super().invoke(ctx)
+            with stop_signals_interrupt():
+                return super().invoke(ctx)
         except BrokenPipeError as error:
             raise RuntimeError("a pipe between processes broke") from error
 

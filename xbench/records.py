@@ -14,9 +14,8 @@ bytes, all rates bits per second. Nothing here imports torch.
 from __future__ import annotations
 
 import json
-import os
 import reprlib
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,6 +56,7 @@ from xbench.measured_parts import (
     Timeline,
     TurnTaken,
 )
+from xbench.record_files import RECORD, frame_kind, write_whole
 from xbench.record_parts import (
     FOREIGN,
     Environment,
@@ -69,6 +69,7 @@ from xbench.record_parts import (
     Verdict,
     WorkloadRecord,
 )
+from xbench.registry import Registry
 from xbench.regression_record import (
     Baseline,
     Case,
@@ -346,6 +347,12 @@ AnyRecord = (
 Record = Annotated[AnyRecord, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(Record)
 
+REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="docs/report.md")
+"""Functions that make a killed run's record from its journals, by the kind that its `frame.json` names."""
+REBUILDERS.add("measured", "xbench.runtime.rebuild:measured", "profile, compare, tune")
+REBUILDERS.add("convergence", "xbench.runtime.rebuild:convergence", "converge")
+REBUILDERS.add("live", "xbench.runtime.rebuild:live", "cluster run")
+
 
 def json_schema() -> dict[str, Any]:
     """The record's JSON Schema (draft 2020-12), as `xbench schema` prints it."""
@@ -359,26 +366,19 @@ def dump(record: AnyRecord) -> str:
 
 def save(record: AnyRecord, path: Path) -> Path:
     """Write atomically: the file is whole or is not there. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(dump(record))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return write_whole(dump(record), path)
 
 
 def load(path: Path) -> AnyRecord:
-    """Read a record, or a run's directory that holds one. Raises RecordError with one sentence."""
+    """Read a record, or a run's directory that holds one. Raises RecordError with one sentence.
+
+    A run that was killed before it wrote its record has its journals: the record is then made from those, incomplete.
+    """
     try:
         if path.is_dir():
-            path = path / "record.json"
+            path = path / RECORD
+        if path.name == RECORD and not path.exists() and frame_kind(path.parent) in REBUILDERS.names():
+            return REBUILDERS.load(str(frame_kind(path.parent)))(path.parent)
         text = read_regular(path, MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise RecordError(f"there is no result file {_short(path)}", hint=WHICH) from None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from xbench.commands.completing import complete_policy
-from xbench.commands.options import RUNS, check_json, json_option, parsed, write_json
+from xbench.commands.options import check_json, json_option, parsed, write_json
 from xbench.errors import RunError, SpecError
 from xbench.units import parse_seconds
 
@@ -84,7 +83,7 @@ def run_command(
                 jobs=jobs,
                 policy=policy,
                 engine="ray" if engine == "ray" else "local",
-                folder=folder or RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-cluster",
+                folder=folder,
                 command=shlex.join(["xbench", *sys.argv[1:]]),
                 slots=slots,
                 retries=retries,

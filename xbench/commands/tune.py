@@ -118,10 +118,12 @@ def tune(
 
 def _render(result: Result, margin: float, minutes: float, json_to: str | None, keep: str | None) -> None:
     """The answer, what it rests on, the files, and what to paste. Raises RunError where nothing could be timed."""
-    from xbench.records import Comparison, save
+    from xbench.interrupts import interrupts_held
+    from xbench.records import Comparison
     from xbench.report.drawing import make_console, say
     from xbench.report.terminal import render_comparison, show
     from xbench.report.tuned import judged, snippet, told
+    from xbench.runtime.run_folder import keep as keep_record
     from xbench.runtime.tune import choice_of, tuned_record
 
     console, record = make_console(), result.record
@@ -144,9 +146,10 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
         say(console, "Nothing to keep: the record holds every candidate's plan.")
         return
     tuned = tuned_record(record, choice, margin, result.plans, str(result.path))
-    place = save(tuned, result.path.parent / KEPT)
-    if keep is not None:
-        place = save(tuned, Path(keep))
+    with interrupts_held():
+        place = keep_record(tuned, result.path.parent / KEPT)
+        if keep is not None:
+            place = keep_record(tuned, Path(keep))
     console.print(f"keep:   {place}\n", highlight=False, soft_wrap=True)
     text = snippet(tuned, str(place.resolve()))
     if json_to == "-":

@@ -23,8 +23,8 @@ from xbench.fabrics import rootless
 from xbench.fabrics.cluster import ClusterFabric
 from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot
-from xbench.fabrics.interrupts import stop_signals_interrupt
 from xbench.fabrics.user_namespace import MARKER
+from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import require_files
 from xbench.registry import Registry
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_options

@@ -21,7 +21,7 @@ from xbench.errors import FabricError, SpecError
 from xbench.fabrics import host_names, leftovers, links
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
-from xbench.fabrics.interrupts import interrupts_held
+from xbench.interrupts import interrupts_held
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
 from xbench.units import format_rate, parse_rate
 

@@ -1,7 +1,7 @@
 """`xbench converge` from the parent's side: resolve, raise the fabric, start the ranks, make the record.
 
 One launch trains everything: see `runtime.converge_rank`. What a rank has finished is in its journal, so a run that
-dies keeps the curves that it has.
+dies keeps the curves that it has; where this process is killed, `runtime.rebuild` makes the record of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, UsageError, XbenchError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
-from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, WorkloadRecord, save
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD
+from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, WorkloadRecord
 from xbench.runtime.assemble import now
+from xbench.runtime.frames import ConvergenceFrame, write_frame
 from xbench.runtime.launch import AuxiliaryCommand, launch
 from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import Phase
-from xbench.runtime.progress import stamp
+from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.schedules import MODES, cycle_of
 from xbench.scratch import socket_folder
 from xbench.spec import Effort, FabricSpec, GlooThreads, Heap, ModeSpec, RunSpec, WorkloadSpec
@@ -136,11 +139,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
         seeds=seeds, steps=steps, samples=steps * batch, epochs=steps / an_epoch, batch_size=record.batch_size,
         optimizer=record.spec.optimizer, lr=_lr(request, record),
     )  # fmt: skip
-    folder = request.output / f"{stamp()}-convergence-{record.title.replace(':', '-')}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as failed:
-        raise SpecError(f"--output: {str(folder)!r} cannot be made: {failed.strerror}") from None
+    folder = new_run_folder(request.output, f"convergence-{record.title.replace(':', '-')}")
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)
@@ -151,39 +150,67 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
     curves = Curves(world, run, an_epoch, say)
     warnings = environment.noise_warnings()
     error: XbenchError | None = None
-    with open_fabric(run.fabric, device=run.device) as fabric:
-        try:
-            fabric.measure_bandwidth()
-            error = _launch(run, training, an_epoch, fabric, folder, curves)
-        except KeyboardInterrupt:
-            error = Interrupted("interrupted")
-        except XbenchError as caught:
-            error = caught
-        described = fabric.describe(run.backend)
-        label = fabric.label
-    made = Convergence(
-        created=now(),
-        command=shlex.join(["xbench", *list(request.argv)[1:]]),
-        environment=environment.capture(found.environment_facts()),
-        fabric=described,
-        label=label,
+    with interrupts_held() as held:
+        with ExitStack() as stack:
+            with held.let_through():
+                facts = environment.capture(found.environment_facts())
+                fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
+            frame = ConvergenceFrame(
+                created=now(),
+                command=shlex.join(["xbench", *list(request.argv)[1:]]),
+                run=run,
+                environment=facts,
+                fabric=fabric.describe(run.backend),
+                label=fabric.label,
+                workload=record,
+                training=training,
+                an_epoch=an_epoch,
+                warnings=warnings,
+            )
+
+            def updated() -> ConvergenceFrame:
+                now_known = {"fabric": fabric.describe(run.backend), "warnings": [*warnings, *fabric.warnings]}
+                return frame.model_copy(update=now_known)
+
+            try:
+                with held.let_through():
+                    fabric.measure_bandwidth()
+                    write_frame(updated(), folder)
+                    error = _launch(run, training, an_epoch, fabric, folder, curves)
+            except KeyboardInterrupt:
+                error = Interrupted("interrupted")
+            except OSError as failed:
+                error = RunError(f"the launch could not go on: {failed}")
+            except XbenchError as caught:
+                error = caught
+            frame = updated()
+        made = convergence_record(frame, curves, str(error) if error is not None else None)
+        path = keep(made, folder / RECORD)
+        interrupted = held.interrupted()
+    return made, path, error or interrupted
+
+
+def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | None) -> Convergence:
+    """The record of the curves that are whole; `error`: why there are no more."""
+    run = frame.run
+    return Convergence(
+        created=frame.created,
+        command=frame.command,
+        environment=frame.environment,
+        fabric=frame.fabric,
+        label=frame.label,
         complete=error is None,
-        error=str(error) if error is not None else None,
-        warnings=[*warnings, *fabric.warnings, *curves.warnings],
-        workload=record,
+        error=error,
+        warnings=[*frame.warnings, *curves.warnings],
+        workload=frame.workload,
         dataset=DIGITS,
-        training=training,
+        training=frame.training,
         reference=run.reference or run.modes[0].text,
         modes=converged(
             {mode.text: cycle_of(mode) for mode in run.modes}, curves.whole, run.reference or "", curves.failed
         ),
         curves=curves.whole,
     )
-    path = folder / "record.json"
-    try:
-        return made, save(made, path), error
-    except OSError as failed:
-        raise RunError(f"the record could not be written to {path}: {failed}") from None
 
 
 def _lr(request: ConvergeRequest, record: WorkloadRecord) -> float:
@@ -284,7 +311,8 @@ def _launch(
                 AuxiliaryCommand(host, [*arbiter, "--socket", path, *counts]) for host, path in enumerate(paths)
             ]
         argument = folder / "program.json"
-        argument.write_text(json.dumps(program))
+        with argument.open("x", encoding="utf-8") as stream:
+            json.dump(program, stream)
         outcome = launch(
             fabric,
             len(run.workloads),

@@ -28,7 +28,7 @@ from xbench.fabrics.cluster import cluster_rank
 from xbench.fabrics.engines import ClusterRank, ranks_around
 from xbench.fabrics.meeting import meeting_point
 from xbench.runtime.collect import Collector
-from xbench.runtime.journal import JournalReader
+from xbench.runtime.journal import JournalReader, Take
 from xbench.runtime.program import Program, phases
 from xbench.runtime.progress import Progress
 from xbench.runtime.ranks_alive import Watch, lost_peers
@@ -69,9 +69,9 @@ def excused(error: XbenchError) -> None:
 
 
 def run_inside(
-    run: RunSpec, collector: Collector, progress: Progress, abandon: Callable[[XbenchError], NoReturn]
+    run: RunSpec, collector: Collector, progress: Progress, abandon: Callable[[XbenchError], NoReturn], take: Take
 ) -> None:
-    """Go through one launch's program on this rank; on rank 0 `collector` ends up with every rank's events.
+    """Go through one launch's program on this rank; on rank 0 `take` gets every rank's events.
 
     `abandon` keeps on rank 0 what has been measured, and ends the process: for a rank that is stuck. Raises RankError
     when a rank fails, SpecError where the ranks cannot be divided among the jobs; what had been measured by then is in
@@ -111,7 +111,7 @@ def run_inside(
             store=muster.store_at(place, ours, os.environ, patience_s=patience_s),
             reader=JournalReader(folder, seat.job, seat.rank),
             silence_s=run.timeout_s,
-            take=collector.take,
+            take=take,
             abandon=abandoned,
             leave=leave,
         )

@@ -22,27 +22,32 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | error | message, traceback: this rank is about to die; said, hint: the same for people; short_in: a mode |
 | end | nothing more comes |
 
-No torch here: both sides import it.
+A journal has one owner: it is made, and never opened again to write. No torch here: both sides import it.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from xbench.errors import RunError
 
 STATE_BYTES = 256
 
 
 class Journal:
-    """A rank's own log. Writes are unbuffered: what was written is on disk when the rank dies.
+    """A rank's own log. Writes are unbuffered: what was written survives the rank and its parent.
 
-    `listener(rank, event)`, if given, hears each event too.
+    `listener(rank, event)`, if given, hears each event too. Raises RunError where the directory has this rank's
+    journal already.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class Journal:
         stem = f"job{job}-rank{rank}"
         self._rank = rank
         self._listener = listener
-        self._events = open(directory / f"{stem}.jsonl", "ab", buffering=0)
+        self._events = new_file(directory / f"{stem}.jsonl")
         self._state = open(directory / f"{stem}.state", "w+b")
         self._state.truncate(STATE_BYTES)
         self._map = mmap.mmap(self._state.fileno(), STATE_BYTES)
@@ -64,10 +69,7 @@ class Journal:
     def write(self, event: str, **fields: Any) -> None:
         """Append one event. Raises OSError when the disk is full."""
         content = {"event": event, "t": time.monotonic(), **fields}
-        data = (json.dumps(content) + "\n").encode()
-        written = self._events.write(data)
-        if written != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_line(self._events, content)
         if self._listener is not None:
             self._listener(self._rank, content)
 
@@ -83,8 +85,59 @@ class Journal:
         self._events.close()
 
 
+def new_file(path: Path) -> io.FileIO:
+    """A journal's file, opened to write without a buffer. Raises RunError where it is there already."""
+    try:
+        return open(path, "xb", buffering=0)
+    except FileExistsError:
+        raise RunError(f"{str(path)!r} belongs to another rank", hint="give each run a folder of its own") from None
+
+
+def write_line(stream: io.FileIO, event: Mapping[str, Any]) -> None:
+    """Append an event, whole or not at all. Raises OSError when the disk is full."""
+    data = (json.dumps(event) + "\n").encode()
+    begin = stream.tell()
+    written = stream.write(data)
+    if written != len(data):
+        stream.seek(begin)
+        stream.truncate()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Journals:
+    """Journals of ranks on other machines, written here as their events arrive."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[tuple[int, int], io.FileIO] = {}
+
+    def write(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+        """Append one event of one rank. Raises OSError."""
+        if (job, rank) not in self._files:
+            self._directory.mkdir(exist_ok=True)
+            self._files[job, rank] = new_file(self._directory / f"job{job}-rank{rank}.jsonl")
+        write_line(self._files[job, rank], event)
+
+
+Take = Callable[[int, int, Mapping[str, Any]], None]
+
+
+def kept_by(journals: Journals, take: Take) -> Take:
+    """`take`, with each event on disk first where there is room."""
+
+    def kept(job: int, rank: int, event: Mapping[str, Any]) -> None:
+        with suppress(OSError):
+            journals.write(job, rank, event)
+        take(job, rank, event)
+
+    return kept
+
+
 class JournalReader:
-    """The parent's side of one rank's journal: complete lines only, each once."""
+    """The parent's side of one rank's journal: complete lines only, each once.
+
+    A line that is no event is left out, and a warning takes its place.
+    """
 
     def __init__(self, directory: Path, job: int, rank: int) -> None:
         self.job = job
@@ -103,7 +156,16 @@ class JournalReader:
             return []
         whole = data.rfind(b"\n") + 1
         self._offset += whole
-        return [json.loads(line) for line in data[:whole].splitlines() if line]
+        return [self._event(line) for line in data[:whole].split(b"\n") if line]
+
+    def _event(self, line: bytes) -> dict[str, Any]:
+        try:
+            event = json.loads(line)
+            if isinstance(event, dict) and isinstance(event.get("event"), str):
+                return event
+        except (ValueError, RecursionError):
+            pass
+        return {"event": "warning", "message": f"{self._path.name} has a broken line, which was left out"}
 
     def state(self) -> tuple[float, str] | None:
         """(time.monotonic() of the note, the note), or None before the first."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from xbench.errors import Interrupted, SpecError, XbenchError
 from xbench.fabrics.fabric import Fabric, HostSlot
-from xbench.fabrics.interrupts import interrupts_held
+from xbench.interrupts import interrupts_held
 from xbench.runtime import monitor_log
 from xbench.runtime.journal import JournalReader, pid_alive
 from xbench.runtime.launch_processes import ProcessGroups, Started
@@ -172,10 +172,11 @@ def disk_full(folder: Path) -> bool:
 
 
 def _poll(groups: ProcessGroups, monitor: Monitor) -> Verdict | None:
-    """One look: first at the processes that we started, then at everything else."""
-    for started, watch in zip(groups.started, monitor.processes, strict=True):
-        watch.code = started.process.poll()
-    return monitor.poll()
+    """One look: first at the processes that we started, then at everything else. No event is lost to a signal."""
+    with interrupts_held():
+        for started, watch in zip(groups.started, monitor.processes, strict=True):
+            watch.code = started.process.poll()
+        return monitor.poll()
 
 
 def _end(groups: ProcessGroups, monitor: Monitor | None, *, drain: bool = True) -> None:

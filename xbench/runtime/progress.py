@@ -7,7 +7,6 @@ kept.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -118,8 +117,3 @@ def _clock(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min"
-
-
-def stamp() -> str:
-    """The time of day for a run's folder: 20260131-142501."""
-    return time.strftime("%Y%m%d-%H%M%S")

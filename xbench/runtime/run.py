@@ -3,6 +3,8 @@
     RunRequest → prepare → RunSpec → fabric → launches → Collector → record.json
 
 Whatever happens after the first rank has started, a record is written: complete, or marked incomplete with the reason.
+Where this process is killed, the run's folder has what makes that record: its frame and its journals
+(`runtime.rebuild`). A signal that asks to stop ends the measuring at once, and waits while the record is made.
 """
 
 from __future__ import annotations
@@ -11,9 +13,8 @@ import itertools
 import os
 import shlex
 import sys
-import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,15 +25,20 @@ from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
-from xbench.records import Comparison, Profile, save
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD
+from xbench.records import Comparison, Profile
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.course import Course, Fixed
+from xbench.runtime.frames import RunFrame, write_frame
 from xbench.runtime.inside import excused, our_rank, run_inside
+from xbench.runtime.journal import Journals, kept_by
 from xbench.runtime.launch import AuxiliaryCommand, Outcome, launch
 from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import JobPlan, Program
-from xbench.runtime.progress import Progress, stamp
+from xbench.runtime.progress import Progress
+from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.runtime.shortage import Shortages
 from xbench.runtime.unavailable import backend_of
 from xbench.scratch import socket_folder
@@ -91,75 +97,66 @@ def execute(request: RunRequest, console: Console) -> Result:
     for note in notes:
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
-    folder = request.output / f"{stamp()}-{request.kind}-{name}"
-    if speaks:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as failed:
-            raise SpecError(f"--output: {str(folder)!r} cannot be made: {failed.strerror}") from None
+    folder = new_run_folder(request.output, f"{request.kind}-{name}") if speaks else request.output
     collector = Collector(run, [item.record.batch_size for item in found.workloads])
     error: XbenchError | None = None
     command = shlex.join(["xbench", *list(request.argv)[1:]]).encode(errors="replace").decode()
     warnings = environment.noise_warnings()
-    frame: Frame | None = None
     plans: list[JobPlan] = []
-    path = folder / "record.json"
-
-    def abandon(error: XbenchError) -> NoReturn:
-        """Keep what was measured when this process itself is stuck in a collective, and end it."""
-        try:
-            assert frame is not None
-            frame.warnings += warnings
-            record = make(run, frame, collector, complete=False, error=str(error))
-            progress.say(f"\nrecord: {keep(record, path)}")
-            progress.say(f"error: {error}" + (f"\n  hint: {error.hint}" if error.hint else ""))
-        finally:
-            sys.stderr.flush()
-            os._exit(error.exit_code)
-
+    path = folder / RECORD
     make = profile_record if run.kind == "profile" else comparison_record
-    with ExitStack() as stack:
-        stack.enter_context(progress)
-        fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
-        try:
-            progress.say(f"fabric {run.fabric}")
-            fabric.measure_bandwidth()
-            if run.fabric.name == "cluster":
+    with interrupts_held() as held:
+        with ExitStack() as stack:
+            stack.enter_context(progress)
+            with held.let_through():
                 facts = environment.capture(found.environment_facts())
-                frame = Frame(command, facts, fabric.describe(run.backend), records)
-                run_inside(run, collector, progress, abandon)
-            else:
-                _launches(course, run, fabric, folder, collector, progress, warnings, plans)
-        except XbenchError as caught:
-            error = caught
-        except KeyboardInterrupt:
-            error = Interrupted("interrupted")
-        described = fabric.describe(backend_of(run))
-        frame = Frame(command, environment.capture(found.environment_facts()), described, records)
-        frame.emulated = fabric.emulated
-        frame.warnings += [*warnings, *fabric.warnings, *course.warnings]
-    assert frame is not None
-    run = course.ran(run)
-    record = make(run, frame, collector, complete=error is None, error=str(error) if error is not None else None)
-    return Result(record, keep(record, path) if speaks else path, error, speaks, tuple(plans))
+                fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
+            frame = Frame(command, facts, fabric.describe(backend_of(run)), records)
 
+            def update() -> Frame:
+                """Let the frame say how the fabric and the course stand."""
+                frame.fabric, frame.emulated = fabric.describe(backend_of(run)), fabric.emulated
+                frame.warnings = [*warnings, *fabric.warnings, *course.warnings]
+                return frame
 
-def keep(record: Profile | Comparison, path: Path) -> Path:
-    """Save the record there, or where there is room: nothing measured is lost to a full disk.
+            def write() -> None:
+                with suppress(OSError):  # a full disk is told by the launch, and the record has other places
+                    write_frame(RunFrame.of(course.ran(run), update(), collector), folder)
 
-    Raises RunError when no place takes it.
-    """
-    failed: OSError | None = None
-    for place in (path, *(Path(root) / f"xbench-{path.parent.name}.json" for root in _spare_folders())):
-        try:
-            return save(record, place)
-        except OSError as error:
-            failed = failed or error
-    raise RunError(f"the record could not be written anywhere: {failed}")
+            def abandon(error: XbenchError) -> NoReturn:
+                """Keep what was measured when this process itself is stuck in a collective, and end it."""
+                try:
+                    record = make(run, update(), collector, complete=False, error=str(error))
+                    progress.say(f"\nrecord: {keep(record, path)}")
+                    progress.say(f"error: {error}" + (f"\n  hint: {error.hint}" if error.hint else ""))
+                finally:
+                    sys.stderr.flush()
+                    os._exit(error.exit_code)
 
-
-def _spare_folders() -> list[str]:
-    return [tempfile.gettempdir(), "/dev/shm", str(Path.home())]
+            try:
+                with held.let_through():
+                    progress.say(f"fabric {run.fabric}")
+                    fabric.measure_bandwidth()
+                    if run.fabric.name == "cluster":
+                        if speaks:
+                            write()
+                        take = kept_by(Journals(folder / "launch0"), collector.take) if speaks else collector.take
+                        run_inside(run, collector, progress, abandon, take)
+                    else:
+                        _launches(course, run, fabric, folder, collector, progress, warnings, plans, write)
+            except XbenchError as caught:
+                error = caught
+            except OSError as failed:  # of a launch: no folder, file or process could be made
+                error = RunError(f"the launches could not go on: {failed}")
+            except KeyboardInterrupt:
+                error = Interrupted("interrupted")
+            update()
+        run = course.ran(run)
+        record = make(run, frame, collector, complete=error is None, error=str(error) if error is not None else None)
+        if speaks:
+            path = keep(record, path)
+        interrupted = held.interrupted()
+    return Result(record, path, error or interrupted, speaks, tuple(plans))
 
 
 def _launches(
@@ -171,10 +168,12 @@ def _launches(
     progress: Progress,
     warnings: list[str],
     plans: list[JobPlan],
+    write: Callable[[], None],
 ) -> None:
     """All launches in turn; `plans` gets what the first one learns. Raises the error of the first that fails.
 
-    A mode that runs out of memory fails by itself: see `runtime.shortage`.
+    `write` keeps the frame on disk; it is called before the first launch and whenever more is known. A mode that runs
+    out of memory fails by itself: see `runtime.shortage`.
     """
     shortages = Shortages([mode.text for mode in run.modes])
     for number in itertools.count():
@@ -183,17 +182,19 @@ def _launches(
             return
         for sentence in leg.says:
             progress.say(sentence)
+        write()
         collector.begin_launch(number)
         left = shortages.without(leg.phases)
         for start in itertools.count(1):
             directory = folder / (f"launch{number}" if start == 1 else f"launch{number}-{start}")
-            directory.mkdir(exist_ok=True)
+            directory.mkdir()
             jobs = len(run.workloads)
             program = Program(
                 run=leg.run, launch=number, phases=left, jobs=jobs, plans=tuple(plans), emulated=fabric.emulated
             )
             outcome = _launch(program, fabric, directory, collector, progress, shortages)
             warnings += outcome.warnings
+            write()
             if number == 0 and not plans:
                 plans += _plans(directory, jobs)
             if outcome.error is None:
@@ -203,6 +204,7 @@ def _launches(
                 raise outcome.error
             hint = f" ({outcome.error.hint})" if outcome.error.hint else ""
             collector.failed.setdefault(mode, f"{outcome.error}{hint}")
+            write()
             progress.say(f"{mode} has failed, and the others go on in new ranks: {outcome.error}{hint}")
             left = shortages.rest(left)
             if not left:
@@ -229,7 +231,8 @@ def _launch(
             program = program.model_copy(update={"turn_sockets": tuple(paths)})
             auxiliaries = [AuxiliaryCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]
         argument = directory / "program.json"
-        argument.write_text(program.model_dump_json())
+        with argument.open("x", encoding="utf-8") as stream:
+            stream.write(program.model_dump_json())
 
         def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
             collector.take(job, rank, event)

@@ -28,6 +28,8 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import parse_fabric
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD
 from xbench.records import (
     Comparison,
     Environment,
@@ -35,13 +37,12 @@ from xbench.records import (
     ValidationCell,
     WorkloadRecord,
     load,
-    save,
 )
 from xbench.runtime.assemble import now
 from xbench.runtime.prepare import RunRequest
 from xbench.runtime.program import BLOCK_S
-from xbench.runtime.progress import stamp
 from xbench.runtime.run import execute
+from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.runtime.validation_cells import cell_of, failed_cell, unsteady
 from xbench.spec import Collectives, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
 from xbench.stats.validation import goals, summaries
@@ -102,33 +103,43 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
         )
     found = probe(list(request.workloads), request.device, max(f.world_size for f in _all_fabrics(request)))
     workloads = [item.record for item in found.workloads]
-    place = request.output / f"{stamp()}-validation" / "record.json"
+    place = new_run_folder(request.output, "validation") / RECORD
     done = list(request.resume.cells) if request.resume is not None else []
     kept: list[ValidationCell] = []
     error: XbenchError | None = None
     described = environment.capture(found.model_dump())
     cells = list(product(_all_fabrics(request), zip(found.specs, workloads, strict=True)))
-    for number, (fabric, (spec, workload)) in enumerate(cells):
-        before = next((cell for cell in done if _same(cell, spec, fabric)), None)
-        if before is not None:
-            kept.append(before)
-            continue
-        effort = effort_for(workload, fabric, kept, request)
-        console.print(f"cell {number + 1} of {len(cells)}: {workload.title} on {fabric}", highlight=False)
-        try:
-            kept.append(_run_cell(request, spec, workload, fabric, effort, kept, console))
-        except Interrupted as caught:
-            error = caught
-            break
-        finally:
-            save(record(request, described, [*kept, *_missing(done, kept)], complete=False), place)
-    complete = error is None
-    cells_made = kept if complete else [*kept, *_missing(done, kept)]
-    made = record(request, described, cells_made, complete=complete, error=str(error) if error is not None else None)
-    save(made, place)
+    with interrupts_held() as held:
+        for number, (fabric, (spec, workload)) in enumerate(cells):
+            before = next((cell for cell in done if _same(cell, spec, fabric)), None)
+            if before is not None:
+                kept.append(before)
+                continue
+            effort = effort_for(workload, fabric, kept, request)
+            console.print(f"cell {number + 1} of {len(cells)}: {workload.title} on {fabric}", highlight=False)
+            try:
+                with held.let_through():
+                    cell, error = _run_cell(request, spec, workload, fabric, effort, kept, console)
+                kept.append(cell)
+            except KeyboardInterrupt:
+                error = Interrupted("interrupted")
+            except Interrupted as caught:
+                error = caught
+            finally:
+                partial = record(request, described, [*kept, *_missing(done, kept)], complete=False)
+                kept_at = keep(partial, place)
+            error = error or held.interrupted()
+            if error is not None:
+                break
+        complete = len(kept) == len(cells)
+        cells_made = kept if complete else [*kept, *_missing(done, kept)]
+        told = str(error) if error is not None and not complete else None
+        made = record(request, described, cells_made, complete=complete, error=told)
+        kept_at = keep(made, place)
+        error = error or held.interrupted()
     if error is None and all(cell.error is not None for cell in kept):
         error = RunError("no cell was measured", hint="its reasons are in the record")
-    return made, place, error
+    return made, kept_at, error
 
 
 def record(
@@ -189,7 +200,8 @@ def _run_cell(
     effort: Effort,
     kept: Sequence[ValidationCell],
     console: Console,
-) -> ValidationCell:
+) -> tuple[ValidationCell, Interrupted | None]:
+    """The cell, and the interruption that came once it was measured. Raises Interrupted for one that came before."""
     asked = RunRequest(
         kind="comparison",
         workloads=[spec],
@@ -211,13 +223,14 @@ def _run_cell(
             raise RunError("nothing was measured on fewer hosts to predict this from")
         while True:
             result = execute(asked, console)
-            if result.error is not None:
+            if result.error is not None and not result.record.complete:
                 raise result.error
             assert isinstance(result.record, Comparison)
             cell = cell_of(result.record, str(result.path), source)
             drift = (cell.compute_blocks_s or cell.compute_s) / cell.compute_s - 1
-            if source is not None or not unsteady(cell) or len(set_aside) == AGAIN:
-                return cell.model_copy(update={"set_aside": set_aside})
+            interrupted = result.error if isinstance(result.error, Interrupted) else None
+            if interrupted or source is not None or not unsteady(cell) or len(set_aside) == AGAIN:
+                return cell.model_copy(update={"set_aside": set_aside}), interrupted
             first = first or cell
             set_aside.append(f"{result.path}: {drift:+.0%}")
             console.print(
@@ -229,9 +242,9 @@ def _run_cell(
     except XbenchError as failed:
         if first is not None:
             console.print(f"the first measurement stands: {failed}", style="yellow", highlight=False)
-            return first
+            return first, None
         console.print(f"left out: {failed}", style="red", highlight=False)
-        return failed_cell(workload, fabric, str(failed))
+        return failed_cell(workload, fabric, str(failed)), None
 
 
 def _source(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from xbench.errors import FabricError
 from xbench.fabrics import host_names, leftovers, links
-from xbench.fabrics.interrupts import interrupts_held, stop_signals_interrupt
 from xbench.fabrics.user_namespace import supervise
+from xbench.interrupts import interrupts_held, stop_signals_interrupt
 
 RATES = st.floats(1e6, 100e9)
 

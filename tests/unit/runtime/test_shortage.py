@@ -151,7 +151,7 @@ def launched(
         return Outcome(RankError("rank 1 on host 0 ran out of GPU memory", hint="a smaller batch"), [], [])
 
     monkeypatch.setattr(running, "launch", launch)
-    running._launches(Fixed(run), run, SimpleNamespace(emulated=None), folder, collector, said, [], plans)  # type: ignore[arg-type]
+    running._launches(Fixed(run), run, SimpleNamespace(emulated=None), folder, collector, said, [], plans, lambda: None)  # type: ignore[arg-type]
     return starts, collector, said, plans
 
 

@@ -24,7 +24,7 @@ from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import Finished, simulate
 from xbench.environment import capture
-from xbench.records import LiveResult, LiveRun, LiveSpan
+from xbench.records import Environment, LiveResult, LiveRun, LiveSpan
 from xbench.units import format_duration, format_percent
 
 GOAL = 0.10
@@ -85,8 +85,8 @@ class _Pace:
         return speed
 
 
-def outcome(state: State, error: str | None = None) -> LiveRun:
-    """The record of a run as it stands; `error`: why it ended early."""
+def outcome(state: State, error: str | None = None, environment: Environment | None = None) -> LiveRun:
+    """The record of a run as it stands; `error`: why it ended early; `environment`: where, and by default here."""
     began = state.began
     warnings = []
     try:
@@ -115,7 +115,7 @@ def outcome(state: State, error: str | None = None) -> LiveRun:
         overhead_s=overhead_s(state),
         retries=began.retries,
         resumed=state.resumed,
-        environment=capture(),
+        environment=environment or capture(),
         jobs=jobs,
         warnings=warnings,
         spans=[

@@ -26,7 +26,7 @@ from xbench.cluster.live.engine import OVER, LiveJob, Look, State
 from xbench.errors import RunError, SpecError
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import this_machine
-from xbench.fabrics.interrupts import interrupts_held
+from xbench.interrupts import interrupts_held
 from xbench.profilers.gpu import NotAvailable, load_nvml
 from xbench.profilers.gpu_list import list_gpus
 from xbench.runtime import monitor_log, plain_agent

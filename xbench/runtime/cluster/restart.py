@@ -33,7 +33,7 @@ from typing import Any, get_args
 from xbench import environment
 from xbench.cluster.live.engine import OVER, LiveJob
 from xbench.errors import RunError, SpecError
-from xbench.fabrics.interrupts import stop_signals_interrupt
+from xbench.interrupts import stop_signals_interrupt
 from xbench.records import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
 from xbench.runtime.assemble import now
 from xbench.runtime.cluster.checkpoints import candidates

@@ -1,20 +1,22 @@
 """`xbench cluster run`: jobs of a file, a policy and an engine to a record. All is checked before anything is started.
 
-The run's folder holds the ledger (`cluster.live.ledger`), a folder a job, and in the end `record.json`. A run that
-ended early, by Ctrl-C, by kill -9 or by the machine, is gone on with from there.
+The run's folder holds the ledger (`cluster.live.ledger`), a folder a job, and in the end `record.json`; where
+that is missing, `runtime.rebuild` makes it of the ledger. A run that ended early, by Ctrl-C, by kill -9 or by the
+machine, is gone on with from there.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from xbench import environment
 from xbench.cluster.live.controller import Controller, RealClock
 from xbench.cluster.live.engine import Engine
 from xbench.cluster.live.jobs_file import JobEntry, check_fit, load_jobs
@@ -22,23 +24,27 @@ from xbench.cluster.live.ledger import Began, Ledger
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
-from xbench.records import LiveRun, save
+from xbench.record_files import RECORD
+from xbench.records import LiveRun
 from xbench.runtime.cluster.incarnation import incarnation_of
+from xbench.runtime.frames import LiveFrame, write_frame
+from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.spec import DeviceType
 
-RECORD = "record.json"
+RUNS = Path("results/runs")
 EngineName = Literal["local", "ray"]
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class LiveRequest:
-    """What the user asked for. `slots`: None leaves it to the file, and else to the engine."""
+    """What the user asked for. `folder`: None makes a new one in results/runs. `slots`: None leaves it to the file,
+    and else to the engine."""
 
     jobs: Path
     policy: str
     engine: EngineName
-    folder: Path
+    folder: Path | None
     command: str
     slots: int | None = None
     retries: int = 3
@@ -72,17 +78,17 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
     )
     State(began)  # it refuses what the policy cannot serve
     _check_workloads(file.jobs, request.device)
-    engine = make_engine(request.engine, slots, request.device, request.address, request.folder)
-    try:
+    folder = request.folder or new_run_folder(RUNS, "cluster")
+    with ExitStack() as undo:
+        if request.folder is None:
+            undo.callback(_remove_empty, folder)
+        engine = make_engine(request.engine, slots, request.device, request.address, folder)
+        undo.callback(engine.close)
         began = began.model_copy(update={"slots": slots or engine.slots})
         state = State(began)
-        ledger = Ledger.begin(request.folder, began)
-    except BaseException:
-        engine.close()
-        raise
-    say(
-        f"{began.policy} runs {len(file.jobs)} jobs on {began.slots} slots ({began.engine}); all is in {request.folder}"
-    )
+        ledger = Ledger.begin(folder, began)
+        undo.pop_all()
+    say(f"{began.policy} runs {len(file.jobs)} jobs on {began.slots} slots ({began.engine}); all is in {folder}")
     return _run(state, ledger, engine, RealClock(), say)
 
 
@@ -98,6 +104,7 @@ def resume(folder: Path, say: Say) -> LiveRun:
     except BaseException:
         ledger.close()
         raise
+    (folder / RECORD).unlink(missing_ok=True)  # the ledger has it all, and more from now on
     left = sum(not track.over for track in state.tracks.values())
     say(f"{began.policy} goes on at {state.now_s:.1f} s with {left} of {len(began.jobs)} jobs")
     return _run(state, ledger, engine, RealClock(state.now_s), say, resumed=True)
@@ -118,6 +125,8 @@ def _run(state: State, ledger: Ledger, engine: Engine, clock: RealClock, say: Sa
     """To the end, whatever it is; the record is kept in the folder in any case."""
     error: str | None = None
     with _asked_to_stop() as asked:
+        with suppress(OSError):
+            write_frame(LiveFrame(environment=environment.capture()), ledger.folder)
         controller = Controller(state, ledger, engine, clock, say, asked)
         try:
             if resumed:
@@ -132,9 +141,16 @@ def _run(state: State, ledger: Ledger, engine: Engine, clock: RealClock, say: Sa
         finally:
             engine.close()
             record = outcome(state, error)
-            save(record, ledger.folder / RECORD)
+            kept = keep(record, ledger.folder / RECORD)
             ledger.close()
+        if asked():  # while the record was made
+            raise Interrupted("interrupted", hint=f"xbench report {kept} shows the run, which is over")
     return record
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 from rich.console import Console
 
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
-from xbench.fabrics.interrupts import stop_signals_interrupt
-from xbench.records import AnyRecord, Suite, save
+from xbench.interrupts import Held
+from xbench.records import AnyRecord, Suite
 from xbench.runtime.regress.figures import layer_of
 from xbench.runtime.regress.measuring import Measuring
 from xbench.runtime.regress.sides import Tree
@@ -99,10 +99,13 @@ def head_tree(request: RegressRequest) -> tuple[Tree, Repository | None, str | N
     return Tree("head", repository.root, folder, repository.root, title), repository, revision
 
 
-def guarded(measure: Callable[[], None]) -> XbenchError | None:
-    """The error that ended `measure` early, an interruption among them. Usage errors are raised."""
+def guarded(measure: Callable[[], None], held: Held) -> XbenchError | None:
+    """The error that ended `measure` early, an interruption among them. Usage errors are raised.
+
+    Signals that `held` holds are let through meanwhile, and wait afterwards, so that what was measured is kept.
+    """
     try:
-        with stop_signals_interrupt():
+        with held.let_through():
             measure()
     except KeyboardInterrupt:
         return Interrupted("interrupted")
@@ -119,11 +122,3 @@ def nothing_measured(measuring: Measuring, error: XbenchError | None) -> XbenchE
         return error
     reason = measuring.failures[0].reason if measuring.failures else "no launch gave an answer"
     return RunError(f"nothing could be measured: {reason}")
-
-
-def keep(record: AnyRecord, path: Path) -> Path:
-    """Save it. Raises RunError for a place that cannot be written."""
-    try:
-        return save(record, path)
-    except OSError as failed:
-        raise RunError(f"the record could not be written to {str(path)!r}: {failed.strerror}") from None

@@ -9,6 +9,8 @@ A record is written after every pair, so whatever ends a check leaves what it me
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -16,17 +18,17 @@ from rich.console import Console
 
 from xbench import environment
 from xbench.errors import XbenchError
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD
 from xbench.records import Baseline, Failure, Noise, NoiseFloor, Regression, Side
 from xbench.regress import METRICS, floors_of, judge, launch_floors, suspected
 from xbench.runtime.assemble import now
-from xbench.runtime.progress import stamp
 from xbench.runtime.regress import baselines
 from xbench.runtime.regress.asked import (
     Kept,
     RegressRequest,
     guarded,
     head_tree,
-    keep,
     measuring_of,
     nothing_measured,
     speaker,
@@ -34,6 +36,7 @@ from xbench.runtime.regress.asked import (
 from xbench.runtime.regress.protocol import version
 from xbench.runtime.regress.sides import Incomparable, Tree
 from xbench.runtime.regress.trees import Repository, other_needs, short
+from xbench.runtime.run_folder import keep, new_run_folder
 
 
 def check(request: RegressRequest, console: Console) -> Kept:
@@ -49,7 +52,6 @@ class Checking:
         self.request = request
         self.say = speaker(console)
         self.measuring = measuring_of(request, self.say)
-        self.path = (request.output / f"{stamp()}-regression" / "record.json").absolute()
         self.against: Literal["revision", "baseline"] = "revision"
         self.base: Side | None = None
         self.head: Side | None = None
@@ -68,7 +70,7 @@ class Checking:
             title = f"base revision {short(commit)}"
             base = Tree("base", root, root / repository.here, repository.root, title)
             self._note_needs(root, repository.root)
-            return self._ended(guarded(lambda: self._both(base, tree, commit, own)))
+            return self._ended(lambda: self._both(base, tree, commit, own))
 
     def _both(self, base: Tree, head: Tree, commit: str, own: str | None) -> None:
         self.head = self.measuring.look(head, head.title, own)
@@ -115,7 +117,7 @@ class Checking:
         if given is not None:  # what is wrong with it is said before anything is launched
             baselines.read(given)
         tree, _, own = head_tree(self.request)
-        return self._ended(guarded(lambda: self._stored(tree, own)))
+        return self._ended(lambda: self._stored(tree, own))
 
     def _stored(self, head: Tree, own: str | None) -> None:
         self.head = self.measuring.look(head, head.title, own)
@@ -219,11 +221,21 @@ class Checking:
             injected=f"every step of head takes {slow:g} times as long" if slow > 1.0 else None,
         )
 
-    def _keep_so_far(self) -> None:
-        keep(self._record(None, complete=False), self.path)
+    @cached_property
+    def path(self) -> Path:
+        """The record's file, in a folder that is made when there is something to keep."""
+        return (new_run_folder(self.request.output, "regression") / RECORD).absolute()
 
-    def _ended(self, error: XbenchError | None) -> Kept:
-        if self.head is None:
-            raise nothing_measured(self.measuring, error)
-        record = judge(self._record(error, complete=error is None))
-        return Kept(record, keep(record, self.path), error)
+    def _keep_so_far(self) -> None:
+        with interrupts_held():
+            keep(self._record(None, complete=False), self.path)
+
+    def _ended(self, measure: Callable[[], None]) -> Kept:
+        with interrupts_held() as held:
+            error = guarded(measure, held)
+            if self.head is None:
+                raise nothing_measured(self.measuring, error)
+            record = judge(self._record(error, complete=error is None))
+            path = keep(record, self.path)
+            interrupted = held.interrupted()
+        return Kept(record, path, error or interrupted)

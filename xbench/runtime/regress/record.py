@@ -6,17 +6,19 @@ Both are kept under results/baselines/<machine>/ beside the suite: see `baseline
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
 
 from xbench import environment
 from xbench.errors import RecordError, SpecError, XbenchError
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD
 from xbench.records import Baseline, Noise, Side, load
 from xbench.regress import floors_of, launch_floors
 from xbench.regress.metrics import wall_clock
 from xbench.runtime.assemble import now
-from xbench.runtime.progress import stamp
 from xbench.runtime.regress import baselines
 from xbench.runtime.regress.asked import (
     Kept,
@@ -24,13 +26,13 @@ from xbench.runtime.regress.asked import (
     check_place,
     guarded,
     head_tree,
-    keep,
     measuring_of,
     nothing_measured,
     speaker,
 )
 from xbench.runtime.regress.protocol import version
 from xbench.runtime.regress.sides import Tree
+from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.runtime.tune import format_minutes
 
 CALIBRATION_PAIRS = 20
@@ -48,7 +50,7 @@ def record(request: RegressRequest, console: Console) -> Kept:
     head, _, revision = head_tree(request)
     warnings = environment.noise_warnings() if "wall" in request.layers else []
     folder = baselines.folder_of(request.folder)
-    began = stamp()
+    unfinished = _Unfinished(request)
     side: Side | None = None
 
     def made(error: XbenchError | None, *, complete: bool) -> Baseline:
@@ -71,7 +73,8 @@ def record(request: RegressRequest, console: Console) -> Kept:
         )
 
     def so_far() -> None:
-        keep(made(None, complete=False), _unfinished(request, began))
+        with interrupts_held():
+            keep(made(None, complete=False), unfinished.path)
 
     def measure() -> None:
         nonlocal side
@@ -83,13 +86,16 @@ def record(request: RegressRequest, console: Console) -> Kept:
             launches = measuring.course(request.pairs, 60.0 * request.suite.budget_minutes).pairs
             measuring.run_head(head, [[]] * launches, so_far)
 
-    error = guarded(measure)
-    if side is None:
-        raise nothing_measured(measuring, error)
-    baseline = made(error, complete=error is None)
-    path = folder / baseline.machine / baselines.BASELINE if error is None else _unfinished(request, began)
-    _say_what_goes(path, baseline, say)
-    return Kept(baseline, keep(baseline, path), error)
+    with interrupts_held() as held:
+        error = guarded(measure, held)
+        if side is None:
+            raise nothing_measured(measuring, error)
+        baseline = made(error, complete=error is None)
+        path = folder / baseline.machine / baselines.BASELINE if error is None else unfinished.path
+        _say_what_goes(path, baseline, say)
+        path = keep(baseline, path)
+        interrupted = held.interrupted()
+    return Kept(baseline, path, error or interrupted)
 
 
 def calibrate(request: RegressRequest, console: Console) -> Kept:
@@ -106,7 +112,7 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
     head, _, revision = head_tree(request)
     twin = Tree("base", head.root, head.folder, head.head_root, f"{head.title}, as its own base")
     warnings = environment.noise_warnings()
-    began = stamp()
+    unfinished = _Unfinished(request)
     side: Side | None = None
     checked = 0
 
@@ -128,7 +134,8 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
         )
 
     def so_far() -> None:
-        keep(made(None, complete=False), _unfinished(request, began))
+        with interrupts_held():
+            keep(made(None, complete=False), unfinished.path)
 
     def measure() -> None:
         nonlocal side, checked
@@ -143,14 +150,17 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
             say(f"{pairs} pairs of launches of one tree: about {format_minutes(measuring.takes_s(pairs))}")
             measuring.run_pairs(twin, head, pairs, so_far)
 
-    error = guarded(measure)
-    if side is None:
-        raise nothing_measured(measuring, error)
-    noise = made(error, complete=error is None)
-    stored = baselines.folder_of(request.folder) / noise.machine / baselines.NOISE
-    path = stored if error is None else _unfinished(request, began)
-    _say_what_goes(path, noise, say)
-    return Kept(noise, keep(noise, path), error)
+    with interrupts_held() as held:
+        error = guarded(measure, held)
+        if side is None:
+            raise nothing_measured(measuring, error)
+        noise = made(error, complete=error is None)
+        stored = baselines.folder_of(request.folder) / noise.machine / baselines.NOISE
+        path = stored if error is None else unfinished.path
+        _say_what_goes(path, noise, say)
+        path = keep(noise, path)
+        interrupted = held.interrupted()
+    return Kept(noise, path, error or interrupted)
 
 
 def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], None]) -> None:
@@ -165,5 +175,12 @@ def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], No
             say(f"{path} no longer has {', '.join(lost)}: it holds the checks of this command alone")
 
 
-def _unfinished(request: RegressRequest, began: str) -> Path:
-    return (request.output / f"{began}-baseline" / "record.json").absolute()
+class _Unfinished:
+    """The place of what was cut short: a folder among the runs, made when there is something to keep."""
+
+    def __init__(self, request: RegressRequest) -> None:
+        self._request = request
+
+    @cached_property
+    def path(self) -> Path:
+        return (new_run_folder(self._request.output, "baseline") / RECORD).absolute()

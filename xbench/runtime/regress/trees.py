@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xbench.errors import SpecError
-from xbench.fabrics.interrupts import interrupts_held, stop_signals_interrupt
+from xbench.interrupts import interrupts_held, stop_signals_interrupt
 from xbench.limits import last_line
 from xbench.scratch import Scratch, remove_left
 

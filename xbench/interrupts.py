@@ -1,0 +1,112 @@
+"""Signals that ask to stop: clean-up and saving always run to their end, and what was asked happens after them.
+
+SIGTERM and SIGHUP become KeyboardInterrupt, as Ctrl-C is, so that `timeout 60 xbench compare` and a closed terminal
+unwind the same way. `interrupts_held` makes all three wait. A flow that measures holds them from its first launch to
+the end of its save, and lets them through while it measures:
+
+    with interrupts_held() as held:
+        try:
+            with held.let_through():
+                measure()
+        except KeyboardInterrupt:
+            ...
+        save()
+
+Contexts nest. What came inside an inner one is given to the outer one when the inner one ends. Python delivers signals
+to the main thread alone, so in any other thread these contexts do nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from xbench.errors import Interrupted
+
+_STOPPING = (signal.SIGTERM, signal.SIGHUP)
+_ALL = (signal.SIGINT, *_STOPPING)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+@contextmanager
+def stop_signals_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt. One that is ignored, as under nohup, or handled stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    ours = [number for number, handler in before.items() if handler in (signal.SIG_DFL, None)]
+    for number in ours:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class Held:
+    """The signals of one `interrupts_held`."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._open = False
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Inside, the first signal raises KeyboardInterrupt; every later one waits, so that nothing cuts that short."""
+        self._open = True
+        if self._came:
+            self._open = False
+            raise KeyboardInterrupt(signal.Signals(self._came[0]).name)
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def interrupted(self) -> Interrupted | None:
+        """The error for a signal that waits, which is thereby dealt with; None where none came."""
+        came, self._came = self._came, []
+        return Interrupted("interrupted") if came else None
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self._open:
+            self._open = False
+            _interrupt(number, frame)
+        self._came.append(number)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[Held]:
+    """Inside, Ctrl-C, SIGTERM and SIGHUP wait. What came is given to who handled it before, or KeyboardInterrupt."""
+    held = Held()
+    if threading.current_thread() is not threading.main_thread():
+        yield held
+        return
+    before = {number: signal.getsignal(number) for number in _ALL}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, held._take)
+    try:
+        yield held
+    except BaseException:
+        outer = getattr(before[signal.SIGINT], "__self__", None)
+        if isinstance(outer, Held):  # it is told, but what was raised goes on
+            outer._came += held._came
+        held._came.clear()
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+    if held._came:
+        first = signal.Signals(held._came[0])
+        handler = before[first]
+        if not callable(handler) or handler is signal.default_int_handler:
+            handler = _interrupt
+        handler(first, None)

@@ -1,0 +1,63 @@
+"""Files of a run's folder, each written whole or not at all.
+
+FOLDER/frame.json        what the record will say besides measurements; written before the first launch
+FOLDER/launch0/…         program, journals and logs of a launch
+FOLDER/record.json       the record, written last; `records.load` makes it from the others where it is missing
+FOLDER/.NAME.PID-x.part  a file that process PID is writing
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FRAME = "frame.json"
+RECORD = "record.json"
+
+
+def write_whole(text: str, path: Path) -> Path:
+    """Write a file atomically: it is whole or is not there. Raises OSError.
+
+    What a process that was killed while it wrote this file has left is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        pid = part.name.removeprefix(f".{path.name}.").partition("-")[0]
+        if pid.isdecimal() and not _alive(int(pid)):
+            part.unlink(missing_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def frame_kind(folder: Path) -> str | None:
+    """The kind of run that a folder's `frame.json` names: see `records.REBUILDERS`. None without such a file."""
+    try:
+        frame: Any = json.loads((folder / FRAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    kind = frame.get("kind") if isinstance(frame, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's, or no number of a process
+        return True
+    return True

@@ -1,0 +1,84 @@
+"""What a record says besides measurements, kept on disk from before the first launch: `frame.json` in a run's folder.
+
+With the journals beside it, it makes the record of a run that was killed: see `runtime.rebuild`. One class a kind of
+run; `kind` names its row in `records.REBUILDERS`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from xbench.record_files import FRAME, write_whole
+from xbench.record_parts import Part
+from xbench.records import EmulatedLink, Environment, FabricRecord, Label, Training, WorkloadRecord
+from xbench.runtime.assemble import Frame
+from xbench.runtime.collect import Collector
+from xbench.spec import RunSpec
+
+
+class RunFrame(Part):
+    """Of profile, compare and tune. `failed`: modes that the parent gave up, with the reason."""
+
+    kind: Literal["measured"] = "measured"
+    format: Literal[1] = 1
+    created: str
+    command: str
+    run: RunSpec
+    environment: Environment
+    fabric: FabricRecord
+    emulated: EmulatedLink | None
+    workloads: list[WorkloadRecord]
+    warnings: list[str]
+    failed: dict[str, str]
+
+    @classmethod
+    def of(cls, run: RunSpec, frame: Frame, found: Collector) -> RunFrame:
+        """The frame of a live run as it stands."""
+        return cls(
+            created=frame.created,
+            command=frame.command,
+            run=run,
+            environment=frame.environment,
+            fabric=frame.fabric,
+            emulated=frame.emulated,
+            workloads=frame.workloads,
+            warnings=frame.warnings,
+            failed=found.failed,
+        )
+
+    def frame(self) -> Frame:
+        """The frame as `runtime.assemble` takes it."""
+        frame = Frame(self.command, self.environment, self.fabric, self.workloads, self.created)
+        frame.emulated, frame.warnings = self.emulated, list(self.warnings)
+        return frame
+
+
+class ConvergenceFrame(Part):
+    """Of converge. `an_epoch`: steps of an epoch."""
+
+    kind: Literal["convergence"] = "convergence"
+    format: Literal[1] = 1
+    created: str
+    command: str
+    run: RunSpec
+    environment: Environment
+    fabric: FabricRecord
+    label: Label
+    workload: WorkloadRecord
+    training: Training
+    an_epoch: int
+    warnings: list[str]
+
+
+class LiveFrame(Part):
+    """Of cluster run, whose ledger has everything else."""
+
+    kind: Literal["live"] = "live"
+    format: Literal[1] = 1
+    environment: Environment
+
+
+def write_frame(frame: RunFrame | ConvergenceFrame | LiveFrame, folder: Path) -> None:
+    """Write it, whole. Raises OSError."""
+    write_whole(frame.model_dump_json(indent=1) + "\n", folder / FRAME)

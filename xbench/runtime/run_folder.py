@@ -1,0 +1,51 @@
+"""The folder of a run: no two runs share one, and the run's record is kept in it, or where there is room."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from pathlib import Path
+
+from xbench.errors import RunError, SpecError
+from xbench.records import AnyRecord, save
+
+_TOKEN = secrets.token_hex(4)
+"""In names outside of the run's own folder, so that no other process uses or guesses them."""
+
+
+def new_run_folder(output: Path, name: str) -> Path:
+    """A new folder in `output`, such as 20260131-142501-comparison-resnet50.
+
+    Runs that begin in the same second get -2, -3 … at its end. Raises SpecError where none can be made.
+    """
+    began = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder, number = output / began, 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = output / f"{began}-{number}"
+        except OSError as failed:
+            raise SpecError(f"--output: {str(folder)!r} cannot be made: {failed.strerror}") from None
+
+
+def keep(record: AnyRecord, path: Path) -> Path:
+    """Save the record there, or where there is room: nothing measured is lost to a full disk.
+
+    Raises RunError when no place takes it.
+    """
+    failed: OSError | None = None
+    name = f"xbench-{path.parent.name}-{path.stem}-{_TOKEN}.json"
+    for place in (path, *(Path(root) / name for root in _spare_folders())):
+        try:
+            return save(record, place)
+        except OSError as error:
+            failed = failed or error
+    raise RunError(f"the record could not be written anywhere: {failed}")
+
+
+def _spare_folders() -> list[str]:
+    return [tempfile.gettempdir(), "/dev/shm", str(Path.home())]
