@@ -10,8 +10,14 @@ def run() -> None:
     """Run the command line and end the process. The standard streams come first, before any file is opened."""
     secure()
     from xbench.cli import main
+    from xbench.errors import Interrupted
+    from xbench.interrupts import ignore_interrupts
 
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # one more, while main told of the first
+        code = Interrupted.exit_code
+    ignore_interrupts()
     if "torch" in sys.modules:
         # In ranks that others started this process was a rank. Threads and libraries of a backend abort or chatter
         # (dozens of lines about leaks) while an interpreter ends in peace, so it ends at once.

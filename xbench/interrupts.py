@@ -51,6 +51,12 @@ def stop_signals_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def ignore_interrupts() -> None:
+    """From now on none of these signals does anything: the process is at its end, and its exit code stands."""
+    for number in _ALL:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Held:
     """The signals of one `interrupts_held`."""
 

@@ -141,7 +141,9 @@ class Collector:
         world = fabric.processes
         jobs = sorted({job for job, _ in blocks})
         whole = [job for job in jobs if all((job, rank) in blocks for rank in range(world))]
-        ran = next(m for m in self.run.modes if m.text == mode)
+        ran = next((m for m in self.run.modes if m.text == mode), None)
+        if ran is None:
+            raise ValueError(f"there is no mode {mode!r} in this run")
         name, cycle = ran.name, cycle_of(ran)
         together = name in TOGETHER
         if together and len(whole) < len(self.run.workloads):

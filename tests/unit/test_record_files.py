@@ -1,0 +1,57 @@
+"""Files written whole, and what a killed writer leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xbench.record_files import FRAME, frame_kind, write_whole
+
+
+def dead_pid() -> int:
+    done = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    return int(done.stdout)
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_save(tmp_path: Path) -> None:
+    dead = tmp_path / f".record.json.{dead_pid()}-abc.part"
+    living = tmp_path / f".record.json.{os.getppid()}-abc.part"
+    other = tmp_path / f".plan.json.{dead_pid()}-abc.part"
+    for part in (dead, living, other):
+        part.write_text("half")
+    write_whole("whole", tmp_path / "record.json")
+    assert not dead.exists()
+    assert living.exists()
+    assert other.exists()
+    assert (tmp_path / "record.json").read_text() == "whole"
+
+
+def test_a_name_is_no_pattern(tmp_path: Path) -> None:
+    part = tmp_path / f".a.json.{dead_pid()}-abc.part"
+    part.write_text("half")
+    write_whole("whole", tmp_path / "[a].json")
+    assert part.exists()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_whole("old", tmp_path / "record.json")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole("new", path)
+    assert [one.name for one in tmp_path.iterdir()] == ["record.json"]
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": 3}', "[" * 100_000, '{"kind": "meas'])
+def test_a_frame_that_says_nothing_names_no_kind(tmp_path: Path, text: str) -> None:
+    assert frame_kind(tmp_path) is None
+    (tmp_path / FRAME).write_text(text)
+    assert frame_kind(tmp_path) is None
