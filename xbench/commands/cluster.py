@@ -151,10 +151,13 @@ def restart_command(
     check_json(json_to)
     console = make_console()
     request = RestartRequest(workload, start, to, repeats, batch_size, steps, seed, device)
-    record = measure(request, lambda said: console.print(said, highlight=False, markup=False))
+    record, path, interrupted = measure(request, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
     show(record, console)
+    console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
+    if interrupted is not None:
+        raise interrupted
     return 0 if record.check.held else 3
 
 

@@ -128,7 +128,7 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
             finally:
                 partial = record(request, described, [*kept, *_missing(done, kept)], complete=False)
                 kept_at = keep(partial, place)
-            error = error or held.interrupted()
+            error = held.interrupted() or error
             if error is not None:
                 break
         complete = len(kept) == len(cells)
@@ -136,7 +136,7 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
         told = str(error) if error is not None and not complete else None
         made = record(request, described, cells_made, complete=complete, error=told)
         kept_at = keep(made, place)
-        error = error or held.interrupted()
+        error = held.interrupted() or error
     if error is None and all(cell.error is not None for cell in kept):
         error = RunError("no cell was measured", hint="its reasons are in the record")
     return made, kept_at, error

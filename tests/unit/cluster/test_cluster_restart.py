@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from click.testing import CliRunner
 
 from xbench.cluster.compare import parse_costs
 from xbench.commands.cluster import cluster
-from xbench.errors import RecordError, SpecError
-from xbench.records import dump, load, loads, save
+from xbench.errors import Interrupted, RecordError, SpecError
+from xbench.records import Restart, dump, load, loads, save
 from xbench.report import cases, markdown, terminal
 from xbench.report.html.parts import figures
 from xbench.report.html.restart import restart_page
 from xbench.report.tables import tables
+from xbench.runtime.cluster import restart as restarting
 from xbench.runtime.cluster.restart import RestartRequest, compare_losses, loss_sentence, measure, times_of
+from xbench.runtime.run_folder import keep
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
@@ -196,7 +199,43 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_launched(
 
 @pytest.mark.parametrize("held", [True, False])
 def test_the_exit_code_tells_whether_the_loss_curve_goes_on(monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
-    monkeypatch.setattr("xbench.runtime.cluster.restart.measure", lambda *_: made.restart(held=held))
+    monkeypatch.setattr(restarting, "measure", lambda *_: (made.restart(held=held), Path("record.json"), None))
     outcome = CliRunner().invoke(cluster, ["restart", "resnet18", "--json", "-"], standalone_mode=False)
     assert outcome.return_value == (0 if held else 3)
     assert loads(outcome.stdout) == made.restart(held=held)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_keeps_the_restarts_that_were_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    def stopped(*given: Any) -> Restart:
+        folder = given[4]
+        (folder / "work").mkdir()
+        (folder / "restarts.jsonl").write_text(made.restart().restarts[0].model_dump_json() + "\n")
+        os.kill(os.getpid(), number)
+        raise AssertionError("went on")
+
+    monkeypatch.setattr(restarting, "_checked", lambda request: (None, None, "cpu"))
+    monkeypatch.setattr(restarting, "_measured", stopped)
+    with pytest.raises(Interrupted) as ended:
+        measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert [path.name for path in folder.iterdir()] == ["restarts.jsonl"]
+    assert ended.value.hint == f"{folder / 'restarts.jsonl'} has the restarts that were timed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_the_record_is_saved_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    def slowly(record: Restart, path: Path) -> Path:
+        os.kill(os.getpid(), number)
+        return keep(record, path)
+
+    monkeypatch.setattr(restarting, "_checked", lambda request: (None, None, "cpu"))
+    monkeypatch.setattr(restarting, "_measured", lambda *_: made.restart())
+    monkeypatch.setattr(restarting, "keep", slowly)
+    record, path, interrupted = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
+    assert isinstance(interrupted, Interrupted)
+    assert load(path) == record == made.restart()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from xbench import cli
 from xbench.cluster.live.engine import LiveJob, Look
 from xbench.cluster.live.ledger import LEDGER
 from xbench.records import LiveRun, load
+from xbench.runtime.run_folder import keep
 
 Outcome = tuple[int, str, str]
 ROOT = Path(__file__).parents[3]
@@ -211,3 +214,37 @@ def test_a_ray_that_is_not_there(run: Callable[..., Outcome], monkeypatch: pytes
         code, _, err = run("jobs.toml", "--engine", "ray", "--address", wrong)
         assert code == 2
         assert "is no address of a Ray cluster" in err
+
+
+def test_a_run_whose_controller_was_killed_is_reported_from_its_ledger(run: Callable[..., Outcome]) -> None:
+    assert run("jobs.toml", "--folder", "here")[0] == 0
+    record = load(Path("here"))
+    Path("here/record.json").unlink()
+    rebuilt = load(Path("here"))
+    assert isinstance(record, LiveRun)
+    assert isinstance(rebuilt, LiveRun)
+    assert rebuilt.model_copy(update={"created": record.created}) == record  # it was over, so nothing is missing
+    lines = Path("here", LEDGER).read_bytes().splitlines(keepends=True)
+    Path("here", LEDGER).write_bytes(b"".join(lines[: len(lines) // 2]) + lines[-1][:10])
+    cut = load(Path("here"))
+    assert isinstance(cut, LiveRun)
+    assert not cut.complete
+    assert cut.error == "rebuilt from the ledger: the run was killed, or has not ended yet"
+    assert cli.main(["report", "here"]) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_the_record_is_saved_comes_after_it(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def slowly(record: LiveRun, path: Path) -> Path:
+        os.kill(os.getpid(), number)
+        return keep(record, path)
+
+    monkeypatch.setattr("xbench.runtime.cluster.run.keep", slowly)
+    code, _, err = run("jobs.toml", "--folder", "here")
+    assert code == 130
+    assert "error: interrupted" in err
+    record = load(Path("here/record.json"))
+    assert isinstance(record, LiveRun)
+    assert record.complete

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import shutil
 import signal
 import subprocess
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,14 +20,16 @@ from regress_fakes import MACHINE, WORKLOAD
 from rich.console import Console
 
 from xbench.errors import Interrupted, RunError
-from xbench.records import Baseline, Noise, Regression, load, save
+from xbench.records import AnyRecord, Baseline, Noise, Regression, load, save
 from xbench.regress import exit_code, load_suite
 from xbench.runtime.regress import baselines
+from xbench.runtime.regress import check as checking
 from xbench.runtime.regress import record as recording
 from xbench.runtime.regress.asked import Layer, RegressRequest
 from xbench.runtime.regress.check import check
 from xbench.runtime.regress.record import calibrate, record
 from xbench.runtime.regress.trees import PREFIX
+from xbench.runtime.run_folder import keep
 from xbench.stats.regression import noise_floor
 
 SUITE = """
@@ -337,3 +341,29 @@ def test_a_calibration_that_is_ended_takes_no_floor_s_place(root: Path) -> None:
     assert isinstance(kept.error, Interrupted)
     assert kept.path.is_relative_to(root / "results" / "runs")
     assert list((root / "results").glob("baselines/**/*.json")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_the_record_is_saved_comes_after_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def slowly(record: AnyRecord, path: Path) -> Path:
+        if getattr(record, "complete", False):
+            os.kill(os.getpid(), number)
+        return keep(record, path)
+
+    monkeypatch.setattr(checking, "keep", slowly)
+    with pytest.raises(Interrupted):
+        checked(root, base="HEAD")
+    (path,) = (root / "results" / "runs").glob("*/record.json")
+    record = load(path)
+    assert isinstance(record, Regression)
+    assert (record.complete, record.error) == (True, None)
+
+
+def test_two_checks_of_one_second_have_folders_of_their_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: "20260131-142501")
+    for _ in range(2):
+        checked(root, base="HEAD")
+    names = sorted(path.name for path in (root / "results" / "runs").iterdir())
+    assert names == ["20260131-142501-regression", "20260131-142501-regression-2"]

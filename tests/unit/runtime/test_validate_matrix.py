@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from xbench.errors import Interrupted, SpecError
 from xbench.fabrics import parse_fabric
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.records import Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
+from xbench.records import AnyRecord, Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
 from xbench.runtime import validate as matrix
 from xbench.runtime.prepare import RunRequest
+from xbench.runtime.run import Result
 from xbench.runtime.validate import ValidateRequest, effort_for, validate
 from xbench.runtime.validation_cells import cell_of
 from xbench.schedules import parse_modes
@@ -216,3 +219,44 @@ def test_a_cell_without_a_profile_is_refused() -> None:
     bare = record.model_copy(update={"jobs": [record.jobs[0].model_copy(update={"step": None})]})
     with pytest.raises(SpecError, match="holds no profile"):
         cell_of(bare, "x")
+
+
+def test_a_cell_whose_interruption_came_while_it_was_saved_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = measured().jobs[0].workload.spec
+
+    def saved_first(*_: object) -> Result:
+        return Result(measured(), tmp_path / "record.json", Interrupted("interrupted"))
+
+    monkeypatch.setattr(matrix, "execute", saved_first)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [measured().jobs[0].workload]))
+    fabrics = [parse_fabric(f"local:ranks={ranks}") for ranks in (2, 3)]
+    record, path, error = validate(
+        ValidateRequest([spec], fabrics, MODES, output=tmp_path), Console(file=io.StringIO())
+    )
+    assert isinstance(error, Interrupted)
+    assert [cell.error for cell in record.cells] == [None]
+    assert (record.complete, record.error) == (False, "interrupted")
+    assert load(path) == record
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_the_matrix_is_saved_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    cell = cell_of(measured(), "results/runs/one/record.json")
+    keep = matrix.keep
+
+    def slowly(record: AnyRecord, path: Path) -> Path:
+        os.kill(os.getpid(), number)
+        return keep(record, path)
+
+    monkeypatch.setattr(matrix, "_run_cell", lambda *_: (cell, None))
+    monkeypatch.setattr(matrix, "keep", slowly)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [cell.workload]))
+    request = ValidateRequest([cell.workload.spec], [parse_fabric("local:ranks=2")], MODES, output=tmp_path)
+    record, path, error = validate(request, Console(file=io.StringIO()))
+    assert isinstance(error, Interrupted)
+    assert record.complete
+    assert load(path) == record

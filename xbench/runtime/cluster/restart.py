@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from itertools import cycle, islice, pairwise
@@ -32,14 +33,15 @@ from typing import Any, get_args
 
 from xbench import environment
 from xbench.cluster.live.engine import OVER, LiveJob
-from xbench.errors import RunError, SpecError
-from xbench.interrupts import stop_signals_interrupt
+from xbench.errors import Interrupted, RunError, SpecError, XbenchError
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD
 from xbench.records import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
 from xbench.runtime.assemble import now
 from xbench.runtime.cluster.checkpoints import candidates
 from xbench.runtime.cluster.incarnation import events_of, incarnation_of, losses
 from xbench.runtime.cluster.local import LocalEngine, LocalRunning, opened
-from xbench.scratch import Scratch
+from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.spec import DeviceType
 from xbench.stats.summary import median_estimate
 from xbench.units import format_seconds
@@ -55,6 +57,8 @@ ENDLESS = 10**9
 """Steps of a job that ends when it is asked to."""
 
 SILENCE_S = 600.0
+RESTARTS, WORK = "restarts.jsonl", "work"
+"""In the run's folder: a line of `RestartTimes` for each restart so far, and what the incarnations need."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +76,67 @@ class RestartRequest:
     command: str = field(default_factory=lambda: shlex.join(["xbench", *sys.argv[1:]]))
 
 
-def measure(request: RestartRequest, say: Callable[[str], None]) -> Restart:
-    """Do it all. Raises SpecError and WorkloadError before anything is launched, RunError when an incarnation fails."""
+def measure(
+    request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")
+) -> tuple[Restart, Path, Interrupted | None]:
+    """Do it all: the record, its file in a new folder of `output`, and the interruption that waited for the save.
+
+    Every restart is in `restarts.jsonl` there as soon as it was timed. Raises SpecError and WorkloadError before
+    anything is launched, RunError when an incarnation fails, Interrupted; these two say where the restarts are.
+    """
     job, found, device = _checked(request)
-    most = max(request.start, request.to)
-    with Scratch("xbench-restart-") as at:
-        folder = Path(at)
-        with stop_signals_interrupt(), opened(LocalEngine(_slots(request, device), device)) as engine:
-            run = _Run(engine, job, request.steps, say)
-            workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
-            times = run.restarts(folder / "restarted", workers)
-            cut = losses(folder / "restarted")
-            kept = candidates(folder / "restarted", incarnation_of(job, (0,), device).key)[0]
-            depends = _depends(folder / "restarted" / "incarnation-0001")
-            compared, of, stops = cut, workers, times
-            if depends:
-                of = [request.start, request.start]
-                say(f"once more with {_workers(request.start)} before and after: {'; '.join(depends)}")
-                stops = run.restarts(folder / "checked", of)
-                compared = losses(folder / "checked")
-            say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
-            run.whole(folder / "whole", len(compared), request.start)
-            uncut = losses(folder / "whole")
-            cores = [list(one) for one in engine.cores]
-            warnings = list(engine.warnings)
-        size = kept[0].path.stat().st_size if kept else 0
+    folder = new_run_folder(output, "restart").absolute()
+    with interrupts_held() as held:
+        try:
+            with held.let_through():
+                record = _measured(request, job, found, device, folder, say)
+        except KeyboardInterrupt:
+            raise _with_restarts(Interrupted("interrupted"), folder) from None
+        except XbenchError as failed:
+            raise _with_restarts(failed, folder) from None
+        finally:
+            shutil.rmtree(folder / WORK, ignore_errors=True)
+            with suppress(OSError):
+                folder.rmdir()  # where nothing was timed
+        path = keep(record, folder / RECORD)
+        return record, path, held.interrupted()
+
+
+def _with_restarts(error: XbenchError, folder: Path) -> XbenchError:
+    """The error, with a hint on what had been timed."""
+    if (kept := folder / RESTARTS).exists():
+        error.hint = error.hint or f"{kept} has the restarts that were timed"
+    return error
+
+
+def _measured(
+    request: RestartRequest,
+    job: LiveJob,
+    found: Preflight,
+    device: DeviceType,
+    folder: Path,
+    say: Callable[[str], None],
+) -> Restart:
+    most, work = max(request.start, request.to), folder / WORK
+    with opened(LocalEngine(_slots(request, device), device)) as engine:
+        run = _Run(engine, job, request.steps, say)
+        workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
+        times = run.restarts(work / "restarted", workers, folder / RESTARTS)
+        cut = losses(work / "restarted")
+        kept = candidates(work / "restarted", incarnation_of(job, (0,), device).key)[0]
+        depends = _depends(work / "restarted" / "incarnation-0001")
+        compared, of, stops = cut, workers, times
+        if depends:
+            of = [request.start, request.start]
+            say(f"once more with {_workers(request.start)} before and after: {'; '.join(depends)}")
+            stops = run.restarts(work / "checked", of)
+            compared = losses(work / "checked")
+        say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
+        run.whole(work / "whole", len(compared), request.start)
+        uncut = losses(work / "whole")
+        cores = [list(one) for one in engine.cores]
+        warnings = list(engine.warnings)
+    size = kept[0].path.stat().st_size if kept else 0
     check = compare_losses(compared, uncut, TOLERANCE[found.specs[0].dtype], of, depends)
     check = check.model_copy(update={"stops": [one.steps for one in stops]})
     results = results_of(times)
@@ -182,8 +222,8 @@ class _Run:
     def __init__(self, engine: LocalEngine, job: LiveJob, steps: int, say: Callable[[str], None]) -> None:
         self.engine, self.job, self.steps, self.say = engine, job, steps, say
 
-    def restarts(self, folder: Path, workers: Sequence[int]) -> list[RestartTimes]:
-        """Train `steps` steps with each number of workers in turn: what the changes took."""
+    def restarts(self, folder: Path, workers: Sequence[int], kept: Path | None = None) -> list[RestartTimes]:
+        """Train `steps` steps with each number of workers in turn: what the changes took, a line of each in `kept`."""
         found = []
         running = self._start(folder, workers[0])
         self._train(running)
@@ -197,6 +237,9 @@ class _Run:
             running = self._start(folder, after)
             self._train(running)
             found.append(times_of(events_of(stopped), events_of(running.directory), asked_s, gone_s, before, after))
+            if kept is not None:
+                with kept.open("a", encoding="utf-8") as stream:
+                    stream.write(found[-1].model_dump_json() + "\n")
         running.stop()
         self._until_over(running)
         return found

@@ -1,0 +1,153 @@
+"""Whatever ends the parent, and whoever starts beside it: what was measured is on disk, and in one record alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typed_commands import xbench
+
+from xbench.records import Comparison, load
+from xbench.runtime.journal import pid_alive
+
+pytestmark = pytest.mark.integration
+
+WORDS = ["compare", "synthetic:layers=6,bytes=16k", "--quick", "--steps", "3", "--modes", "ddp,wfbp",
+         "--fabric", "local:ranks=2"]  # fmt: skip
+SAME_SECOND = "import sys, time; time.strftime = lambda form: '20260131-142501'; import xbench.cli as cli; "
+SLOW_SAVE = (
+    "import pathlib, sys, time; import xbench.cli as cli; import xbench.runtime.run as run; keep = run.keep\n"
+    "def slowly(*given):\n"
+    "    pathlib.Path(sys.argv[1], 'saving').touch(); time.sleep(2); return keep(*given)\n"
+    "run.keep = slowly\n"
+)
+START = "sys.exit(cli.main(sys.argv[2:]))"
+
+
+def started(body: str, folder: Path, *more: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", body + START, str(folder), *WORDS, *more, "--output", str(folder / "runs")]
+    return subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )  # fmt: skip
+
+
+def events(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
+    found = []
+    for path in folder.glob(f"runs/*/launch*/job0-rank{rank}.jsonl"):
+        data = path.read_bytes()
+        found += [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    return found
+
+
+def wait_for(running: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not seen():
+        assert running.poll() is None, running.communicate()[1][-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def in_phase(folder: Path, begin: str) -> Callable[[], bool]:
+    return lambda: any(e["event"] == "phase" and e["name"].startswith(begin) for e in events(folder))
+
+
+def saving(folder: Path) -> Callable[[], bool]:
+    return (folder / "saving").exists
+
+
+def wait_until_gone(folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    pids = [event["pid"] for rank in range(2) for event in events(folder, rank) if event["event"] == "hello"]
+    while any(pid_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def whole_blocks(folder: Path) -> set[tuple[str, int]]:
+    per_rank = [{(e["mode"], e["round"]) for e in events(folder, rank) if e["event"] == "block"} for rank in range(2)]
+    return per_rank[0] & per_rank[1]
+
+
+def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> None:
+    both = [started(SAME_SECOND, tmp_path, "--rounds", "2") for _ in range(2)]
+    said = [one.communicate(timeout=240) for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    assert folders[1].name == f"{folders[0].name}-2"
+    samples = []
+    for folder in folders:
+        record = load(folder)
+        assert isinstance(record, Comparison)
+        assert record.complete
+        assert len(record.samples) == 4
+        samples.append([sample.steps_s for sample in record.samples])
+        for rank in range(2):
+            told = [json.loads(line) for line in (folder / "launch0" / f"job0-rank{rank}.jsonl").open()]
+            assert sum(event["event"] == "hello" for event in told) == 1
+            assert sum(event["event"] == "block" for event in told) == 4
+    assert samples[0] != samples[1]
+
+
+@pytest.mark.parametrize("phase", ["profile", "round 3", "save"])
+def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
+    rounds = "2" if phase == "save" else "400"
+    running = started(SLOW_SAVE, tmp_path, "--rounds", rounds)
+    wait_for(running, saving(tmp_path) if phase == "save" else in_phase(tmp_path, phase))
+    running.kill()
+    running.communicate(timeout=60)
+    wait_until_gone(tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / "record.json").exists()
+    expected = whole_blocks(tmp_path)
+    assert len(expected) >= {"profile": 0, "round 3": 4, "save": 4}[phase]
+    done = xbench("report", str(folder), "--json", str(tmp_path / "record.json"))
+    assert done.returncode == 0, done.stderr
+    assert "INCOMPLETE: rebuilt from the journals" in " ".join(done.stdout.split())
+    record = load(tmp_path / "record.json")
+    assert isinstance(record, Comparison)
+    assert {(sample.mode, sample.round) for sample in record.samples} == expected
+    if phase != "profile":
+        assert xbench("plan", str(folder)).returncode == 0
+        assert xbench("scale", str(folder), "--workers", "2,4").returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_stop_while_saving_comes_after_the_save(tmp_path: Path, number: signal.Signals) -> None:
+    running = started(SLOW_SAVE, tmp_path, "--rounds", "1")
+    wait_for(running, saving(tmp_path))
+    os.killpg(running.pid, number)
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130, stderr
+    assert "error: interrupted" in stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    record = load(folder / "record.json")
+    assert isinstance(record, Comparison)
+    assert record.complete
+    assert len(record.samples) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["frame.json", "launch0", "record.json"]
+
+
+def test_an_impatient_ctrl_c_keeps_the_record(tmp_path: Path) -> None:
+    running = started(SLOW_SAVE, tmp_path, "--rounds", "400")
+    wait_for(running, in_phase(tmp_path, "round 3"))
+    for _ in range(8):
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGINT)
+        time.sleep(0.1)
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130, stderr
+    wait_until_gone(tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    record = load(folder / "record.json")
+    assert isinstance(record, Comparison)
+    assert record.error == "interrupted"
+    assert {(sample.mode, sample.round) for sample in record.samples} == whole_blocks(tmp_path)
