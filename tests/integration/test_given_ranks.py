@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from typed_commands import NETNS, TINY, command, only_record
 
-from xbench.records import Comparison
+from xbench.records import Comparison, load
 
 pytestmark = pytest.mark.integration
 SHORT = ("--quick", "--rounds", "1", "--steps", "2", "--seq-len", "8", "--batch-size", "2")
@@ -230,19 +230,26 @@ def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_
     assert len(record.samples) >= 2
 
 
-def test_rank_0_that_is_killed_takes_the_others_along(tmp_path: Path) -> None:
+def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp",
         "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path),
     )  # fmt: skip
     with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
         for line in ranks[0].stderr:
-            if ": profile" in line:
+            if "round 3" in line:
                 break
+        time.sleep(1.5)  # a beat, by which rank 0 has what rank 1 had measured
         ranks[0].kill()
         ((code, said),) = ended(ranks[1:], 60)
     assert code == 1
     assert "xbench rank 1: " in said
+    (folder,) = tmp_path.iterdir()
+    assert not (folder / "record.json").exists()
+    record = load(folder)
+    assert isinstance(record, Comparison)
+    assert not record.complete
+    assert len(record.samples) >= 2
 
 
 # --- wrong environments ----------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -112,3 +114,25 @@ def test_handlers_are_as_they_were() -> None:
     with interrupts_held() as held, held.let_through():
         pass
     assert [signal.getsignal(number) for number in STOPS] == before
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_every_command_ends_as_by_ctrl_c(number: signal.Signals) -> None:
+    body = (
+        "import os, sys, time, click, xbench.commands.modes as module\n"
+        f"stopped = lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(9))\n"
+        "module.modes = click.Command('modes', callback=stopped)\n"
+        "from xbench.__main__ import run\nsys.argv = ['xbench', 'modes']\nrun()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "error: interrupted")
+
+
+def test_a_signal_at_the_very_end_leaves_the_exit_code() -> None:
+    body = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "from xbench.__main__ import run\nsys.argv = ['xbench', '--version']\nrun()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
