@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import shutil
 import statistics
 import sys
 import time
