@@ -105,6 +105,7 @@ from xbench.validation_record import (
 )
 
 __all__ = [
+    "BY_HAND",
     "RANKS",
     "SCHEMA_VERSION",
     "AnyRecord",
@@ -213,6 +214,9 @@ WHICH = "give a record.json, or the folder of a run under results/runs"
 RANKS = "ranks"
 """`Parity.reference` of a mode that is held to nothing but that all ranks train one network."""
 
+BY_HAND = "averaging by hand"
+"""`Parity.reference` where DDP cannot train the model."""
+
 GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
 
 
@@ -234,9 +238,14 @@ class Sample(Part):
 
 
 class Parity(Part):
-    """Whether a schedule trained the same network as DDP; by `reference` "ranks": one network on all ranks."""
+    """Whether a schedule trained the same network as DDP; by `reference` "ranks": one network on all ranks.
+
+    `ok` False: it did not, and its time is no result. `ok` and not `shown`: nothing speaks against it, and the gate
+    would have let a wrong schedule pass as well; `message` says why.
+    """
 
     ok: bool
+    shown: bool = True
     max_relative_difference: float | None
     tolerance: float
     bitwise_across_ranks: bool

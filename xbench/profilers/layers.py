@@ -257,6 +257,8 @@ def _forward_hook(layer: int, append: Callable[[Any], None], mark: Callable[[], 
 
 def _ready_hook(code: int, append: Callable[[Any], None], mark: Callable[[], Mark]) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
+        if parameter.grad is None:  # a custom Function returned None for it
+            return
         append(code)
         append(mark())
 

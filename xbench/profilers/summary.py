@@ -74,6 +74,17 @@ def left_out(raws: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     }
 
 
+def sometimes_missing(raws: Sequence[dict[str, Any]]) -> list[str]:
+    """Names of the trainable parameters that got no gradient in some step of some rank, warm-up included."""
+    _check_same_model(raws)
+    return [
+        tensor["name"]
+        for at, layer in enumerate(raws[0]["layers"])
+        for index, tensor in enumerate(layer["tensors"])
+        if any(None in raw["layers"][at]["tensors"][index]["ready_s"] for raw in raws)
+    ]
+
+
 def samples(raws: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     """The raw per-step series [s] for a record ('rank0.step_s', 'rank0.forward_s', …), warm-up included."""
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,3 +35,11 @@ def tell_block(
     )
     rank.clock.reset()
     rank.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
+
+
+def tell_loss(rank: Rank, mode: ModeSpec, what: str) -> None:
+    """Write a warning where the block's last loss was infinite or no number on this rank, once a mode."""
+    loss = float(rank.loss.sum()) if rank.loss is not None else 0.0
+    if not math.isfinite(loss) and mode.text not in rank.told_lost:
+        rank.told_lost.add(mode.text)
+        rank.journal.write("warning", message=f"{what}: the loss of rank {rank.rank} is {loss} at the end of the block")

@@ -54,13 +54,14 @@ def with_missing(buckets: list[list[str]], missing: Sequence[str]) -> list[list[
     return [*buckets, *([name] for name in missing)]
 
 
-def complete(plan: JobPlan, missing: Mapping[str, int]) -> JobPlan:
+def complete(plan: JobPlan, missing: Mapping[str, int], *, sometimes_missing: bool = False) -> JobPlan:
     """Each plan with the parameters (name: bytes) that got no gradient while profiling, see `with_missing`.
 
-    The parts of their buckets go after all others: whatever is planned is needed more often.
+    The parts of their buckets go after all others: whatever is planned is needed more often. `sometimes_missing`: a
+    parameter got no gradient in some step of some rank, for which DDP has to look as well.
     """
     if not missing:
-        return plan
+        return plan.model_copy(update={"unused_parameters": True}) if sometimes_missing else plan
     buckets = {name: with_missing(b, list(missing)) if b is not None else None for name, b in plan.buckets.items()}
     parts = {name: p.followed_by(list(missing.values())) for name, p in plan.parts.items()}
     return plan.model_copy(update={"buckets": buckets, "parts": parts, "unused_parameters": True})

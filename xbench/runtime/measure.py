@@ -40,7 +40,7 @@ from xbench.profilers.engine_cost import (
     summarise_engine_cost,
 )
 from xbench.profilers.layers import LayerProfiler, profile_step
-from xbench.profilers.summary import clocks, cost_points, left_out, samples, summarise
+from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, StepTimes
 from xbench.runtime.job_plans import complete, job_plan, with_missing
@@ -74,6 +74,7 @@ def profile_job(rank: Rank) -> JobPlan:
     raws = gathered(raw.raw())
     layers, step = summarise(raws)
     unused = left_out(raws)["unused"]
+    sometimes = bool(sometimes_missing(raws))
     bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in rank.workload.model.named_parameters()}
     world_size = workers_of(rank.group)
 
@@ -167,7 +168,7 @@ def profile_job(rank: Rank) -> JobPlan:
     )
     if rank.rank == 0:
         rank.journal.write("plans", **event)
-    return complete(plan, {name: bytes_of[name] for name in unused})
+    return complete(plan, {name: bytes_of[name] for name in unused}, sometimes_missing=sometimes)
 
 
 def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
@@ -204,16 +205,18 @@ def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[s
     rank.note("measuring ready times under load")
     copies, compress = rank.run.copies, rank.run.compress
     engine = Engine(rank.workload.model, None, buckets, group=rank.group, copies=copies, compress=compress)
-    with LayerProfiler(rank.workload.model, rank.clock) as profiler:
-        steps = []
-        for number in range(count + 1):
-            rank.note(f"ready times under load, step {number + 1}")
-            steps.append(profiler.run_step(rank.workload))
-        rank.clock.flush()
-        times = [profiler.layer_times(step).ready_s for step in steps[1:]]
-    rank.clock.reset()
-    engine.detach()
-    rank.workload.optimizer.zero_grad(set_to_none=True)
+    try:
+        with LayerProfiler(rank.workload.model, rank.clock) as profiler:
+            steps = []
+            for number in range(count + 1):
+                rank.note(f"ready times under load, step {number + 1}")
+                steps.append(profiler.run_step(rank.workload))
+            rank.clock.flush()
+            times = [profiler.layer_times(step).ready_s for step in steps[1:]]
+    finally:
+        rank.clock.reset()
+        engine.detach()
+        rank.workload.optimizer.zero_grad(set_to_none=True)
     seen = [[value for value in column if value is not None] for column in zip(*times, strict=True)]
     medians = torch.tensor([statistics.median(values) if values else -1.0 for values in seen], dtype=torch.float64)
     everyone = medians.to(rank.device)

@@ -316,12 +316,12 @@ class Monitor:
 
 
 def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
-    message = str(error.get("message", "")).strip()
-    first = message.splitlines()[0] if message else "an error without a message"
+    message = " ".join(str(error.get("message", "")).split()).rstrip(" .:,;") or "an error without a message"
     weight = LOST_PEERS if monitor_log.PEER_LOSS.search(message) else RAISED
     at_s = float(error.get("t", 0.0))
-    what = error.get("said") or f"raised {first}"
-    told = RankError(f"{rank}{rank.doing} {what}", hint=error.get("hint"), detail=error.get("traceback"))
+    place = f": {error['place']}" if error.get("place") else ""
+    what = f" {error['said']}" if error.get("said") else f"{place} raised {message}"
+    told = RankError(f"{rank}{rank.doing}{what}", hint=error.get("hint"), detail=error.get("traceback"))
     return Cause(RAISED if error.get("said") else weight, at_s, told)
 
 

@@ -186,6 +186,7 @@ def _launches(
         collector.begin_launch(number)
         left = shortages.without(leg.phases)
         for start in itertools.count(1):
+            left = tuple(phase for phase in left if phase.mode not in collector.failed)
             directory = folder / (f"launch{number}" if start == 1 else f"launch{number}-{start}")
             directory.mkdir()
             jobs = len(run.workloads)

@@ -155,7 +155,8 @@ def _block(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]
     """So many steps [s] with these buckets after one that is not to count; without communication for none."""
     engine = engine_of(rank, planner, buckets, unused) if buckets else None
     dist.all_reduce(torch.zeros(1), group=rank.group)
-    took_s = [rank.timed_step() for _ in range(steps + 1)]
-    if engine is not None:
-        engine.detach()
-    return took_s
+    try:
+        return [rank.timed_step() for _ in range(steps + 1)]
+    finally:  # a schedule may refuse the model in the middle of a step
+        if engine is not None:
+            engine.detach()

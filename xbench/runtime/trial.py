@@ -297,10 +297,12 @@ def _in_turns(
             detach = _attach(rank, planner, candidate, unused)
             dist.all_reduce(torch.zeros(1, device=rank.device))
             times[place].append([])
-            for _ in range(1 + steps):
-                rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
-                times[place][-1].append(rank.timed_step())
-            detach()
+            try:
+                for _ in range(1 + steps):
+                    rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
+                    times[place][-1].append(rank.timed_step())
+            finally:
+                detach()
     took_s = steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=rank.device), None)
     rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
     return rows

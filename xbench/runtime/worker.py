@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -38,8 +38,8 @@ from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import bare_step
-from xbench.runtime import parity
-from xbench.runtime.blocks import tell_block
+from xbench.runtime import parity, reference, refusal
+from xbench.runtime.blocks import tell_block, tell_loss
 from xbench.runtime.board import Board, FolderBoard, StoreBoard
 from xbench.runtime.carried import Carried
 from xbench.runtime.gpu_watch import GpuWatch
@@ -50,17 +50,18 @@ from xbench.runtime.program import (
     JobPlan,
     Phase,
     Program,
-    block_id,
     job_times,
     steps_in_block,
     turns_in_block,
     twins,
     whole_cycles,
 )
+from xbench.runtime.rank_errors import message_of, place_of
+from xbench.runtime.snapshot import Snapshot
 from xbench.runtime.timeline import record_timeline, record_turns
-from xbench.schedules import MODES, cycle_of, puts_off
+from xbench.schedules import MODES, cycle_of
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.gloo_threads import arrange, favour_gloo_threads
+from xbench.schedules.gloo_threads import arrange
 from xbench.spec import ModeSpec, RunSpec
 from xbench.workloads.build import Workload, build
 
@@ -91,7 +92,14 @@ class Rank:
         self.refused: dict[str, bool] = {}
         self.under: str | None = None
         """The mode that is, or was last, attached in this phase."""
-        self.reference: list[dict[str, torch.Tensor]] | None = None
+        self.reference: reference.Reference | None = None
+        self.loss: torch.Tensor | None = None
+        """Of the last step, before it was weighted."""
+        self.told_lost: set[str] = set()
+        self.weights: Iterator[float] | None = None
+        """What the losses of the next steps are multiplied by, in the gate: see `reference.WEIGHTS`."""
+        self.lost: tuple[int, float] | None = None
+        """The first step, and its loss, that was infinite or no number in the reference's steps."""
         self.turns: TurnClient | None = None
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
@@ -147,7 +155,7 @@ class Rank:
         self.group = self.carried.group
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
-        self.snapshot = parity.Snapshot(self.workload)
+        self.snapshot = Snapshot(self.workload)
         if self.program.jobs > 1:
             self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)
         gc.collect()
@@ -233,11 +241,11 @@ class Rank:
 
     # --- modes -----------------------------------------------------------------------------------------------------
 
-    def attach(self, mode: ModeSpec, *, exact: bool = False) -> Handle:
+    def attach(self, mode: ModeSpec, *, exact: bool = False, group: dist.ProcessGroup | None = None) -> Handle:
         """Attach a mode's carrier to our model; gradients are waited for in `optimizer.step()`, where a schedule can.
 
-        `exact`: gradients are not compressed, whatever the run does. Raises UsageError where the schedule cannot serve
-        the model.
+        `exact`: gradients are not compressed, whatever the run does. `group`: in place of the one that carries the
+        mode. Raises UsageError where the schedule cannot serve the model.
         """
         self.under = mode.text
         plan = self.plans[self.job]
@@ -248,7 +256,7 @@ class Rank:
             self.workload.model,
             self.workload.optimizer,
             buckets=plan.buckets.get(mode.carrier),
-            group=self.carried.group_of(mode),
+            group=self.carried.group_of(mode) if group is None else group,
             wait="step",
             unused_parameters=plan.unused_parameters,
             copies=self.run.copies,
@@ -278,7 +286,11 @@ class Rank:
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, forward, backward."""
         self.workload.optimizer.zero_grad(set_to_none=True)
-        self.workload.forward_loss(handle.model).backward()  # type: ignore[no-untyped-call]
+        loss = self.workload.forward_loss(handle.model)
+        self.loss = loss.detach()
+        if self.weights is not None:
+            loss = loss * next(self.weights)
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
         """`steps` ordinary training steps, `mark()` after each."""
@@ -346,50 +358,19 @@ class Rank:
     # --- correctness gate ------------------------------------------------------------------------------------------
 
     def gate(self, phase: Phase) -> None:
-        """See `parity.gate`."""
+        """See `parity.gate`. The reference comes first: what DDP refuses of a model, its modes refuse."""
         mode = self.program.mode(phase.mode)
+        if self.reference is None and self.takes_part(mode) and not parity.is_partial(mode):
+            self.reference = reference.make(self)
         if not self.refuses(mode) and self.takes_part(mode):
-            parity.gate(self, mode)
+            refusal.attempt(self, mode, lambda: parity.gate(self, mode))
             if self.run.heap == "keep":
-                heap.give_back()  # three states of the network
+                heap.give_back()  # several states of the network
+        refusal.settle(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:
-        """Whether a schedule refuses one of the jobs' models, or its buckets find no memory: tried once a mode.
-
-        The mode is then left out on all ranks and for all jobs, which would wait for each other otherwise, and the
-        others go on. No collective is under way then. Memory that runs out within a step is another matter: see
-        `runtime.shortage`.
-        """
-        if mode.text not in self.refused:
-            marker = f"refused-{block_id('', mode)}"
-            refused = self._refusal(mode)
-            if refused is not None:
-                self.journal.write("failed", mode=mode.text, message=refused)
-            anyone = torch.tensor([float(refused is not None)], device=self.device)
-            dist.all_reduce(anyone, op=dist.ReduceOp.MAX)
-            if anyone.item():
-                self.board.put(marker, "")
-            self.barrier(f"everybody has tried {mode.text}")
-            self.refused[mode.text] = bool(anyone.item()) or self.board.has(marker)
-        return self.refused[mode.text]
-
-    def _refusal(self, mode: ModeSpec) -> str | None:
-        """Why this rank cannot attach a mode, or None. What waits in the forward pass must see one to know."""
-        try:
-            with self.attach(mode) as handle:
-                if self.run.over_gloo and self.run.gloo_threads != "plain":
-                    favour_gloo_threads()  # of groups that the schedule made for itself
-                if puts_off(self.plans[self.job].carrier_of(mode)):
-                    with torch.no_grad():
-                        self.workload.forward_loss(handle.model)
-        except UsageError as error:
-            return str(error)
-        except (RuntimeError, MemoryError) as error:
-            said = explained(self.run, self.job, error)
-            if said is None or not said.out_of_memory:
-                raise
-            return f"rank {self.rank} {said.what}"
-        return None
+        """See `refusal.refuses`."""
+        return refusal.refuses(self, mode)
 
     # --- timed blocks ----------------------------------------------------------------------------------------------
 
@@ -400,12 +381,13 @@ class Rank:
             return
         if mode.name in ("concurrent", "crossover"):
             self.barrier(f"block {number}")
-            self.timed(phase, mode, number)
+            refusal.attempt(self, mode, lambda: self.timed(phase, mode, number))
         else:
             for job in range(self.program.jobs):
                 self.barrier(f"block {number} job {job}")
                 if job == self.job and self.takes_part(mode):
-                    self.timed(phase, mode, number)
+                    refusal.attempt(self, mode, lambda: self.timed(phase, mode, number))
+        refusal.settle(self, mode)
 
     def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
         """Attach, warm up, time, detach, report."""
@@ -439,6 +421,7 @@ class Rank:
                 self.train(handle, warmup + steps, what, mark)
             self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
+        tell_loss(self, mode, what)
         tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps, pattern)
 
     def timeline(self, phase: Phase, number: int) -> None:
@@ -478,7 +461,8 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
         with suppress(OSError):
             rank.journal.write(
                 "error",
-                message=f"{type(error).__name__}: {error}",
+                message=message_of(error),
+                place=place_of(error),
                 kind=type(error).__name__,
                 traceback=traceback.format_exc(),
                 said=said.what if said is not None else None,

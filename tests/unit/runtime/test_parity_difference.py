@@ -13,15 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from xbench.records import Parity
-from xbench.runtime.parity import (
-    COMPRESSED_TOLERANCE,
-    TOLERANCE,
-    Beside,
-    compressed,
-    largest_difference,
-    mean,
-    read_too_early,
-)
+from xbench.runtime.differences import largest_difference, mean
+from xbench.runtime.parity import COMPRESSED_TOLERANCE, TOLERANCE, Beside, compressed, read_too_early
 
 START = {"weight": torch.zeros(3), "bias": torch.zeros(1)}
 

@@ -1,0 +1,308 @@
+"""The steps that the correctness gate holds every schedule to, made once for each workload.
+
+They are DistributedDataParallel's, where DDP can train the model: see `ddp_refusal`. Where it cannot, they are those of
+averaging written out by hand (`runtime.by_hand`), which needs nothing but a backward pass on each rank and an
+all-reduce of each gradient.
+
+Before any schedule is judged, the reference is. Averaging by hand takes the same steps from the same states, and must
+end alike. It does not where two runs of the model from one state differ, and then nothing can be held to anything; nor
+where the forward pass reads a buffer that is made from the batch, which DDP makes equal on all ranks. The gradients of
+that second run are also what wrong schedules are made of, to show that the gate refuses them: `runtime.parity_power`.
+
+DDP is asked first whether it can train the model, on a process group of this rank alone. Its refusals are errors on
+some ranks only, sometimes a step later, while the other ranks wait in a collective for ever. A group of one raises the
+same errors, and nobody waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from xbench.errors import UsageError
+from xbench.gpu_errors import shortage
+from xbench.records import BY_HAND
+from xbench.runtime import by_hand, parity_power
+from xbench.runtime.by_hand import Gradients
+from xbench.runtime.differences import digest
+from xbench.runtime.snapshot import expanded_buffer, trained
+from xbench.schedules.base import Handle
+from xbench.schedules.engine import workers_of
+from xbench.spec import ModeSpec
+
+if TYPE_CHECKING:
+    from xbench.runtime.parity import Beside
+    from xbench.runtime.worker import Rank
+
+DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")
+WEIGHTS = (1.0, 0.5)
+"""What the loss is multiplied by, step by step, in the gate alone. Gradients of neighbouring steps on one batch are
+nearly the same; so weighted they differ by half, and a schedule that is a step late is seen. Both are exact."""
+
+REHEARSED = 2
+"""Steps of DDP on a group of one: some of its errors come at the beginning of the second."""
+
+DIFFERS = (
+    "two runs of this model from one state differ: it keeps state, or draws random numbers, outside what can be put "
+    "back"
+)
+
+
+@dataclass
+class Reference:
+    """What schedules are held to. `states`: parameters before the first step and after each."""
+
+    states: list[dict[str, Tensor]]
+    by: str = "ddp"
+    momentum: dict[str, Tensor] = field(default_factory=dict)
+    """The optimizer's first moment of each parameter after the last step."""
+    ddp_refusal: str | None = None
+    not_shown: str | None = None
+    """Why a schedule that passes has not been shown to train the same network."""
+    comparable: bool = True
+    """Whether a difference from these states says anything about a schedule."""
+    buffer: str | None = None
+    """A buffer that DDP makes equal on all ranks, and that the forward pass reads."""
+
+
+@contextmanager
+def weighted(rank: Rank) -> Iterator[None]:
+    """Inside, the losses of the rank's steps are multiplied by WEIGHTS in turn."""
+    rank.weights = itertools.cycle(WEIGHTS)
+    try:
+        yield
+    finally:
+        rank.weights = None
+
+
+def copies(tensors: Any) -> dict[str, Tensor]:
+    """A copy of named tensors."""
+    return {name: value.detach().clone() for name, value in tensors}
+
+
+def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
+    """The optimizer's first moment of each parameter by name, itself and not a copy; empty for optimizers without.
+
+    It is a fixed sum of all averaged gradients so far. Parameters alone would not tell a sum from a mean under Adam,
+    whose updates do not depend on the size of gradients.
+    """
+    found: dict[str, Tensor] = {}
+    for name, parameter in rank_workload.model.named_parameters():
+        state = rank_workload.optimizer.state.get(parameter, {})
+        for key in ("momentum_buffer", "exp_avg"):
+            if isinstance(state.get(key), Tensor):
+                found[name] = state[key]
+    return found
+
+
+def make(rank: Rank) -> Reference:
+    """The reference of this rank's workload, tested. Collective: every rank of the job calls it together."""
+    refusal = ddp_refusal(rank)
+    if refusal is None:
+        reference = _by_ddp(rank)
+    else:
+        try:
+            reference = _averaged(rank, None)[0]
+        except UsageError as error:
+            return _nothing(rank, refusal, f"DDP cannot train this model, and {error}")
+    reference.ddp_refusal = refusal
+    lost = _lost(rank, reference)
+    if lost is not None:
+        reference.not_shown, reference.comparable = lost, False
+        return reference
+    try:
+        _, second, local, averaged, buffers = _averaged(rank, reference)
+    except UsageError as error:
+        reference.not_shown = f"{error}, so the gate could not be tested"
+        return reference
+    assert second is not None
+    if not second.verdict().ok:
+        if reference.by == BY_HAND or not _ddp_again(rank, reference):
+            reference.not_shown, reference.comparable = DIFFERS, False
+            return reference
+        reference.buffer = _uneven(buffers)
+    world_size = dist.get_world_size()
+    if world_size > 1:
+        reference.not_shown = parity_power.not_shown(
+            rank.workload, rank.snapshot, lambda: _beside(rank, reference), local, averaged
+        )
+    elif (workers := workers_of(rank.group)) > 1:
+        reference.not_shown = (
+            f"one rank stands for all {workers} workers, so a schedule that does not average would pass"
+        )
+    return reference
+
+
+def ddp_refusal(rank: Rank) -> str | None:
+    """Why DDP cannot train the model, in its own words and on all ranks alike; None where it can. Collective."""
+    buffer = expanded_buffer(rank.workload.model)
+    if buffer is not None:
+        said: str | None = (
+            f"DDP broadcasts buffers in place, and the elements of buffer {buffer!r} share memory, as those of an "
+            "expanded view do; .clone() gives it memory of its own"
+        )
+    else:
+        said = _rehearsed(rank)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, said)
+    return next((each for each in everyone if each is not None), None)
+
+
+def _rehearsed(rank: Rank) -> str | None:
+    """What DDP raises on this rank by itself, whole and in one line."""
+    alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    rank.snapshot.restore(rank.workload)
+    try:
+        with rank.attach(DDP, exact=True, group=alone) as handle:
+            for step in range(REHEARSED):
+                rank.note(f"gate: whether DDP can train the model, step {step + 1}")
+                rank.forward_backward(handle)
+                if isinstance(handle.model, DistributedDataParallel):
+                    handle.model._check_reducer_finalized()
+                rank.workload.optimizer.step()
+    except (UsageError, RuntimeError) as error:
+        if shortage(type(error).__name__, str(error)) is not None:
+            raise
+        return " ".join(str(error).split()).rstrip(".")
+    finally:
+        rank.snapshot.restore(rank.workload)
+        dist.destroy_process_group(alone)
+    return None
+
+
+def _by_ddp(rank: Rank) -> Reference:
+    reference = Reference([copies(rank.workload.model.named_parameters())])
+
+    def keep() -> None:
+        reference.states.append(copies(rank.workload.model.named_parameters()))
+        _watch_loss(rank, len(reference.states) - 1)
+
+    def train() -> None:
+        with rank.attach(DDP, exact=True) as handle, weighted(rank):
+            rank.train(handle, rank.run.effort.parity_steps, "gate ddp", keep)
+        reference.momentum = copies(momentum_of(rank.workload).items())
+
+    _start_watching(rank)
+    trained(rank.workload, rank.snapshot, train)
+    return reference
+
+
+def _ddp_again(rank: Rank, reference: Reference) -> bool:
+    """Whether DDP ends alike when it is run again."""
+    judged = _beside(rank, reference, exact=True)
+
+    def train() -> None:
+        with rank.attach(DDP, exact=True) as handle, weighted(rank):
+            rank.train(handle, rank.run.effort.parity_steps, "gate ddp again", judged.step)
+
+    trained(rank.workload, rank.snapshot, train)
+    return judged.verdict().ok
+
+
+def _averaged(
+    rank: Rank, reference: Reference | None
+) -> tuple[Reference, Beside | None, list[Gradients], list[Gradients], dict[str, str]]:
+    """Averaging by hand for k steps: by itself, or beside a reference.
+
+    Returns the reference that it makes, the judgement, the gradients of this rank and the averaged ones, step by step,
+    and at the end a digest of each buffer. Raises UsageError, on every rank alike, where gradients cannot be averaged.
+    """
+    workload = rank.workload
+    made = Reference([copies(workload.model.named_parameters())], by=BY_HAND)
+    judged = _beside(rank, reference, exact=True) if reference is not None else None
+    local: list[Gradients] = []
+    averaged: list[Gradients] = []
+    buffers: dict[str, str] = {}
+
+    def train() -> None:
+        handle = Handle(workload.model)
+        for step in range(rank.run.effort.parity_steps):
+            rank.note(f"gate: averaging by hand, step {step + 1}")
+            rank.forward_backward(handle)
+            parameters = by_hand.trainable(workload.model)
+            mine = by_hand.local_gradients(parameters)
+            try:
+                mean = by_hand.averaged(parameters, mine)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise UsageError(f"averaging by hand cannot be done: {' '.join(str(error).split())[:300]}") from error
+            by_hand.give(parameters, mean)
+            workload.optimizer.step()
+            if judged is None:
+                made.states.append(copies(workload.model.named_parameters()))
+                _watch_loss(rank, step + 1)
+            else:
+                local.append(mine)
+                averaged.append(mean)
+                judged.step()
+        made.momentum = copies(momentum_of(workload).items()) if judged is None else {}
+        buffers.update((name, digest(buffer)) for name, buffer in workload.model.named_buffers())
+
+    if judged is None:
+        _start_watching(rank)
+    with weighted(rank):
+        trained(workload, rank.snapshot, train)
+    return made, judged, local, averaged, buffers
+
+
+def _beside(rank: Rank, reference: Reference, *, exact: bool = False) -> Beside:
+    from xbench.runtime.parity import beside
+
+    return beside(rank, reference, exact=exact)
+
+
+def _nothing(rank: Rank, refusal: str, why: str) -> Reference:
+    """A reference without a step."""
+    start = copies(rank.workload.model.named_parameters())
+    steps = rank.run.effort.parity_steps
+    return Reference([start] * (steps + 1), BY_HAND, ddp_refusal=refusal, not_shown=why, comparable=False)
+
+
+def _uneven(buffers: dict[str, str]) -> str | None:
+    """The first buffer whose bits differ among ranks, those of batch-norm last: it does not read them in training."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, buffers)
+    uneven = [name for name in buffers if any(other.get(name) != buffers[name] for other in everyone)]
+    return min(uneven, key=lambda name: "running_" in name, default=None)
+
+
+# --- losses that are no number ----------------------------------------------------------------------------------------
+
+
+def _start_watching(rank: Rank) -> None:
+    rank.lost = None
+
+
+def _watch_loss(rank: Rank, step: int) -> None:
+    """Remember the first step whose loss is infinite or no number."""
+    loss = float(rank.loss.sum()) if rank.loss is not None else 0.0
+    if rank.lost is None and not math.isfinite(loss):
+        rank.lost = (step, loss)
+
+
+def _lost(rank: Rank, reference: Reference) -> str | None:
+    """Which loss, or which parameter, of the reference's steps is infinite or no number; None where all are finite."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    broken = next(
+        (
+            name
+            for name, value in reference.states[-1].items()
+            if value.is_floating_point() and not bool(value.isfinite().all())
+        ),
+        None,
+    )
+    dist.all_gather_object(everyone, (rank.lost, broken))
+    for number, (lost, _) in enumerate(everyone):
+        if lost is not None:
+            return f"the loss of rank {number} is {lost[1]} at step {lost[0]}, so there is nothing to compare"
+    for number, (_, name) in enumerate(everyone):
+        if name is not None:
+            return f"parameter {name!r} is not finite on rank {number} after {len(reference.states) - 1} steps"
+    return None
