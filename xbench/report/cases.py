@@ -27,7 +27,7 @@ from xbench.records import (
 )
 from xbench.report import lines
 from xbench.report.answer import trusted
-from xbench.report.cells import ratio_cell, signed_percent, verdict
+from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
 from xbench.report.cluster import costing
 from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
@@ -124,6 +124,9 @@ def _told(record: Comparison, result: ModeResult) -> str:
     if result.predicted_step_s is not None:
         error = f", error {signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
         parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
+    if result.parity is not None:
+        why = f" ({result.parity.message})" if not result.parity.shown else ""
+        parts.append(f"same network: {parity_cell(result)}{why}")
     return "; ".join(parts)
 
 

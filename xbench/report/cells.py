@@ -31,12 +31,14 @@ def ratio_cell(result: ModeResult) -> str:
 
 
 def parity_cell(result: ModeResult) -> str:
-    """'yes', with the difference from DDP where it is not nothing; 'NO'; '–' where the gate does not apply."""
+    """'yes', with the difference from DDP where there is one; 'not shown'; 'FAILED'; '–' where no gate applies."""
     parity = result.parity
     if parity is None:
         return "–"
     if not parity.ok:
-        return "NO"
+        return "FAILED"
+    if not parity.shown:
+        return "not shown"
     if parity.reference == RANKS:
         return "no (ranks agree)"
     return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"

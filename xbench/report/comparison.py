@@ -52,6 +52,8 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
     say(console, f"{LEGEND}; {lines.columns_line(record)}", "dim")
     for failure in filter(None, map(lines.failure_line, record.modes.values())):
         say(console, failure, "bold red")
+    for doubt in lines.not_shown_lines(record):
+        say(console, doubt, "yellow")
     for result in record.modes.values():
         if result.note:
             say(console, f"{result.mode}: {result.note}")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from xbench.planning.plans import NEXT_FORWARD
 from xbench.records import (
+    BY_HAND,
     Bounds,
     Comparison,
     Contention,
@@ -161,7 +162,18 @@ def columns_line(record: Comparison) -> str:
         ahead = [mode.mode for mode in record.modes.values() if mode.removed_share is not None and runs_ahead(mode)]
         if ahead:
             text += f" (of {and_of(ahead)} the one for a next forward that may start before all gradients have arrived)"
-    return text + "; same network: trains what ddp trains, bit for bit alike on all ranks."
+    by_hand = any(mode.parity is not None and mode.parity.reference == BY_HAND for mode in record.modes.values())
+    what = f"{BY_HAND} trains, since DDP cannot train this model" if by_hand else "ddp trains"
+    return f"{text}; same network: trains what {what}, bit for bit alike on all ranks."
+
+
+def not_shown_lines(record: Comparison) -> list[str]:
+    """Why modes that were timed are not shown to train the same network, one sentence a reason."""
+    modes: dict[str, list[str]] = {}
+    for result in record.modes.values():
+        if result.parity is not None and result.parity.ok and not result.parity.shown:
+            modes.setdefault(result.parity.message or "no reason was recorded", []).append(result.mode)
+    return [f"Same network: not shown for {and_of(names)}: {why.rstrip('.')}." for why, names in modes.items()]
 
 
 def effort_line(record: Comparison) -> str:

@@ -27,7 +27,7 @@ from xbench.records import (
 )
 from xbench.report import lines
 from xbench.report.answer import answer, trusted
-from xbench.report.cells import ratio_cell, signed_percent, verdict
+from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
 from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts
 from xbench.report.live import markdown as live_parts
@@ -82,7 +82,7 @@ def _comparison(record: Comparison) -> list[str]:
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
         _modes_table(record),
         "\n".join(f"- **{plain(line)}**" for line in failures),
-        "\n".join(f"- {plain(note)}" for note in notes),
+        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes]),
         _warnings(record.warnings),
         *(_layers(job.workload.title, job.layers, record.fabric.label) for job in record.jobs),
         _how(record, effort=lines.effort_line(record)),
@@ -92,7 +92,7 @@ def _comparison(record: Comparison) -> list[str]:
 def _modes_table(record: Comparison) -> str:
     ratio = Markup(f"ratio to {code(record.reference)} [95 % CI]")
     headings = ["mode", "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
-                "predicted step (simulated)", "error", "label"]  # fmt: skip
+                "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
     return table(headings, [_mode_row(record, result) for result in record.modes.values()])
 
 
@@ -110,6 +110,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
         format_seconds(result.exposed_s) if fine else "–",
         format_seconds(result.predicted_step_s),
         signed_percent(result.prediction_error) if fine else "–",
+        parity_cell(result),
         result.label,
     ]
 

@@ -43,7 +43,7 @@ from xbench.records import (
     Validation,
 )
 from xbench.report.answer import trusted
-from xbench.report.cells import verdict
+from xbench.report.cells import parity_cell, verdict
 from xbench.report.cluster_tables import cluster_tables
 from xbench.report.live import live_tables
 from xbench.report.regression_tables import regression_tables
@@ -188,9 +188,15 @@ def _modes(record: Comparison) -> Iterator[Row]:
             "prediction_error": result.prediction_error if fine else None,
             "buckets": len(result.plan.buckets) if result.plan else None,
             "largest_bucket_bytes": max(result.plan.bucket_bytes, default=None) if result.plan else None,
-            "same_network": result.parity.ok if result.parity else None,
+            "same_network": _same_network(result),
+            "same_network_why": result.parity.message if result.parity else None,
             "pattern": result.pattern,
         }
+
+
+def _same_network(result: ModeResult) -> str | None:
+    """yes, not shown or FAILED; 'no (ranks agree)' of modes that train another network on purpose."""
+    return parity_cell(result).partition(" (±")[0] if result.parity is not None else None
 
 
 def _comparison_layers(record: Comparison) -> Iterator[Row]:

@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
 
 DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")
-WEIGHTS = (1.0, 0.5)
+WEIGHTS = (1.0, 0.5, 0.25, 0.125)
 """What the loss is multiplied by, step by step, in the gate alone. Gradients of neighbouring steps on one batch are
-nearly the same; so weighted they differ by half, and a schedule that is a step late is seen. Both are exact."""
+nearly the same; so weighted they differ by half, and a schedule that is a step late is seen. All are powers of two, and
+so exact."""
 
 REHEARSED = 2
 """Steps of DDP on a group of one: some of its errors come at the beginning of the second."""
@@ -158,7 +159,7 @@ def ddp_refusal(rank: Rank) -> str | None:
 
 def _rehearsed(rank: Rank) -> str | None:
     """What DDP raises on this rank by itself, whole and in one line."""
-    alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    alone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     rank.snapshot.restore(rank.workload)
     try:
         with rank.attach(DDP, exact=True, group=alone) as handle:
@@ -166,7 +167,7 @@ def _rehearsed(rank: Rank) -> str | None:
                 rank.note(f"gate: whether DDP can train the model, step {step + 1}")
                 rank.forward_backward(handle)
                 if isinstance(handle.model, DistributedDataParallel):
-                    handle.model._check_reducer_finalized()
+                    handle.model._check_reducer_finalized()  # type: ignore[no-untyped-call]
                 rank.workload.optimizer.step()
     except (UsageError, RuntimeError) as error:
         if shortage(type(error).__name__, str(error)) is not None:

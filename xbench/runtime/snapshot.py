@@ -149,9 +149,8 @@ def _put_back(value: Any, name: str, seen: dict[int, PutBack], depth: int) -> Pu
         return _calling(value, value.set_state, value.get_state())
     if isinstance(value, np.random.Generator):
         source = value.bit_generator
-        return _calling(
-            value, lambda state: setattr(source, "state", copy.deepcopy(state)), copy.deepcopy(source.state)
-        )
+        state = copy.deepcopy(source.state)
+        return _calling(value, lambda kept: setattr(source, "state", copy.deepcopy(kept)), state)
     if isinstance(value, random.Random):
         return _calling(value, value.setstate, value.getstate())
     if type(value) in (list, deque):

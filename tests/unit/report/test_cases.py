@@ -20,7 +20,7 @@ def test_a_case_a_mode_with_its_step_and_label() -> None:
     assert optimal.time_s == 0.586
     assert optimal.message == (
         "step 586 ms [580 ms, 593 ms] (real); 36.6 ms a sample; ratio to ddp 0.892 [0.884, 0.900]: faster; "
-        "predicted 577 ms (simulated), error -1.5 %"
+        "predicted 577 ms (simulated), error -1.5 %; same network: yes (±2e-07)"
     )
 
 

@@ -53,7 +53,7 @@ def test_rows_have_as_many_cells_as_their_heading(name: str) -> None:
 
 def test_a_failed_mode_has_a_row_and_a_reason() -> None:
     text = render(made.troubled())
-    assert "| `single` | – | – | **FAILED** | – | – | – | – | real |" in text
+    assert "| `single` | – | – | **FAILED** | – | – | – | – | – | real |" in text
     assert "- **single FAILED: rank 1 on host 1 died: killed by SIGKILL**" in text
     assert "\n\n> **INCOMPLETE: interrupted in round 3 of launch 1." in text
 

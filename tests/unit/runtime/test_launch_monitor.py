@@ -125,7 +125,7 @@ def test_an_error_of_ones_own_comes_before_the_loss_of_a_peer(world):
     world.journals[0, 1].write("error", **error("ValueError: shapes differ\nmore of it"))
     told = world.cause()
     assert isinstance(told, RankError)
-    assert str(told) == "rank 1 on host 1 (optimal step 12: computing) raised ValueError: shapes differ"
+    assert str(told) == "rank 1 on host 1 (optimal step 12: computing) raised ValueError: shapes differ more of it"
     assert told.detail.startswith("Traceback")
 
 

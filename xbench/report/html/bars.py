@@ -319,4 +319,4 @@ def signed(share: float | None) -> str:
 
 def _parity(result: ModeResult) -> Cell:
     said = parity_cell(result)
-    return Badge(said, "failed") if said == "NO" else said
+    return Badge(said, "failed") if said == "FAILED" else said

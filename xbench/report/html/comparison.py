@@ -103,4 +103,5 @@ def _gpus(record: Comparison) -> list[Block]:
 
 def _notes(record: Comparison) -> list[Block]:
     notes = [f"{result.mode}: {result.note}" for result in record.modes.values() if result.note]
+    notes = [*lines.not_shown_lines(record), *notes]
     return [Sentences(notes)] if notes else []
