@@ -53,6 +53,7 @@ def test_every_single_job_mode_runs_and_trains_what_ddp_trains(single_jobs: tupl
         else:
             assert mode.parity is not None
             assert mode.parity.ok
+            assert mode.parity.shown, mode.parity.message
             assert mode.parity.bitwise_across_ranks
     assert record.reference == "ddp"
     assert record.modes["ddp"].ratio is not None

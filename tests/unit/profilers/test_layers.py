@@ -117,6 +117,31 @@ def test_unused_layers_have_no_gradient_and_their_forward_goes_to_the_layer_befo
     assert sum(forward_s.values()) == profile.forward_s[0]
 
 
+def test_a_function_that_returns_none_gives_no_gradient():
+    class Ignore(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x, ignored):
+            return x * 1
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient, None
+
+    clock = FakeClock()
+
+    class Root(Layer):
+        def __init__(self):
+            super().__init__(clock, 1, 8)
+            self.ignored = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            return Ignore.apply(super().forward(x), self.ignored)
+
+    _, ready_s, _ = one_step(Root(), clock)
+    assert ready_s["ignored"] is None
+    assert ready_s["weight"] is not None
+
+
 def test_parameters_of_the_model_itself_start_with_it():
     clock = FakeClock()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import RunError
-from xbench.profilers.summary import cost_points, left_out, samples, summarise
+from xbench.profilers.summary import cost_points, left_out, samples, sometimes_missing, summarise
 
 
 def raw(layers, *, step=10.0, bare=10.0, forward=4.0, backward=5.0, optimizer=1.0, warmup=2, steps=6, frozen=()):
@@ -124,6 +124,13 @@ def test_a_gradient_on_one_rank_is_enough():
     layers, _ = summarise([one, other])
     assert layers[0].ready_s == 2.0
     assert left_out([one, other])["unused"] == []
+    assert sometimes_missing([one, other]) == ["a.w"]
+    assert sometimes_missing([other, other]) == []
+
+
+def test_a_gradient_that_one_step_lacks_is_missing_sometimes():
+    profile = raw({"a": (1.0, {"w": [3.0, None, *[3.0] * 6], "v": 2.0})})
+    assert sometimes_missing([profile]) == ["a.w"]
 
 
 def test_ranks_with_different_models_are_refused():

@@ -51,3 +51,11 @@ def test_what_got_no_gradient_has_buckets_and_parts_after_all_others() -> None:
     # a has parts 0 to 2, b is 3; then 4 and 5 of twenty bytes, and one without any
     assert whole.parts["priority"] == Parts(nbytes=16, order=[0, 3, 1, 2, 4, 5, 6])
     assert whole.carriers == {"auto": "priority"}
+
+
+def test_ddp_looks_for_parameters_that_some_step_of_some_rank_left_out() -> None:
+    plan, _ = job_plan(PLANNER, PLANS, 3.0, None)
+    assert not complete(plan, {}).unused_parameters
+    found = complete(plan, {}, sometimes_missing=True)
+    assert found.unused_parameters
+    assert found.buckets == plan.buckets

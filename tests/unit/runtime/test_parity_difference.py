@@ -69,6 +69,14 @@ def test_no_number_is_the_worst() -> None:
     assert name == "weight"
 
 
+def test_integers_and_booleans_are_compared_by_their_bits() -> None:
+    start = {"int8": torch.zeros(4, dtype=torch.int8), "flags": torch.zeros(4, dtype=torch.bool)}
+    assert difference_of(start, start, start) == (0.0, None)
+    other = {**start, "int8": torch.ones(4, dtype=torch.int8)}
+    assert difference_of(other, start, start) == (1.0, "int8")
+    assert difference_of({**start, "flags": ~start["flags"]}, start, start) == (1.0, "flags")
+
+
 # --- compressed gradients: means in place of maxima -------------------------------------------------------------------
 
 
@@ -209,6 +217,12 @@ def test_a_gradient_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch
     assert not found.ok
     assert found.max_relative_difference is None
     assert "bias" in (found.message or "")
+
+
+def test_a_number_that_was_lost_at_one_step_stays_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verdict(monkeypatch, *[[(0.1, math.nan), DDP, DDP]] * 2)
+    assert not found.ok
+    assert found.worst_parameter == "bias"
 
 
 def test_compressed_gradients_have_a_tolerance_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
