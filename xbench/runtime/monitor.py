@@ -321,6 +321,8 @@ def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
     at_s = float(error.get("t", 0.0))
     place = f": {error['place']}" if error.get("place") else ""
     what = f" {error['said']}" if error.get("said") else f"{place} raised {message}"
+    if error.get("told"):  # an error of ours is a sentence already
+        what = f": {error['told']}"
     told = RankError(f"{rank}{rank.doing}{what}", hint=error.get("hint"), detail=error.get("traceback"))
     return Cause(RAISED if error.get("said") else weight, at_s, told)
 

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from xbench.errors import UsageError
+from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import shortage
 from xbench.records import BY_HAND
 from xbench.runtime import by_hand, parity_power
@@ -112,6 +112,8 @@ def make(rank: Rank) -> Reference:
     else:
         try:
             reference = _averaged(rank, None)[0]
+        except WorkloadError:
+            raise
         except UsageError as error:
             return _nothing(rank, refusal, f"DDP cannot train this model, and {error}")
     reference.ddp_refusal = refusal
@@ -140,6 +142,16 @@ def make(rank: Rank) -> Reference:
             f"one rank stands for all {workers} workers, so a schedule that does not average would pass"
         )
     return reference
+
+
+def check_parameters(rank: Rank, known: dict[str, Tensor]) -> None:
+    """Raise WorkloadError for a parameter that the first forward pass has made."""
+    new = next((name for name, _ in rank.workload.model.named_parameters() if name not in known), None)
+    if new is not None:
+        raise WorkloadError(
+            f"parameter {new!r} is made in the first forward pass, so no optimizer and no schedule has it",
+            hint="run the model once in the factory before returning it",
+        )
 
 
 def ddp_refusal(rank: Rank) -> str | None:
@@ -183,6 +195,7 @@ def _by_ddp(rank: Rank) -> Reference:
     reference = Reference([copies(rank.workload.model.named_parameters())])
 
     def keep() -> None:
+        check_parameters(rank, reference.states[0])
         reference.states.append(copies(rank.workload.model.named_parameters()))
         _watch_loss(rank, len(reference.states) - 1)
 
@@ -234,6 +247,7 @@ def _averaged(
                 mean = by_hand.averaged(parameters, mine)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise UsageError(f"averaging by hand cannot be done: {' '.join(str(error).split())[:300]}") from error
+            check_parameters(rank, made.states[0])
             by_hand.give(parameters, mean)
             workload.optimizer.step()
             if judged is None:

@@ -30,7 +30,7 @@ from xbench.compiled import cut_by_ddp
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation.calibration import emulate
-from xbench.errors import UsageError
+from xbench.errors import UsageError, XbenchError
 from xbench.fabrics.cores import has_its_own
 from xbench.gpu_errors import Said, explain
 from xbench.kernels.pack import told
@@ -465,8 +465,9 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
                 place=place_of(error),
                 kind=type(error).__name__,
                 traceback=traceback.format_exc(),
+                told=str(error) if isinstance(error, XbenchError) else None,
                 said=said.what if said is not None else None,
-                hint=said.hint if said is not None else None,
+                hint=said.hint if said is not None else getattr(error, "hint", None),
                 short_in=rank.under if said is not None and said.out_of_memory else None,
             )
         print(traceback.format_exc(), file=sys.stderr, flush=True)

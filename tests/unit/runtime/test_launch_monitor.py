@@ -413,3 +413,19 @@ def test_an_explained_error_is_a_cause_even_where_its_text_speaks_of_lost_peers(
     text = "DistBackendError: NCCL error, timeout: Duplicate GPU detected"
     world.journals[0, 1].write("error", **error(text, t=2.0), said="found another rank on its GPU", hint=None)
     assert str(world.cause()) == "rank 1 on host 1 found another rank on its GPU"
+
+
+def test_an_error_names_the_users_line_and_all_it_says(world):
+    world.hello_all()
+    world.journals[0, 1].note("profile step 2 of 10")
+    world.journals[0, 1].write("error", **error("RuntimeError: no way:\n  at all."), place="train.py:12")
+    told = str(world.cause())
+    assert told == "rank 1 on host 1 (profile step 2 of 10): train.py:12 raised RuntimeError: no way: at all"
+
+
+def test_an_error_of_ours_is_a_sentence_already(world):
+    world.hello_all()
+    world.journals[0, 1].write("error", **error("WorkloadError: no"), told="parameter 'a' is new", hint="run it once")
+    cause = world.cause()
+    assert str(cause) == "rank 1 on host 1: parameter 'a' is new"
+    assert cause.hint == "run it once"
