@@ -76,7 +76,8 @@ NO_NUMBER = (
     HEAD
     + """
 def make():
-    return nn.Linear(32, 10), (torch.full((16, 32), float("nan")), torch.zeros(16, dtype=torch.int64)), nn.CrossEntropyLoss()
+    inputs = torch.full((16, 32), float("nan"))
+    return nn.Linear(32, 10), (inputs, torch.zeros(16, dtype=torch.int64)), nn.CrossEntropyLoss()
 """
 )
 

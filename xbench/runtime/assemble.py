@@ -210,7 +210,8 @@ def _mode_result(
     pattern = found.patterns.get(mode.text)
     error = found.failed.get(mode.text)
     if error is None and gate is not None and not gate.ok:
-        other = "one network on all ranks" if gate.reference == RANKS else "the network that DDP trains"
+        by = "DDP" if gate.reference == "ddp" else gate.reference
+        other = "one network on all ranks" if gate.reference == RANKS else f"the network that {by} trains"
         error = f"does not train {other}: {gate.message}"
     blocks = values[mode.text]
     if error is None and not blocks:

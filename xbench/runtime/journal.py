@@ -19,7 +19,7 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | gpu_missing | reason: why this rank's GPU has no counters, or no more |
 | warning | message: something that does not matter enough to end the run |
 | failed | mode, message: this mode could not run, the others go on |
-| error | message, traceback: this rank is about to die; place: 'train.py:12'; told, said, hint: for people; short_in: a mode |
+| error | message, traceback: this rank is about to die; place: user's file:line; told, said, hint; short_in: a mode |
 | end | nothing more comes |
 
 A journal has one owner: it is made, and never opened again to write. No torch here: both sides import it.
