@@ -65,7 +65,7 @@ SEEN = [0]
 class Net(nn.Linear):
     def forward(self, x):
         SEEN[0] += 1
-        return super().forward(x * (1 + SEEN[0]))
+        return super().forward(x * (1 + SEEN[0] % 5))
 
 
 def make():

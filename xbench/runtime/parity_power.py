@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import Tensor
 
+from xbench.profilers.layers import ROOT_NAME
 from xbench.runtime.by_hand import Gradients, give, trainable
 from xbench.runtime.differences import NULL, largest
 from xbench.runtime.snapshot import Snapshot, trained
@@ -106,7 +107,7 @@ def _by_layer(off: Mapping[str, float], averaged: Sequence[Gradients]) -> dict[s
     least = NULL_LAYER * max(sizes.values(), default=0.0)
     layers: dict[str, float] = {}
     for name, size in sizes.items():
-        layer = name.rpartition(".")[0] or name
+        layer = name.rpartition(".")[0] or ROOT_NAME
         if size > least or layer in layers:
             layers[layer] = max(layers.get(layer, 0.0), off.get(name, 0.0))
     return layers
