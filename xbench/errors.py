@@ -26,7 +26,7 @@ MOST_CHARACTERS = 160
 """Of foreign text in a hint."""
 
 CLOSE = 0.6
-"""How alike two names are that may stand for each other, of 1. At 0.5, zero is like dear and name like end_time."""
+"""Share of letters, in order, that a misspelling has in common with a name: 'dpp' with 'ddp', not 'fsdp' with 'spb'."""
 
 
 class XbenchError(Exception):
@@ -81,7 +81,7 @@ class Interrupted(XbenchError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, or None when nothing is close."""
+    """The known name that `name` may be a misspelling of, or None when nothing is close."""
     found = difflib.get_close_matches(name[:MOST_CHARACTERS], list(known), n=1, cutoff=CLOSE)
     return found[0] if found else None
 

@@ -33,6 +33,13 @@ def test_nearest(name: str, close: str | None) -> None:
     assert nearest(name, ["resnet50", "resnet18", "optimal"]) == close
 
 
+@pytest.mark.parametrize(
+    ("name", "known"), [("zero", ["dear", "ddp"]), ("fsdp", ["spb", "ddp-tuned"]), ("name", ["end_time", "state"])]
+)
+def test_a_name_that_is_no_misspelling_suggests_nothing(name: str, known: list[str]) -> None:
+    assert nearest(name, known) is None
+
+
 def test_unknown_suggests_and_lists() -> None:
     assert str(unknown("mode", "optimum", ["optimal"])) == "unknown mode 'optimum'"
     assert unknown("mode", "optimum", ["optimal"]).hint == "did you mean 'optimal'?"

@@ -35,6 +35,9 @@ def test_a_paired_mode_has_a_carrier() -> None:
         ("crossover:dear", "'dear' waits for them in it", "write crossover:optimal"),
         ("crossover:", "unknown carrier for crossover ''", "xbench modes lists"),
         ("", "unknown mode ''", "xbench modes lists"),
+        ("fsdp", "unknown mode 'fsdp'", "every mode keeps whole parameters on every rank"),
+        ("ZeRO", "unknown mode 'ZeRO'", "every mode keeps whole parameters on every rank"),
+        ("dp", "unknown mode 'dp'", "DistributedDataParallel is called ddp"),
     ],
 )
 def test_modes_that_cannot_be(text: str, message: str, hint: str) -> None:

@@ -20,7 +20,12 @@ from xbench.errors import SpecError, unknown
 from xbench.registry import Registry
 from xbench.spec import ModeSpec, parse_options
 
-MODES: Registry[object] = Registry("mode", listing="xbench modes", group="xbench.modes")
+_SHARDED = "every mode keeps whole parameters on every rank, and none shards them"
+_ABSENT = dict.fromkeys(("fsdp", "fsdp2", "zero", "zero1", "zero2", "zero3", "deepspeed"), _SHARDED)
+_ABSENT |= {"hvd": "Horovod's is called horovod", "dp": "DistributedDataParallel is called ddp"}
+_ABSENT |= {"bytescheduler": "its order of sending is called priority"}
+
+MODES: Registry[object] = Registry("mode", listing="xbench modes", group="xbench.modes", absent=_ABSENT)
 MODES.add("compute", "xbench.schedules.compute:Compute", "no communication at all: the control", synchronous=False)
 MODES.add("ddp", "xbench.schedules.ddp:Ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB")
 MODES.add(
