@@ -87,7 +87,8 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
         return spec, "as asked for"
     ours = ranks_around(environ)
     if ours is not None and (ours.world_size > 1 or ours.engine != "srun"):
-        return ClusterFabric.resolve(environ), f"auto: {ours.engine} started {ours.world_size} ranks around us"
+        said = f"auto: {ours.source}" + (f" ({ours.remedy})" if ours.remedy else "")
+        return ClusterFabric.resolve(environ), said
     if gpus >= 2:
         return FabricSpec(name="local", ranks=min(gpus, MAX_RANKS)), f"auto: {gpus} GPUs on this machine"
     why = shaped_obstacle()

@@ -64,6 +64,9 @@ OPEN_MPI = Engine(
 HYDRA = Engine("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 SRUN = Engine("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", host="SLURM_NODEID")
 
+TORCHRUNS_OWN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
+"""What torchrun sets beside the variables that scripts set by hand."""
+
 ENGINES = (TORCHRUN, HOROVODRUN, OPEN_MPI, HYDRA, SRUN)
 """Innermost first, where they nest."""
 
@@ -82,6 +85,20 @@ class ClusterRank:
     """The host's number, where the engine gives it."""
     counted: bool = True
     """Whether `local_world_size` is known."""
+    bare: bool = False
+    """Whether RANK and WORLD_SIZE alone say so, without torchrun's other variables: an old run may have left them."""
+
+    @property
+    def source(self) -> str:
+        """Who says that there are ranks around us, as the start of a sentence."""
+        if self.bare:
+            return f"RANK={self.rank} and WORLD_SIZE={self.world_size} are set in this shell"
+        return f"{self.engine} started {self.world_size} ranks around us"
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do where the other ranks do not come; None where an engine did start them."""
+        return f"if nobody started them, unset {' '.join(TORCHRUN.needed)}" if self.bare else None
 
     @property
     def hosts(self) -> int:
@@ -156,7 +173,8 @@ def place(engine: Engine, environ: Mapping[str, str]) -> ClusterRank:
         local = tasks_here(environ, host)
     elif engine.local_size and environ.get(engine.local_size):
         local = whole_number(environ, engine.local_size, 1, world_size)
-    return ClusterRank(engine.name, rank, world_size, local_rank, local or 1, host, local is not None)
+    bare = engine is TORCHRUN and not any(environ.get(name) for name in TORCHRUNS_OWN)
+    return ClusterRank(engine.name, rank, world_size, local_rank, local or 1, host, local is not None, bare)
 
 
 def tasks_here(environ: Mapping[str, str], host: int | None) -> int | None:

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -60,7 +60,7 @@ def store_at(
             ) from None
         raise RankError(
             f"rank {ours.rank} cannot reach rank 0 at {place[0]}:{place[1]}: {said}",
-            hint="is MASTER_ADDR rank 0's host, as this host reaches it?",
+            hint=ours.remedy or "is MASTER_ADDR rank 0's host, as this host reaches it?",
         ) from None
     return dist.PrefixStore(f"xbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)  # type: ignore[attr-defined]
 
@@ -72,7 +72,7 @@ def come(store: Any, ours: ClusterRank, own: Present, jobs: int, *, patience_s: 
     """
     store.set(f"here/{ours.rank}", json.dumps(asdict(own)))
     if ours.rank > 0:
-        _until(store, ["seats"], patience_s + TELL_S, lambda: "rank 0 did not come")
+        _until(store, ["seats"], patience_s + TELL_S, "rank 0 did not come", ours.remedy)
         answer = json.loads(store.get("seats"))
         if isinstance(answer, str):
             raise SpecError(answer)
@@ -96,7 +96,7 @@ def _everybody(store: Any, ours: ClusterRank, patience_s: float) -> list[Present
             break
         if time.monotonic() > deadline:
             who = f"rank {min(left)}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
-            raise RankError(f"{who} of {ours.world_size} did not come within {patience_s:g} s")
+            raise RankError(f"{who} of {ours.world_size} did not come within {patience_s:g} s", hint=ours.remedy)
         time.sleep(POLL_S)
     present = []
     for rank in range(ours.world_size):
@@ -118,11 +118,11 @@ def excuse(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]) ->
         return False
 
 
-def _until(store: Any, keys: list[str], patience_s: float, why: Callable[[], str]) -> None:
+def _until(store: Any, keys: list[str], patience_s: float, why: str, hint: str | None) -> None:
     deadline = time.monotonic() + patience_s
     while not store.check(keys):
         if time.monotonic() > deadline:
-            raise RankError(f"{why()} within {patience_s:g} s")
+            raise RankError(f"{why} within {patience_s:g} s", hint=hint)
         time.sleep(POLL_S)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from xbench.errors import SpecError
 from xbench.fabrics import choose
 from xbench.fabrics.cluster import cluster_rank, divided
-from xbench.fabrics.engines import ENGINES, ClusterRank, ranks_around, tasks_here
+from xbench.fabrics.engines import ENGINES, TORCHRUNS_OWN, ClusterRank, ranks_around, tasks_here
 from xbench.spec import FabricSpec
 
 TORCHRUN = {
@@ -72,6 +72,20 @@ def test_auto_says_who_started_the_ranks(environ: dict[str, str], engine: str) -
     spec, reason = choose(FabricSpec(name="auto"), 0, environ)
     assert spec.name == "cluster"
     assert reason == f"auto: {engine} started {spec.world_size} ranks around us"
+
+
+def test_bare_variables_are_named_with_what_to_unset() -> None:
+    bare = {name: value for name, value in TORCHRUN.items() if name not in TORCHRUNS_OWN}
+    ours = ranks_around(bare)
+    assert ours is not None
+    assert ours.bare
+    assert ours.remedy == "if nobody started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
+    _, reason = choose(FabricSpec(name="auto"), 0, bare)
+    assert reason == f"auto: RANK=3 and WORLD_SIZE=4 are set in this shell ({ours.remedy})"
+    for name in TORCHRUNS_OWN:
+        torchruns = ranks_around(bare | {name: "0"})
+        assert torchruns is not None
+        assert torchruns.remedy is None
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)

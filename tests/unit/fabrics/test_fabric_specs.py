@@ -93,7 +93,8 @@ def machine(monkeypatch):
 
 def test_auto_inside_torchrun_is_its_ranks(machine):
     machine(shaped_why=None)
-    spec, reason = choose(FabricSpec(name="auto"), 8, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"})
+    around = {**TORCHRUN, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+    spec, reason = choose(FabricSpec(name="auto"), 8, around)
     assert spec == FabricSpec(name="cluster", hosts=2, ranks=2)
     assert reason == "auto: torchrun started 4 ranks around us"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,13 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         come(store, rank(0, 3), here(0), 1, patience_s=0.0)
     with pytest.raises(SpecError, match="rank 1 and 1 more of 3 did not come"):  # whoever comes late learns it
         come(store, rank(1, 3), here(1), 1, patience_s=0.0)
+
+
+def test_ranks_that_an_old_run_s_variables_promise_are_told_with_what_to_unset() -> None:
+    stale = replace(rank(0, 2), bare=True)
+    with pytest.raises(RankError) as caught:
+        come(Store(), stale, here(0), 1, patience_s=0.0)
+    assert caught.value.hint == "if nobody started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
 
 
 def test_a_rank_that_cannot_take_part_is_named_with_its_reason() -> None:
