@@ -29,6 +29,7 @@ Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
 Collectives = Literal["torch", "sockets", "horovod"]
+Variation = Literal["samples", "noise", "sequence", "none"]
 
 
 class WorkloadSpec(Spec):
@@ -41,6 +42,9 @@ class WorkloadSpec(Spec):
     dtype: DType = "fp32"
     optimizer: OptimizerName = "sgd"
     seed: int = Field(default=0, ge=0)
+    variation: Variation | None = Field(
+        default=None, description="how a factory's batch differs by rank; null: by which of its samples stand twice"
+    )
 
     @property
     def title(self) -> str:

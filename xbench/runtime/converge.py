@@ -148,7 +148,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
         say(note)
     say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {steps} steps a seed, {run.device}")
     curves = Curves(world, run, an_epoch, say)
-    warnings = environment.noise_warnings()
+    warnings = [*found.warnings, *environment.noise_warnings()]
     error: XbenchError | None = None
     with interrupts_held() as held:
         with ExitStack() as stack:

@@ -179,6 +179,7 @@ class ConvergeRank(Rank):
         self.note("testing")
         model, like = self.workload.model, self.workload.inputs
         assert isinstance(like, Tensor)
+        training = [module for module in model.modules() if module.training]  # frozen parts may be in evaluation mode
         model.eval()
         total = right = 0.0
         with torch.no_grad():
@@ -188,7 +189,8 @@ class ConvergeRank(Rank):
                 outputs = model(images)
                 total += float(_loss(outputs, labels)) * len(labels)
                 right += int((outputs[:, :CLASSES].argmax(1) == labels).sum())
-        model.train()
+        for module in training:
+            module.training = True
         return total / len(self.data.test_labels), right / len(self.data.test_labels)
 
     def digest(self) -> str:

@@ -121,6 +121,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
             "with collectives that take as long as a link's figures say"
         )
         found = probe(list(workloads), "cpu", _ranks_here(request.fabric, len(workloads)))
+    notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(request.nvtx, device)
     check_device(device, request.collectives)

@@ -101,7 +101,7 @@ def execute(request: RunRequest, console: Console) -> Result:
     collector = Collector(run, [item.record.batch_size for item in found.workloads])
     error: XbenchError | None = None
     command = shlex.join(["xbench", *list(request.argv)[1:]]).encode(errors="replace").decode()
-    warnings = environment.noise_warnings()
+    warnings = [*found.warnings, *environment.noise_warnings()]
     plans: list[JobPlan] = []
     path = folder / RECORD
     make = profile_record if run.kind == "profile" else comparison_record

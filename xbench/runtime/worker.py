@@ -63,6 +63,7 @@ from xbench.schedules import MODES, cycle_of
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.gloo_threads import arrange
 from xbench.spec import ModeSpec, RunSpec
+from xbench.workloads.alike import check_alike
 from xbench.workloads.build import Workload, build
 
 
@@ -155,6 +156,7 @@ class Rank:
         self.group = self.carried.group
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
+        check_alike(self.workload)
         self.snapshot = Snapshot(self.workload)
         if self.program.jobs > 1:
             self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)

@@ -8,7 +8,8 @@
 | `probe` | asks a process of its own whether workloads can be built and fit in memory |
 | `build` | resolved spec to a live `Workload`, on a rank |
 | `vision`, `text`, `synthetic`, `custom` | one recipe each |
-| `preflight`, `memory` | what runs in the process that `probe` starts |
+| `loading`, `handed_in`, `variation` | the user's file, the models that are refused, the batch of each rank |
+| `preflight`, `trial`, `memory` | what runs in the process that `probe` starts |
 
 Importing this package does not import torch; only `build` and the files below it in the table do.
 """

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
 from xbench.errors import WorkloadError
@@ -135,7 +134,7 @@ class Workload:
 
 
 def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workload:
-    """Build a resolved workload on `device` for `rank`; the model is in training mode.
+    """Build a resolved workload on `device` for `rank`. Built-in models are in training mode, a factory's as it is.
 
     `device` may be meta: then nothing is allocated, and only shapes can be asked about. Raises WorkloadError when the
     model cannot be built or has nothing to train, and SpecError for an unknown name.
@@ -143,19 +142,16 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
     recipe = recipe_of(spec)
     on_meta = device.type == "meta"
     with _generators_kept(device):
-        _seed(spec.seed)
+        seed_all(spec.seed)
         with _EmptyOnMeta() if on_meta else nullcontext():
             model = recipe.model()
-        _seed(spec.seed + BATCH_SEED + rank)
+        seed_all(spec.seed + BATCH_SEED + rank)
         with device if on_meta else nullcontext():
             inputs, targets = recipe.batch(rank)
     dtype = torch.bfloat16 if spec.dtype == "bf16" else None
-    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
-        raise WorkloadError(
-            f"{spec.title}: the model has lazy parameters without a shape yet",
-            hint="run the model once in the factory before returning it",
-        )
-    model = model.to(device=device, dtype=dtype).train()
+    model = model.to(device=device, dtype=dtype)
+    if family_of(spec.name) != "factory":
+        model.train()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise WorkloadError(f"{spec.title}: the model has no parameter to train")
     inputs = place(inputs, device, dtype)
@@ -252,7 +248,8 @@ class _EmptyOnMeta(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _seed(seed: int) -> None:
+def seed_all(seed: int) -> None:
+    """Seed torch, numpy and random."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)

@@ -3,35 +3,31 @@
 `make()` returns `(model, batch, loss)`; `batch` is `(inputs, targets)`, and a step computes
 `loss(model(inputs), targets)`. See `examples/train.py`.
 
-The file is imported afresh under a name of its own, with its folder on `sys.path` while it is imported and while the
-factory runs, so it can import its neighbours. `if __name__ == "__main__":` does not hold there.
+The file is imported afresh, as Python would import it (`workloads.loading`), with its folder on `sys.path` while it is
+imported and while the factory runs, so it can import its neighbours. `if __name__ == "__main__":` does not hold there.
 
 Every rank calls the factory with the same seed (torch, numpy, random), so models start equal; a factory must not draw
-its weights from anywhere else. The batch would be equal too, and equal batches give equal gradients, under which a
-schedule that forgets to average goes unnoticed. So rank 0 keeps the factory's batch, and every other rank varies it:
-floating-point inputs get normal noise of a tenth of their own standard deviation; where there are none, the other
-inputs are rolled along the batch against the targets by one place a rank. Shapes and dtypes stay as they are.
+its weights from anywhere else. The batch would be equal too, so rank 0 keeps the factory's and every other rank varies
+it: see `workloads.variation`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError, nearest
 from xbench.spec import WorkloadSpec
 from xbench.workloads.build import Inputs, Recipe, tensors_in
 from xbench.workloads.catalog import WORKLOADS, split_factory
+from xbench.workloads.handed_in import check_model
+from xbench.workloads.loading import as_script, load_file, raised
+from xbench.workloads.variation import vary
 
-NOISE = 0.1
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets)"
 
 
@@ -46,19 +42,28 @@ class FactoryRecipe(Recipe):
     def model(self) -> nn.Module:
         """Call the factory and keep its batch and loss. Raises WorkloadError with the factory's own message."""
         parts = split_factory(self.spec.name)
-        if parts is None:
-            made = self._guarded(None, "it", lambda: WORKLOADS.load(self.spec.name)())
-        else:
-            file = Path(parts[0]).absolute()
-            with _on_path(file.parent):
-                made = self._guarded(file, parts[1], lambda: self._factory(file, parts[1])())
+        file = Path(parts[0]).absolute() if parts is not None else None
+        in_group = _in_group()
+        with as_script(file) as heard:
+            try:
+                factory = WORKLOADS.load(self.spec.name) if parts is None else self._factory(Path(parts[0]), parts[1])
+                made = factory()
+            except WorkloadError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise raised(self.spec.title, error, file, heard.last_line) from error
+        if in_group and not _in_group():
+            raise WorkloadError(
+                f"{self.spec.title} destroys the process group, which is xbench's",
+                hint="destroy only a group that the factory itself has made",
+            )
         model, self._batch, self._loss = self._checked(made)
+        check_model(self.spec.title, model)
         return model
 
     def batch(self, rank: int) -> tuple[Inputs, Any]:
         """The factory's batch, varied for every rank but the first."""
-        inputs, targets = self._batch
-        return (vary(inputs, rank) if rank else inputs), targets
+        return vary(self._batch, rank, self.spec.variation or "samples")
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """The factory's loss."""
@@ -74,7 +79,7 @@ class FactoryRecipe(Recipe):
         return ", ".join(shapes[:3]) + more
 
     def _factory(self, file: Path, name: str) -> Callable[[], Any]:
-        module = load_file(file)
+        module = load_file(file.absolute())
         factory = getattr(module, name, None)
         if callable(factory):
             made: Callable[[], Any] = factory
@@ -86,18 +91,15 @@ class FactoryRecipe(Recipe):
             f"{self.spec.title}: {name!r} {what} in {file.name}", hint=f"did you mean {close!r}?" if close else None
         )
 
-    def _guarded(self, file: Path | None, name: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except WorkloadError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise _raised(self.spec.title, error, file, name) from error
-
     def _checked(self, made: Any) -> tuple[nn.Module, tuple[Inputs, Any], Callable[[Any, Any], Tensor]]:
         def wrong(what: str) -> WorkloadError:
             return WorkloadError(f"{self.spec.title} {what}", hint=_WANTED)
 
+        if isinstance(made, tuple | list) and any(_is_optimizer(one) for one in made):
+            raise WorkloadError(
+                f"{self.spec.title} returned an optimizer, and xbench makes its own over the parameters",
+                hint="return (model, batch, loss), and choose with --optimizer",
+            )
         if not isinstance(made, tuple | list) or len(made) != 3:
             raise wrong(f"returned {_kind(made)} and not (model, batch, loss)")
         model, batch, loss = made
@@ -120,67 +122,13 @@ class FactoryRecipe(Recipe):
         return model, (inputs, targets), loss
 
 
-def load_file(file: Path) -> Any:
-    """Import a Python file afresh, under a module name that clashes with nothing. Raises whatever the file raises."""
-    name = f"xbench_workload_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise WorkloadError(f"{str(file)!r} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
-    spec.loader.exec_module(module)
-    return module
+def _in_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
-def vary(inputs: Inputs, rank: int) -> Any:
-    """Inputs of the same shapes and dtypes that give another gradient; see the module's docstring."""
-    floating = [tensor for tensor in tensors_in(inputs) if tensor.is_floating_point() and _spread(tensor) > 0]
-    if floating:
-        chosen = {id(tensor) for tensor in floating}
-        return _each(inputs, lambda x: x + NOISE * _spread(x) * torch.randn_like(x) if id(x) in chosen else x)
-    samples = next(tensors_in(inputs)).shape[0]
-    return _each(inputs, lambda x: x.roll(rank, 0) if x.dim() and x.shape[0] == samples else x)
-
-
-def _spread(tensor: Tensor) -> float:
-    spread = float(tensor.detach().float().std(correction=0)) if tensor.numel() else 0.0
-    return spread if spread < float("inf") else 0.0  # masks hold -inf; NaN compares false too
-
-
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _each(item, change) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_each(item, change) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(_each(item, change) for item in value)
-    return value
-
-
-@contextmanager
-def _on_path(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        if str(folder) in sys.path:
-            sys.path.remove(str(folder))
-
-
-def _raised(title: str, error: BaseException, file: Path | None, name: str) -> WorkloadError:
-    detail = "".join(traceback.format_exception(error))
-    text = " ".join(str(error).split()) or "no message"
-    if isinstance(error, SyntaxError) and error.filename:
-        where = f"{Path(error.filename).name}:{error.lineno}"
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if file is not None and frame.filename == str(file)]
-        foreign = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
-        frame = (own or foreign or list(frames))[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-    return WorkloadError(f"{title} cannot be built: {where} raised {type(error).__name__}: {text}", detail=detail)
+def _is_optimizer(value: Any) -> bool:
+    """An optimizer, or what wraps one."""
+    return hasattr(value, "param_groups") and callable(getattr(value, "step", None))
 
 
 def _kind(value: Any) -> str:

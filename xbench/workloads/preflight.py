@@ -9,14 +9,14 @@ it. `workloads.probe` is the other side. One JSON object comes in on stdin:
 
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "gpu_trouble": null, "torch": "2.15.0",
      "torchvision": "0.29.2", "nccl": null, "cuda": null,
-     "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123}, ...],
+     "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123, "warnings": []}, ...],
      "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ...}}
 
 `gpu` is the 3 of "cuda:3"; `gpu_trouble` says why a GPU that seems to be there cannot be used, and the CPU is taken.
 
 Whatever a factory prints goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and
-no memory; a factory is really called, and one step of what it returns is really run (three where something in it is
-compiled, for only then CUDA graphs are recorded and replayed).
+no memory; a factory is really called, in a process group as the ranks have one, and steps of what it returns are really
+run: see `workloads.trial`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,9 +43,21 @@ from xbench.workloads.catalog import family_of
 from xbench.workloads.memory import Footprint, check_fits, footprint
 from xbench.workloads.parse import resolve
 from xbench.workloads.torchvision_models import facts_of
+from xbench.workloads.trial import (
+    FREED_GRAPH,
+    STEPS,
+    check_parameters,
+    group_of_one,
+    one_line,
+    place_in_forward,
+    place_of,
+    varied,
+)
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
 _SEARCH_PX = 64
+_COMPILED_STEPS = 3
+"""Only then are CUDA graphs recorded and replayed."""
 
 
 def main() -> None:
@@ -75,7 +87,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
     except Exception as error:
-        message = f"the workloads could not be checked: {type(error).__name__}: {_one_line(error)}"
+        message = f"the workloads could not be checked: {type(error).__name__}: {one_line(error)}"
         answer["error"] = {"type": "XbenchError", "message": message, "hint": None, "detail": traceback.format_exc()}
     return answer
 
@@ -125,28 +137,42 @@ def examine(
     where = torch.device(device) if index is None else torch.device(device, index)
     once = {spec: examine_one(spec, where) for spec in dict.fromkeys(resolved)}
     tried = [once[spec] for spec in resolved]
-    check_fits(tried, ranks, [] if device == "cpu" else [index] if index is not None else list(range(gpus)))
+    shared = [] if device == "cpu" else [index] if index is not None else list(range(gpus))
+    check_fits([(one.workload, one.memory) for one in tried], ranks, shared)
     return [
-        {"record": workload.describe().model_dump(mode="json"), "memory_bytes_estimate": estimate.total_bytes}
-        for workload, estimate in tried
+        {
+            "record": one.workload.describe().model_dump(mode="json"),
+            "memory_bytes_estimate": one.memory.total_bytes,
+            "warnings": one.warnings,
+        }
+        for one in tried
     ]
 
 
-def examine_one(spec: WorkloadSpec, device: torch.device) -> tuple[Workload, Footprint]:
-    """Build a resolved workload and run it forward, a factory's for a whole step. Raises WorkloadError."""
+class Tried(NamedTuple):
+    """A workload whose steps have run, one rank's memory for it, and what a user must know of it."""
+
+    workload: Workload
+    memory: Footprint
+    warnings: list[str]
+
+
+def examine_one(spec: WorkloadSpec, device: torch.device) -> Tried:
+    """Build a resolved workload and run it forward, a factory's for whole steps. Raises WorkloadError."""
     if family_of(spec.name) == "factory":
-        return _examine_factory(spec, device)
+        with group_of_one():
+            return _examine_factory(spec, device)
     workload = build(spec, torch.device("meta"))
-    return workload, _tried(workload)
+    return Tried(workload, _tried(workload), [])
 
 
-def _examine_factory(spec: WorkloadSpec, device: torch.device) -> tuple[Workload, Footprint]:
+def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
     """Really build it, really train it, and see whether what torch.compile and CUDA graphs left of it can be timed."""
     with Recordings() as recordings:
         workload = build(spec, device)
         recorder = recorded_by(workload.model)
         if recorder is None:
-            estimate = _tried(workload, steps=3 if regions(workload.model) else 1)
+            estimate = _tried(workload, steps=_COMPILED_STEPS if regions(workload.model) else STEPS)
     if recorder is not None or recordings.seen:
         raise WorkloadError(
             f"{spec.title}: its step is recorded in a CUDA graph{f' by {recorder}' if recorder else ''}, in which no "
@@ -160,33 +186,55 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> tuple[Workload
             "seen",
             hint="compile the module that calls it: module.compile() or torch.compile(module)",
         )
-    return workload, estimate
+    told = []
+    if not workload.model.training:
+        told.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
+    variation, of_batch = varied(workload)
+    if variation != "samples":
+        workload = replace(workload, spec=spec.model_copy(update={"variation": variation}))
+    return Tried(workload, estimate, told + of_batch)
 
 
 def _tried(workload: Workload, steps: int = 0) -> Footprint:
     """The memory of a forward pass, and whether it and so many backward passes can be run. Raises WorkloadError."""
-    spec = workload.spec
+    step = 0
     try:
+        parameters = dict(workload.model.named_parameters())
         estimate, loss = footprint(workload)
         _check_loss(workload, loss)
         for step in range(steps):
             (workload.forward_loss() if step else loss).backward()  # type: ignore[no-untyped-call]
+            check_parameters(workload.spec.title, workload.model, parameters)
         workload.model.zero_grad(set_to_none=True)
     except WorkloadError:
         raise
     except Exception as error:
-        detail = traceback.format_exc()
-        short = shortage(type(error).__name__, str(error), " on its own batch")
-        if short is not None:
-            raise WorkloadError(f"{spec.title} {short}", hint=lower_what(spec), detail=detail) from error
-        if spec.image_size is not None:
-            raise _refused_image(spec, error, detail) from error
-        raise WorkloadError(
-            f"{spec.title} cannot run a step on its own batch ({_shapes(workload)}): {_place_of(error)}"
-            f"{type(error).__name__}: {_one_line(error)}",
-            detail=detail,
-        ) from error
+        raise _failed_step(workload, step, error) from error
     return estimate
+
+
+def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadError:
+    """What a step that raised means, with the user's line: of the operation, for an error of a backward pass."""
+    spec, detail = workload.spec, traceback.format_exc()
+    short = shortage(type(error).__name__, str(error), " on its own batch")
+    if short is not None:
+        return WorkloadError(f"{spec.title} {short}", hint=lower_what(spec), detail=detail)
+    if spec.image_size is not None:
+        return _refused_image(spec, error, detail)
+    place = place_of(error)
+    if place is None and family_of(spec.name) == "factory":
+        place = place_in_forward(spec, next(tensors_in(workload.inputs)).device, step + 1)
+    if FREED_GRAPH in str(error) and step > 0:
+        return WorkloadError(
+            f"{spec.title}: its second step goes back through the graph of the first{f', at {place}' if place else ''}",
+            hint="detach() what is kept from one step to the next: a hidden state, or inputs that a model computed",
+            detail=detail,
+        )
+    return WorkloadError(
+        f"{spec.title} cannot run a{' second' if step else ''} step on its own batch ({_shapes(workload)}): "
+        f"{f'{place} raised ' if place else ''}{type(error).__name__}: {one_line(error)}",
+        detail=detail,
+    )
 
 
 def _check_loss(workload: Workload, loss: Any) -> None:
@@ -204,7 +252,7 @@ def _check_loss(workload: Workload, loss: Any) -> None:
 def _refused_image(spec: WorkloadSpec, error: Exception, detail: str) -> WorkloadError:
     works = nearest_image_size(spec)
     batch = f" in batches of {spec.batch_size}" if spec.batch_size == 1 else ""
-    found = f"; the smallest above it that works is {works} px" if works else f": {_one_line(error)}"
+    found = f"; the smallest above it that works is {works} px" if works else f": {one_line(error)}"
     return WorkloadError(
         f"{spec.name} cannot take images of {spec.image_size} px{batch}{found}",
         hint=f"try --image-size {works}" if works else None,
@@ -229,21 +277,9 @@ def nearest_image_size(spec: WorkloadSpec) -> int | None:
     return None
 
 
-def _place_of(error: Exception) -> str:
-    """'train.py:12 raised ' for the innermost line that is neither torch's nor ours."""
-    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} raised " if frames else ""
-
-
 def _shapes(workload: Workload) -> str:
     shapes = ["×".join(str(size) for size in tensor.shape) or "one number" for tensor in tensors_in(workload.inputs)]
     return "inputs " + ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or "no message"
-    return text if len(text) <= 300 else text[:299] + "…"
 
 
 if __name__ == "__main__":

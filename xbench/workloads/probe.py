@@ -36,6 +36,12 @@ class Probed(BaseModel):
 
     record: WorkloadRecord
     memory_bytes_estimate: int
+    warnings: list[str] = Field(default_factory=list)
+
+    @property
+    def equal_gradients(self) -> bool:
+        """Whether no variation of its batch gives the ranks gradients that differ enough to miss an average."""
+        return self.record.spec.variation == "none"
 
 
 class Preflight(BaseModel):
@@ -58,6 +64,11 @@ class Preflight(BaseModel):
     def specs(self) -> tuple[WorkloadSpec, ...]:
         """The resolved specs, in the order asked."""
         return tuple(probed.record.spec for probed in self.workloads)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must know of the workloads, each once."""
+        return list(dict.fromkeys(sentence for probed in self.workloads for sentence in probed.warnings))
 
     def environment_facts(self) -> dict[str, object]:
         """What `environment.capture` wants to know of it."""

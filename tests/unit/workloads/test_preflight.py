@@ -14,6 +14,7 @@ from xbench.workloads import memory, parse_workload, preflight, resolve
 from xbench.workloads import probe as probing
 from xbench.workloads.build import build
 from xbench.workloads.memory import PROCESS_BYTES, Footprint, check_fits, footprint
+from xbench.workloads.preflight import Tried
 from xbench.workloads.probe import probe
 
 META = torch.device("meta")
@@ -198,7 +199,9 @@ def test_the_device_is_chosen_or_refused():
 def test_a_gpu_that_is_picked_is_where_the_factory_runs_and_whose_memory_counts(monkeypatch):
     tried, counted = [], []
     monkeypatch.setattr(preflight, "usable_gpus", lambda: (["NVIDIA H200"] * 2, ""))
-    monkeypatch.setattr(preflight, "examine_one", lambda spec, device: tried.append(str(device)) or (None, None))
+    monkeypatch.setattr(
+        preflight, "examine_one", lambda spec, device: tried.append(str(device)) or Tried(None, None, [])
+    )
     monkeypatch.setattr(preflight, "check_fits", lambda jobs, ranks, gpus: counted.append(gpus) or 1 / 0)
     request = {"workloads": [{"name": "transformer-tiny"}], "ranks_per_host": 1}
     for asked in ("cuda:1", "cuda", "cpu"):

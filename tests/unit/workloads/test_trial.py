@@ -1,0 +1,243 @@
+"""What only shows in a step, or in a process group, is found before ranks are started, with the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from xbench.errors import WorkloadError
+from xbench.spec import WorkloadSpec
+from xbench.workloads import parse_workload, preflight
+from xbench.workloads.build import build
+from xbench.workloads.probe import Preflight, Probed
+from xbench.workloads.trial import group_of_one
+
+HEAD = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
+BATCH = "(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), nn.CrossEntropyLoss()\n"
+NET = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.head, self.kept = nn.Linear(3, 3), nn.Linear(3, 2), None
+        self.made()
+
+    def made(self):
+        pass
+
+"""
+Writer = Callable[[str], WorkloadSpec]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Writer:
+    def to_file(body: str) -> WorkloadSpec:
+        (tmp_path / "train.py").write_text(HEAD + body)
+        return parse_workload(f"{tmp_path / 'train.py'}:make")
+
+    return to_file
+
+
+def refused(spec: WorkloadSpec) -> WorkloadError:
+    with pytest.raises(WorkloadError) as caught:
+        preflight.examine_one(spec, torch.device("cpu"))
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def line_of(text: str, body: str) -> int:
+    return 1 + next(number for number, line in enumerate((HEAD + body).splitlines()) if text in line)
+
+
+def test_a_state_that_is_kept_in_the_graph_is_found_in_the_second_step(write: Writer) -> None:
+    body = NET + (
+        "    def forward(self, x):\n"
+        "        self.kept = self.linear(x) if self.kept is None else self.linear(x + self.kept)\n"
+        "        return self.head(self.kept)\n\n"
+        f"def make():\n    return Net(), {BATCH}"
+    )
+    error = refused(write(body))
+    assert str(error) == (
+        "train.py:make: its second step goes back through the graph of the first, at "
+        f"train.py:{line_of('self.kept = self.linear', body)}"
+    )
+    assert error.hint is not None
+    assert error.hint.startswith("detach()")
+
+
+def test_inputs_that_hang_on_a_graph_are_found_with_the_line_that_made_them(write: Writer) -> None:
+    body = (
+        "def make():\n    stem = nn.Linear(3, 3)\n    inputs = stem(torch.randn(4, 3))\n"
+        "    return nn.Linear(3, 2), (inputs, torch.tensor([0, 1, 0, 1])), nn.CrossEntropyLoss()\n"
+    )
+    assert f"at train.py:{line_of('inputs = stem', body)}" in str(refused(write(body)))
+
+
+def test_an_error_of_the_second_step_says_so(write: Writer) -> None:
+    body = NET + (
+        "    def forward(self, x):\n        if self.kept:\n            raise ValueError('only once')\n"
+        "        self.kept = True\n        return self.head(self.linear(x))\n\n"
+        f"def make():\n    return Net(), {BATCH}"
+    )
+    line = line_of("only once", body)
+    assert str(refused(write(body))) == (
+        "train.py:make cannot run a second step on its own batch (inputs 4×3): "
+        f"train.py:{line} raised ValueError: only once"
+    )
+
+
+def test_a_parameter_made_or_replaced_in_forward_is_named(write: Writer) -> None:
+    for line, how in (
+        (
+            "self.gain = nn.Parameter(torch.ones(()))",
+            "makes the model's parameter 'gain'",
+        ),
+        ("self.head.bias = nn.Parameter(torch.ones(2))", "replaces the model's parameter 'head.bias'"),
+    ):
+        body = NET + f"    def forward(self, x):\n        {line}\n        return self.head(self.linear(x))\n\n"
+        error = refused(write(body + f"def make():\n    return Net(), {BATCH}"))
+        assert how in str(error)
+        assert error.hint == "run the model once in the factory before returning it"
+
+
+# --- what a process group shows ---------------------------------------------------------------------------------------
+
+
+def test_a_factory_that_makes_a_process_group_is_told_to_guard_it(write: Writer) -> None:
+    body = (
+        "def make():\n    {}dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        f"    return nn.Linear(3, 2), {BATCH}"
+    )
+    error = refused(write(body.format("")))
+    assert str(error) == (
+        "train.py:make cannot be built: train.py:5 makes a process group, and xbench has already made one"
+    )
+    assert error.hint == "guard it: if not torch.distributed.is_initialized()"
+    guarded = write(body.format("if not dist.is_initialized(): "))
+    assert preflight.examine_one(guarded, torch.device("cpu")).warnings == []
+    assert not dist.is_initialized()
+
+
+def test_a_factory_that_destroys_the_group_is_refused(write: Writer) -> None:
+    error = refused(write(f"def make():\n    dist.destroy_process_group()\n    return nn.Linear(3, 2), {BATCH}"))
+    assert "destroys the process group" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("wrapping", "said"),
+    [
+        ("nn.parallel.DistributedDataParallel(net)", "the model is wrapped in DistributedDataParallel"),
+        (
+            "nn.Sequential(nn.parallel.DistributedDataParallel(net))",
+            "the model's part '0' is wrapped in DistributedDataParallel",
+        ),
+        (
+            "fully_shard(net, mesh=dist.device_mesh.init_device_mesh('cpu', (1,)))",
+            "the model is wrapped in fully_shard",
+        ),
+    ],
+)
+def test_a_model_that_is_wrapped_where_there_is_a_group_is_refused(write: Writer, wrapping: str, said: str) -> None:
+    body = (
+        "from torch.distributed.fsdp import fully_shard\n"
+        f"def make():\n    net = nn.Linear(3, 2)\n    if dist.is_initialized():\n        net = {wrapping}\n"
+        f"    return net, {BATCH}"
+    )
+    error = refused(write(body))
+    assert said in str(error)
+    assert error.hint == "hand the model in unwrapped"
+
+
+def test_a_sharded_parameter_is_refused_by_name(write: Writer) -> None:
+    body = (
+        "from torch.distributed.tensor import distribute_tensor, Replicate\n"
+        "def make():\n    net = nn.Linear(3, 2)\n    mesh = dist.device_mesh.init_device_mesh('cpu', (1,))\n"
+        "    net.weight = nn.Parameter(distribute_tensor(net.weight.data, mesh, [Replicate()]))\n"
+        f"    return net, {BATCH}"
+    )
+    assert "the model's parameter 'weight' is sharded over ranks (a DTensor)" in str(refused(write(body)))
+
+
+def test_data_parallel_of_one_process_is_no_wrapper_of_ranks(write: Writer) -> None:
+    spec = write(f"def make():\n    return nn.DataParallel(nn.Linear(3, 2)), {BATCH}")
+    assert preflight.examine_one(spec, torch.device("cpu")).warnings == []
+
+
+def test_synchronised_batch_norm_on_a_cpu_is_refused_before_ranks_are_started(write: Writer) -> None:
+    body = NET + (
+        "    def made(self):\n        self.norm = nn.SyncBatchNorm(3)\n\n"
+        "    def forward(self, x):\n        return self.head(self.norm(self.linear(x)))\n\n"
+        f"def make():\n    return Net(), {BATCH}"
+    )
+    line = line_of("self.norm(self", body)
+    assert f"train.py:{line} raised ValueError: SyncBatchNorm expected input tensor" in str(refused(write(body)))
+
+
+def test_the_group_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
+    with group_of_one():
+        assert dist.get_world_size() == 1
+        with group_of_one():  # one that is there is kept
+            pass
+        assert dist.is_initialized()
+    assert not dist.is_initialized()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth99"
+
+
+# --- what is handed in ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("self.register_buffer('mask', torch.ones(3).expand(4, 3))", "buffer 'mask' is an expanded view"),
+        ("self.gain = nn.Parameter(torch.ones(1).expand(3))", "parameter 'gain' is an expanded view"),
+    ],
+)
+def test_what_shares_its_own_memory_is_refused_by_name(write: Writer, made: str, said: str) -> None:
+    body = NET + f"    def made(self):\n        {made}\n\ndef make():\n    return Net(), {BATCH}"
+    error = refused(write(body))
+    assert f"train.py:make: the model's {said}" in str(error)
+    assert error.hint is not None
+    assert error.hint.endswith(".clone() has memory of its own")
+
+
+def test_frozen_parts_in_evaluation_mode_stay_so(write: Writer) -> None:
+    spec = write(
+        "def make():\n    body = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).eval().requires_grad_(False)\n"
+        f"    return nn.Sequential(body, nn.Linear(3, 2)), {BATCH}"
+    )
+    model = build(spec, torch.device("cpu")).model
+    assert [module.training for module in model.modules()] == [True, False, False, False, True]
+    assert preflight.examine_one(spec, torch.device("cpu")).warnings == []
+
+
+def test_a_whole_model_in_evaluation_mode_is_measured_so_and_told(write: Writer) -> None:
+    spec = write(f"def make():\n    return nn.Linear(3, 2).eval(), {BATCH}")
+    tried = preflight.examine_one(spec, torch.device("cpu"))
+    assert not tried.workload.model.training
+    assert tried.warnings == [
+        "train.py:make: the factory's model is in evaluation mode, and is measured so: .train() ends it"
+    ]
+
+
+def test_built_in_models_are_in_training_mode() -> None:
+    assert build(parse_workload("transformer-tiny:batch-size=1,seq-len=2"), torch.device("cpu")).model.training
+
+
+def test_the_parent_learns_warnings_and_equal_gradients(write: Writer) -> None:
+    spec = write(
+        "def make():\n    return nn.Linear(3, 2), (torch.ones(1, 3), torch.tensor([1])), nn.CrossEntropyLoss()\n"
+    )
+    (answer,) = preflight.examine([spec], "cpu", 1)
+    probed = Probed.model_validate(answer)
+    assert probed.equal_gradients
+    assert probed.record.spec.variation == "none"
+    assert len(probed.warnings) == 1
+    found = Preflight(device="cpu", gpus=0, torch="2", torchvision=None, nccl=None, cuda=None, workloads=[probed] * 2)
+    assert found.warnings == probed.warnings

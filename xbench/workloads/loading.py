@@ -1,0 +1,163 @@
+"""Import a user's file the way Python would, and turn what goes wrong in it into one sentence with its line.
+
+A module gets its own name (`train`, or `package.train` when `__init__.py` files make its folders a package), so that
+relative imports work and a process that the factory spawns, such as a data loader's worker, can import it again. Where
+that name already means another module, a private name takes its place, and neither of the two works.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from xbench.errors import WorkloadError
+
+PRIVATE = "xbench_workload_"
+_HEARD = 2000
+_TWICE = "trying to initialize the default process group twice"  # torch's words
+
+
+def load_file(file: Path) -> Any:
+    """Import a Python file afresh and return its module. Raises whatever the file raises."""
+    importlib.invalidate_caches()
+    name = module_name(file)
+    package = name.rpartition(".")[0]
+    if package:
+        importlib.import_module(package)
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise WorkloadError(f"{str(file)!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+def package_root(file: Path) -> tuple[Path, tuple[str, ...]]:
+    """The folder from which the file is imported, and the parts of its module's name from there."""
+    root = file.parent
+    parts: tuple[str, ...] = (file.stem,)
+    while (root / "__init__.py").is_file() and root.name.isidentifier():
+        root, parts = root.parent, (root.name, *parts)
+    return root, parts
+
+
+def module_name(file: Path) -> str:
+    """The name under which the file is imported: its own, or a private one where that is taken or is no name."""
+    root, parts = package_root(file)
+    own = file if len(parts) == 1 else root / parts[0] / "__init__.py"
+    if not file.stem.isidentifier() or _taken(parts[0], own, (str(file.parent), str(root))):
+        return f"{PRIVATE}{file.stem}"
+    return ".".join(parts)
+
+
+def _taken(name: str, own: Path, folders: tuple[str, ...]) -> bool:
+    """Whether a module of that name is there, or would be found outside of these folders, that is not our own file."""
+    if name in sys.stdlib_module_names:
+        return True
+    if name in sys.modules:
+        origin = getattr(sys.modules[name], "__file__", None)
+    else:
+        elsewhere = [entry for entry in sys.path if entry not in folders]
+        found = PathFinder.find_spec(name, elsewhere)
+        if found is None or found.origin is None:  # None: a folder without __init__.py, which a file comes before
+            return False
+        origin = found.origin
+    return origin is None or Path(origin).resolve() != own.resolve()
+
+
+class Heard:
+    """A text stream that remembers the end of what is written to it, and is the stream beneath it otherwise."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._end = ""
+
+    def write(self, text: str) -> int:
+        """Write to the stream beneath."""
+        self._end = (self._end + text)[-_HEARD:]
+        return self._stream.write(text)
+
+    @property
+    def last_line(self) -> str:
+        """The last line that is not empty; '' where there is none."""
+        return next((line.strip() for line in reversed(self._end.splitlines()) if line.strip()), "")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def as_script(file: Path | None) -> Iterator[Heard]:
+    """`sys.path` and `sys.argv` as if Python had been started with this file alone: no option of ours reaches it.
+
+    Yields what is written to `sys.stderr` meanwhile.
+    """
+    argv, path, stderr = sys.argv, list(sys.path), sys.stderr
+    folders = [] if file is None else list(dict.fromkeys((str(file.parent), str(package_root(file)[0]))))
+    heard = Heard(stderr)
+    sys.argv = [argv[0] if file is None else str(file)]
+    sys.path[:0] = folders
+    sys.stderr = cast(TextIO, heard)
+    try:
+        yield heard
+    finally:
+        sys.argv, sys.stderr = argv, stderr
+        for folder in folders:
+            if sys.path.count(folder) > path.count(folder):
+                sys.path.remove(folder)
+
+
+def raised(title: str, error: BaseException, file: Path | None, last_line: str = "") -> WorkloadError:
+    """What a file or its factory raised, as one sentence with the line, and the way out where one is known.
+
+    `last_line`: the last that it wrote to stderr, which says why where it ended the process.
+    """
+    detail = "".join(traceback.format_exception(error))
+    text = " ".join(str(error).split()) or "no message"
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and last_line:
+        text += f" ({last_line})"
+    where = _place(error, file)
+    if _TWICE in text:
+        return WorkloadError(
+            f"{title} cannot be built: {where} makes a process group, and xbench has already made one",
+            hint="guard it: if not torch.distributed.is_initialized()",
+            detail=detail,
+        )
+    return WorkloadError(
+        f"{title} cannot be built: {where} raised {type(error).__name__}: {text}",
+        hint=_way_out(error, file, text),
+        detail=detail,
+    )
+
+
+def _place(error: BaseException, file: Path | None) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if file is not None and frame.filename == str(file)]
+    foreign = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
+    frame = (own or foreign or list(frames))[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def _way_out(error: BaseException, file: Path | None, text: str) -> str | None:
+    if isinstance(error, SystemExit):
+        return "parse arguments under if __name__ == '__main__': the file is imported, without arguments"
+    if isinstance(error, ImportError) and "relative import" in text and file is not None:
+        return f"an __init__.py in {file.parent.name or str(file.parent)!r} makes it a package, or import absolutely"
+    if isinstance(error, ModuleNotFoundError) and error.name and file is not None:
+        top = error.name.partition(".")[0]
+        for folder in dict.fromkeys((Path.cwd(), *file.parents)):
+            if (folder / top).is_dir() or (folder / f"{top}.py").is_file():
+                return f"set PYTHONPATH={folder}, where {top!r} is"
+    if "DataLoader worker" in text:
+        return "let the factory make its batch without worker processes (num_workers=0)"
+    return None
