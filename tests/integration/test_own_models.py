@@ -1,0 +1,77 @@
+"""Users' factories on real ranks: what only ranks show, and what the record says of how they were run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typed_commands import only_record, xbench
+
+from xbench.records import Comparison
+
+pytestmark = pytest.mark.integration
+SHORT = ("--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps", "2")
+
+PACKED = """
+import argparse
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from .sizes import WORDS
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--length", type=int, default=8)
+LENGTH = arguments.parse_args().length
+
+
+class Data(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return torch.arange(LENGTH) + i, i
+
+
+def make():
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    body = nn.Sequential(nn.Embedding(WORDS, 16), nn.Flatten(), nn.Dropout(0.5))
+    model = nn.Sequential(body, nn.Linear(16 * LENGTH, WORDS)).eval()
+    inputs, targets = next(iter(DataLoader(Data(), batch_size=1, num_workers=1, multiprocessing_context="spawn")))
+    return model, (inputs, targets), nn.CrossEntropyLoss()
+"""
+
+
+def test_a_script_of_a_package_with_arguments_a_group_workers_and_one_row_of_tokens(tmp_path: Path) -> None:
+    package = tmp_path / "bench_ranks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("WORDS = 50\n")
+    (package / "train.py").write_text(PACKED)
+    done = xbench(
+        "compare", f"{package / 'train.py'}:make", *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path / "runs")
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path / "runs")
+    assert isinstance(record, Comparison)
+    assert record.jobs[0].workload.spec.variation == "sequence"
+    told = "train.py:make: the factory's model is in evaluation mode, and is measured so: .train() ends it"
+    assert told in record.warnings
+    assert told in done.stderr
+    for mode in record.modes.values():
+        assert mode.parity is not None
+        assert mode.parity.ok
+
+
+def test_ranks_whose_models_start_apart_are_told_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, torch\nfrom torch import nn\n\n\ndef make():\n    torch.manual_seed(os.getpid())\n"
+        "    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))\n"
+        "    return model, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), nn.CrossEntropyLoss()\n"
+    )
+    done = xbench("profile", f"{tmp_path / 'train.py'}:make", *SHORT[:2], "--output", str(tmp_path / "runs"))
+    assert done.returncode == 1
+    assert "train.py:make: the ranks' models start apart, in '0.weight' and 3 more" in done.stderr
+    assert "hint: the same seed is set on all ranks before the factory is called" in done.stderr
+    assert "Traceback" not in done.stderr
