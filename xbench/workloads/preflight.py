@@ -189,7 +189,10 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
     told = []
     if not workload.model.training:
         told.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
-    variation, of_batch = varied(workload)
+    try:
+        variation, of_batch = varied(workload)
+    except Exception as error:
+        raise _failed_step(workload, STEPS, error) from error
     if variation != "samples":
         workload = replace(workload, spec=spec.model_copy(update={"variation": variation}))
     return Tried(workload, estimate, told + of_batch)
@@ -231,7 +234,7 @@ def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadErr
             detail=detail,
         )
     return WorkloadError(
-        f"{spec.title} cannot run a{' second' if step else ''} step on its own batch ({_shapes(workload)}): "
+        f"{spec.title} cannot run a{('', ' second', ' third')[step]} step on its own batch ({_shapes(workload)}): "
         f"{f'{place} raised ' if place else ''}{type(error).__name__}: {one_line(error)}",
         detail=detail,
     )

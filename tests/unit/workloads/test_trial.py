@@ -76,16 +76,17 @@ def test_inputs_that_hang_on_a_graph_are_found_with_the_line_that_made_them(writ
     assert f"at train.py:{line_of('inputs = stem', body)}" in str(refused(write(body)))
 
 
-def test_an_error_of_the_second_step_says_so(write: Writer) -> None:
+@pytest.mark.parametrize(("number", "which"), [(1, "second"), (2, "third")])
+def test_an_error_of_a_later_step_says_so(write: Writer, number: int, which: str) -> None:
     body = NET + (
-        "    def forward(self, x):\n        if self.kept:\n            raise ValueError('only once')\n"
-        "        self.kept = True\n        return self.head(self.linear(x))\n\n"
+        f"    def forward(self, x):\n        if self.kept == {number}:\n            raise ValueError('only so often')\n"
+        "        self.kept = (self.kept or 0) + 1\n        return self.head(self.linear(x))\n\n"
         f"def make():\n    return Net(), {BATCH}"
     )
-    line = line_of("only once", body)
+    line = line_of("only so often", body)
     assert str(refused(write(body))) == (
-        "train.py:make cannot run a second step on its own batch (inputs 4×3): "
-        f"train.py:{line} raised ValueError: only once"
+        f"train.py:make cannot run a {which} step on its own batch (inputs 4×3): "
+        f"train.py:{line} raised ValueError: only so often"
     )
 
 
