@@ -179,7 +179,11 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
             "layer can be timed and no gradient sent before the end",
             hint="leave the recording out; torch.compile has mode='default' and 'max-autotune-no-cudagraphs'",
         )
-    hidden = compiled_inside(workload.model, workload.forward_loss)
+    try:
+        hidden = compiled_inside(workload.model, workload.forward_loss)
+        variation, of_batch = varied(workload)
+    except Exception as error:
+        raise _failed_step(workload, STEPS, error) from error
     if hidden is not None:
         raise WorkloadError(
             f"{spec.title}: its layer {hidden!r} runs inside a function compiled by torch.compile, where it cannot be "
@@ -189,10 +193,6 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
     told = []
     if not workload.model.training:
         told.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
-    try:
-        variation, of_batch = varied(workload)
-    except Exception as error:
-        raise _failed_step(workload, STEPS, error) from error
     if variation != "samples":
         workload = replace(workload, spec=spec.model_copy(update={"variation": variation}))
     return Tried(workload, estimate, told + of_batch)
