@@ -74,6 +74,10 @@ class Fabric(ABC):
         """What is wrong with the links now, as one sentence, or None."""
         return None
 
+    def changed(self) -> str | None:
+        """What changed about the links since they were raised, as one sentence, or None. Ask it after each launch."""
+        return None
+
     def free_ports(self, count: int) -> list[int]:
         """Different TCP ports on which host 0 can listen now."""
         with contextlib.ExitStack() as held:

@@ -33,6 +33,7 @@ from typing import Any
 from xbench.errors import FabricError
 
 INTERFACE = "xbeth0"
+BRIDGE = "xbbr0"
 CONGESTION_CONTROL = ("cubic", "reno")
 COMMAND_TIMEOUT_S = 30.0
 NAMESPACE = re.compile(r"xb(?P<run>[0-9a-f]{6})-(?P<host>\d+|sw)")
@@ -109,10 +110,10 @@ def raise_links(run_id: str, hosts: int, rate_bps: float) -> None:
     _, _, gso = bucket(rate_bps)
     run(["ip", "-batch", "-"], "".join(f"netns add {name}\n" for name in [switch, *spaces]))
     # addrgenmode none: no IPv6 address, so that Gloo, which takes a device's first address, always finds the IPv4 one.
-    lines = ["link add xbbr0 type bridge", "link set xbbr0 addrgenmode none up"]
+    lines = [f"link add {BRIDGE} type bridge", f"link set {BRIDGE} addrgenmode none up"]
     for space in spaces:
         lines.append(f"link add {space} type veth peer name {INTERFACE} netns {space}")
-        lines.append(f"link set {space} addrgenmode none gso_max_size {gso} master xbbr0 up")
+        lines.append(f"link set {space} addrgenmode none gso_max_size {gso} master {BRIDGE} up")
     run(["ip", "-n", switch, "-batch", "-"], "\n".join(lines) + "\n")
     run(["tc", "-n", switch, "-batch", "-"], "".join(shaping(space, rate_bps) + "\n" for space in spaces))
     for host, space in enumerate(spaces):

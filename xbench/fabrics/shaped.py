@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from xbench.errors import FabricError, SpecError
-from xbench.fabrics import host_names, leftovers, links
+from xbench.fabrics import host_names, leftovers, link_check, links
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
 from xbench.interrupts import interrupts_held
@@ -51,6 +51,7 @@ class ShapedFabric(Fabric):
             controls = {links.set_congestion_control(links.namespace(run_id, host)) for host in range(spec.hosts)}
             self.notes.append(f"TCP congestion control: {', '.join(sorted(controls))}")
             self.hosts = self._slots()
+            self._raised = link_check.read(run_id, spec.hosts)
         except BaseException:
             self.close()
             raise
@@ -163,6 +164,13 @@ class ShapedFabric(Fabric):
     def diagnose(self) -> str | None:
         """Which host's link is down, as one sentence, or None."""
         return links.link_fault(self.run_id, self.spec.hosts)
+
+    def changed(self) -> str | None:
+        """What changed about the links since they were raised, as one sentence, or None. Costs about 20 ms."""
+        try:
+            return link_check.difference(self._raised, link_check.read(self.run_id, self.spec.hosts))
+        except FabricError as error:
+            return f"the links cannot be read any more: {error}"
 
     def close(self) -> None:
         """Kill what still runs in our namespaces and remove them; safe to call again, and not cut short by Ctrl-C."""

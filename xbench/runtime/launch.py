@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xbench.errors import Interrupted, SpecError, XbenchError
+from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
 from xbench.fabrics.fabric import Fabric, HostSlot
 from xbench.interrupts import interrupts_held
 from xbench.runtime import monitor_log
@@ -32,6 +32,7 @@ from xbench.runtime.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, 
 
 POLL_S = 0.05
 FULL_DISK_BYTES = 64 * 1024
+UNDISTURBED = "what was measured is kept, and none of it counts as the stated link's: run it again undisturbed"
 _TORCHRUN_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XBENCH_CORES",
@@ -56,7 +57,10 @@ class AuxiliaryCommand:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a launch ended: well when `error` is None. Logs hold everything that agents and ranks printed."""
+    """How a launch ended: well when `error` is None. Logs hold everything that agents and ranks printed.
+
+    A launch after which the links are not what they were raised as has an error too: its times are of other links.
+    """
 
     error: XbenchError | None
     warnings: list[str] = field(default_factory=list)
@@ -100,7 +104,10 @@ def launch(
         _end(groups, monitor, drain=False)
         raise
     _end(groups, monitor)
-    return Outcome(verdict.error, verdict.warnings, [one.log for one in groups.started])
+    changed = fabric.changed()
+    warnings = [*verdict.warnings, *([changed] if changed is not None else [])]
+    error = verdict.error or (FabricError(changed, hint=UNDISTURBED) if changed is not None else None)
+    return Outcome(error, warnings, [one.log for one in groups.started])
 
 
 def _start(
