@@ -40,7 +40,9 @@ from xbench.records import (
 from xbench.runtime.collect import TOGETHER, Collector, JobFindings
 from xbench.runtime.program import twins
 from xbench.runtime.recorded import in_order, other_ranks, timeline
+from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
+from xbench.stats import odd_steps
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
 from xbench.stats.summary import flag_outliers, grouped_estimate
 from xbench.stats.windows import weighted_progress
@@ -115,8 +117,10 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
         for mode in run.modes
     }
     modes = _with_exposed(run, modes, found)
+    fields = frame.fields(run, found, complete=complete, error=error)
+    fields["warnings"] += odd_steps.sentences_of(samples, {mode.text: cycle_of(mode) for mode in run.modes})
     return Comparison(
-        **frame.fields(run, found, complete=complete, error=error),
+        **fields,
         reference=reference,
         modes=modes,
         jobs=[

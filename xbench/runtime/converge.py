@@ -34,6 +34,7 @@ from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.schedules import MODES, cycle_of
 from xbench.scratch import socket_folder
 from xbench.spec import Effort, FabricSpec, GlooThreads, Heap, ModeSpec, RunSpec, WorkloadSpec
+from xbench.stats import odd_steps
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, steps_of_all
 from xbench.units import format_percent, format_seconds
@@ -201,7 +202,7 @@ def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | Non
         label=frame.label,
         complete=error is None,
         error=error,
-        warnings=[*frame.warnings, *curves.warnings],
+        warnings=[*frame.warnings, *curves.warnings, *_odd_steps(run, curves.whole)],
         workload=frame.workload,
         dataset=DIGITS,
         training=frame.training,
@@ -211,6 +212,12 @@ def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | Non
         ),
         curves=curves.whole,
     )
+
+
+def _odd_steps(run: RunSpec, curves: Sequence[ConvergenceCurve]) -> list[str]:
+    """Sentences about steps far from the others of their curve."""
+    cycles = {mode.text: cycle_of(mode) for mode in run.modes}
+    return odd_steps.sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
 
 
 def _lr(request: ConvergeRequest, record: WorkloadRecord) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xbench.errors import Interrupted, SpecError, XbenchError
+from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
 from xbench.fabrics import open_fabric, rootless
 from xbench.fabrics.fabric import Fabric
 from xbench.runtime.collect import Collector
@@ -22,6 +22,7 @@ from xbench.runtime.regress.protocol import Answer, Block, Counts, Order, versio
 from xbench.schedules import cycle_of
 from xbench.scratch import Scratch
 from xbench.spec import Effort, RunSpec
+from xbench.stats import odd_steps
 from xbench.stats.order import balanced_orders
 
 RANK = "xbench.runtime.regress.rank"
@@ -77,9 +78,10 @@ def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer
                 error = error or _ranks(program, run, fabric, Path(folder), take)
         label = fabric.label
     cycles = {mode.text: cycle_of(mode) for mode in run.modes}
+    samples = found.samples()
     blocks = [
         Block(mode=s.mode, round=s.round, steps_s=s.steps_s, warmup_s=s.warmup_s, cycle=cycles[s.mode])
-        for s in sorted(found.samples(), key=lambda sample: sample.started_s)
+        for s in sorted(samples, key=lambda sample: sample.started_s)
     ]
     return made.model_copy(
         update={
@@ -87,9 +89,9 @@ def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer
             "hint": error.hint if error is not None else None,
             "label": label,
             "counted": counted,
-            "blocks": blocks,
+            "blocks": blocks if not isinstance(error, FabricError) else [],  # they are of other links
             "failed": {**made.failed, **found.failed},
-            "warnings": [*made.warnings, *found.warnings],
+            "warnings": [*made.warnings, *found.warnings, *odd_steps.sentences_of(samples, cycles)],
             "launched_s": time.monotonic() - began_s,
         }
     )
