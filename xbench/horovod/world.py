@@ -54,7 +54,7 @@ class Server:
     """The rendezvous server of this job, a process of rank 0's; it ends with us, as its input does."""
 
     def __init__(self, place: Place) -> None:
-        words = [*SERVER, str(place.cross_size), str(place.local_size)]
+        words = [*SERVER, str(place.cross_size), str(place.local_size), os.environ.get("MASTER_ADDR", "127.0.0.1")]
         env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         env["PYTHONPATH"] = os.pathsep.join([_root(), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(

@@ -41,18 +41,14 @@ def store_at(
     """
     import torch.distributed as dist
 
+    from xbench.runtime.rank_store import rank_store
+
     agents = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     here = serves and not agents
     try:
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            place[0],
-            place[1],
-            is_master=here,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=patience_s),
-            multi_tenant=True,
-        )
-    except (RuntimeError, ValueError) as error:
+        one_host = ours.counted and ours.local_world_size == ours.world_size
+        store = rank_store(*place, timedelta(seconds=patience_s), here, one_host=one_host, multi_tenant=True)
+    except (OSError, RuntimeError, ValueError) as error:
         said = (str(error).splitlines() or [""])[0][:160]
         if here:
             raise RankError(

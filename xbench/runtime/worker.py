@@ -57,6 +57,7 @@ from xbench.runtime.program import (
     whole_cycles,
 )
 from xbench.runtime.rank_errors import message_of, place_of
+from xbench.runtime.rank_store import rank_store
 from xbench.runtime.snapshot import Snapshot
 from xbench.runtime.timeline import record_timeline, record_turns
 from xbench.schedules import MODES, cycle_of
@@ -131,11 +132,12 @@ class Rank:
         limit = timedelta(seconds=2 * self.run.timeout_s + 10)
         backend = self.run.backend
         if self.store is None:
-            dist.init_process_group(backend, timeout=limit)
+            at = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store: Any = rank_store(*at, limit, serves=self.rank == 0)
         else:
-            jobs_own = dist.PrefixStore(f"job{self.job}", self.store)  # type: ignore[attr-defined]
-            world_size = int(os.environ["WORLD_SIZE"])
-            dist.init_process_group(backend, timeout=limit, store=jobs_own, rank=self.rank, world_size=world_size)
+            store = dist.PrefixStore(f"job{self.job}", self.store)  # type: ignore[attr-defined]
+        world_size = int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(backend, timeout=limit, store=store, rank=self.rank, world_size=world_size)
         self.group = dist.group.WORLD
         if self.program.emulated is not None:
             self.note("calibrating the emulated link")

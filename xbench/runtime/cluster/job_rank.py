@@ -30,7 +30,7 @@ from typing import Any, NoReturn  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402 (every optimizer of torch imports it when it is made: seconds that are no model's)
 import torch.distributed as dist  # noqa: E402
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # noqa: E402
+from torch.distributed import Store  # type: ignore[attr-defined]  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -39,6 +39,7 @@ from xbench.runtime.cluster import checkpoints  # noqa: E402
 from xbench.runtime.cluster.incarnation import MEETING, PROGRAM, STOP, Incarnation, share  # noqa: E402
 from xbench.runtime.cluster.samples import Order, loop_seed, samples_of  # noqa: E402
 from xbench.runtime.journal import Journal  # noqa: E402
+from xbench.runtime.rank_store import rank_store  # noqa: E402
 from xbench.workloads.build import build, place  # noqa: E402
 
 MEETING_S = 300.0
@@ -93,7 +94,7 @@ class JobRank:
         """The store at which all ranks meet, which rank 0 keeps."""
         address, path = os.environ["MASTER_ADDR"], self.directory / MEETING
         if self.rank == 0:
-            store = TCPStore(address, 0, self.world, is_master=True, timeout=PATIENCE, wait_for_workers=False)
+            store = rank_store(address, 0, PATIENCE, serves=True)
             part = path.with_suffix(".part")
             part.write_text(str(store.port), encoding="utf-8")
             part.rename(path)
@@ -104,7 +105,7 @@ class JobRank:
                 raise TimeoutError(f"rank 0 was not there within {MEETING_S:.0f} s")
             time.sleep(0.005)
         port = int(path.read_text(encoding="utf-8"))
-        return TCPStore(address, port, self.world, is_master=False, timeout=PATIENCE)
+        return rank_store(address, port, PATIENCE, serves=False)
 
     def load(self) -> None:
         """Go back to the newest whole checkpoint, which rank 0 chooses for all."""

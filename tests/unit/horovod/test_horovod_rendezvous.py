@@ -1,0 +1,25 @@
+"""The address on which the rendezvous server of Horovod's ranks listens."""
+
+from __future__ import annotations
+
+import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from xbench.horovod.rendezvous import listening_at
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_server_listens_at_the_given_address_in_place_of_all(address: str) -> None:
+    if address == "::1" and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        server = listening_at(address, HTTPServer)(("", 0), BaseHTTPRequestHandler)
+    except OSError:
+        assert address == "::1"  # which a container may lack
+        return
+    with server:
+        assert server.socket.getsockname()[0] == address
+        with socket.create_connection((address, server.server_port)):
+            pass
