@@ -98,6 +98,57 @@ def test_a_link_that_is_down_is_told(end):
                 fabric.measure_bandwidth()
 
 
+SHAPED = "tbf at 1.00 Gbit/s (burst 87375, lat 39301)"
+TBF = "root tbf rate 20mbit burst 16kb limit 1mb"
+CHANGES = [
+    ([], None),
+    (
+        [f"tc -n HOST qdisc replace dev xbeth0 {TBF}"],
+        f"the shaping of host 1's end of its link changed from {SHAPED} to",
+    ),
+    (["tc -n HOST qdisc del dev xbeth0 root"], f"the shaping of host 1's end of its link changed from {SHAPED} to no"),
+    (["tc -n SWITCH qdisc del dev HOST root"], "the shaping of the switch's end of the link of host 1 changed"),
+    (
+        ["tc -n HOST qdisc del dev xbeth0 root", f"tc -n HOST {links.shaping('xbeth0', 1e9)}"],
+        "the shaping of host 1's end of its link was removed and set again",
+    ),
+    (["ip -n HOST link set xbeth0 down"], "the link of host 1 is down"),
+    (
+        ["ip -n HOST link set xbeth0 down", "ip -n HOST link set xbeth0 up"],
+        "the link of host 1 went down and came up again",
+    ),
+    (
+        ["ip -n SWITCH link set xbbr0 down", "ip -n SWITCH link set xbbr0 up"],
+        "the bridge between the hosts went down and came up again",
+    ),
+    (["ip -n HOST addr flush dev xbeth0"], "the address of host 1's end of its link changed from 10.87.0.2/24 to none"),
+    (["ip -n HOST link set xbeth0 mtu 900"], "the MTU of host 1's end of its link changed from 1500 to 900"),
+    (["ip -n HOST link delete xbeth0"], "the link of host 1 was removed"),
+    (["ip netns delete HOST"], "the namespace of host 1 was deleted"),
+    (["ip netns delete HOST", "ip netns add HOST"], "the namespace of host 1 was deleted and made again"),
+]
+
+
+@pytest.mark.parametrize(("commands", "sentence"), CHANGES)
+def test_what_changed_about_links_is_told_and_nothing_is_left(commands, sentence):
+    with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit"), "a1b2c6") as fabric:
+        for command in commands:
+            links.run(command.replace("HOST", "xba1b2c6-1").replace("SWITCH", "xba1b2c6-sw").split())
+        told = fabric.changed()
+    if sentence is None:
+        assert told is None
+    else:
+        assert told.startswith(f"the links changed while ranks used them: {sentence}")
+    assert ours("a1b2c6") == []
+    assert [name for name in host_names.left() if "a1b2c6" in name] == []
+
+
+def test_traffic_is_no_change_of_a_link():
+    with open_fabric(parse_fabric("shaped:rate=100mbit")) as fabric:
+        fabric.measure_bandwidth()
+        assert fabric.changed() is None
+
+
 def test_processes_in_the_namespaces_die_with_the_fabric():
     with open_fabric(parse_fabric("shaped")) as fabric:
         sleeper = subprocess.Popen([*fabric.hosts[0].prefix, "sleep", "600"])
