@@ -46,7 +46,7 @@ def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def events(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """What a rank has written to its journal, without a line that it is writing."""
+    """Events that a rank has written to its journal, without a line that it is writing."""
     found = []
     for path in folder.glob(f"*/launch0/job0-rank{rank}.jsonl"):
         found += [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

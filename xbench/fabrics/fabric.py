@@ -75,7 +75,7 @@ class Fabric(ABC):
         return None
 
     def changed(self) -> str | None:
-        """What changed about the links since they were raised, as one sentence, or None. Ask it after each launch."""
+        """Changes of the links since they were raised, as one sentence, or None. Every launch asks at its end."""
         return None
 
     def free_ports(self, count: int) -> list[int]:

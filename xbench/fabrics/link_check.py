@@ -104,7 +104,7 @@ def _described(qdisc: Mapping[str, Any]) -> str:
 
 
 def difference(before: Reading, after: Reading) -> str | None:
-    """What changed between two readings, as one sentence, or None."""
+    """The changes between two readings as one sentence, or None without any."""
     told = list(dict.fromkeys(_differences(before, after)))
     return f"the links changed while ranks used them: {'; '.join(told)}" if told else None
 
@@ -138,7 +138,7 @@ def _differences(before: Reading, after: Reading) -> Iterator[str]:
 
 
 def _device(link: str, end: str, before: Device, after: Device | None) -> Iterator[str]:
-    """What changed of one device. What both ends of a link show is told of the `link`, everything else of the `end`."""
+    """Changes of one device. A state that both ends of a link show is told of the `link`, everything else of the `end`."""
     if after is None:
         yield f"{link} was removed"
         return

@@ -166,7 +166,7 @@ class ShapedFabric(Fabric):
         return links.link_fault(self.run_id, self.spec.hosts)
 
     def changed(self) -> str | None:
-        """What changed about the links since they were raised, as one sentence, or None. Costs about 20 ms."""
+        """Changes of the links since they were raised, as one sentence, or None. Takes about 20 ms."""
         try:
             return link_check.difference(self._raised, link_check.read(self.run_id, self.spec.hosts))
         except FabricError as error:

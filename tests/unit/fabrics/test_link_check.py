@@ -1,4 +1,4 @@
-"""What counts as a change of a link, and the sentence for it, without a network."""
+"""Changes of links, and the sentence for each, without a network."""
 
 from __future__ import annotations
 

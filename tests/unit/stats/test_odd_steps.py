@@ -1,4 +1,4 @@
-"""Which steps are far from their block, and the sentence that says so."""
+"""Steps that are far from their block, and the sentence that says so."""
 
 from __future__ import annotations
 
