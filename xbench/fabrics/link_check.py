@@ -138,7 +138,7 @@ def _differences(before: Reading, after: Reading) -> Iterator[str]:
 
 
 def _device(link: str, end: str, before: Device, after: Device | None) -> Iterator[str]:
-    """Changes of one device. A state that both ends of a link show is told of the `link`, everything else of the `end`."""
+    """Changes of one device. A state that both ends of a link show is told of the `link`, all else of the `end`."""
     if after is None:
         yield f"{link} was removed"
         return
