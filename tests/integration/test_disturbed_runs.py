@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from typed_commands import NETNS, TINY, command, left_behind, only_record
+from typed_commands import NETNS, TINY, command, only_record
 
 from xbench.fabrics import links
 from xbench.records import Comparison
@@ -81,7 +81,6 @@ def ended(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, Compariso
     _, stderr = run.communicate(timeout=120)
     record = only_record(folder)
     assert isinstance(record, Comparison)
-    assert left_behind() == ""
     return run.returncode, stderr, record
 
 
