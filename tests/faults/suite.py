@@ -1,0 +1,94 @@
+"""All cases by name, which of them this machine can run, and one run of one case."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from . import (
+    family_commands,
+    family_environment,
+    family_limits,
+    family_links,
+    family_output,
+    family_parent,
+    family_ranks,
+    family_several,
+)
+from .case import Case, has
+from .harness import case_folder
+from .verdict import wrong
+
+FAMILIES = (
+    family_ranks, family_parent, family_links, family_limits, family_environment, family_several, family_output,
+    family_commands,
+)  # fmt: skip
+TITLES = {
+    "A": "faults inside a rank",
+    "P": "faults in the probe of the model",
+    "B": "a rank, agent, arbiter or the parent hurt from outside",
+    "C": "signals to the parent",
+    "D": "links changed under the run",
+    "E": "disk and limits",
+    "F": "environment and users",
+    "G": "several at once, and leftovers",
+    "H": "closed outputs, terminals",
+    "R": "the other commands",
+    "draw": "random draws",
+}
+
+
+def all_cases() -> dict[str, Case]:
+    """Every case of the table. Raises ValueError for a name that stands twice."""
+    found: dict[str, Case] = {}
+    for family in FAMILIES:
+        for one in family.cases():
+            if one.name in found:
+                raise ValueError(f"two cases are named {one.name}")
+            found[one.name] = one
+    return found
+
+
+def missing(one: Case) -> str | None:
+    """What this machine lacks for a case, or None."""
+    return next((need for need in sorted(one.needs) if not has(need)), None)
+
+
+def share(cases: Iterable[Case], count: int, seed: int) -> list[Case]:
+    """So many cases, drawn from all families in turn."""
+    chance = random.Random(seed)
+    families: dict[str, list[Case]] = defaultdict(list)
+    for one in cases:
+        families[one.family].append(one)
+    for members in families.values():
+        chance.shuffle(members)
+    drawn: list[Case] = []
+    while len(drawn) < count and any(families.values()):
+        drawn += [members.pop() for members in families.values() if members]
+    return drawn[:count]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one case went: `broken` has a sentence for each rule that does not hold."""
+
+    name: str
+    broken: list[str]
+    seen: dict[str, Any]
+    skipped: str | None = None
+
+
+def run(one: Case) -> Result:
+    """Run a case. What goes wrong in the suite itself counts as broken."""
+    if (need := missing(one)) is not None:
+        return Result(one.name, [], {}, skipped=f"needs {need}")
+    try:
+        with case_folder() as folder:
+            seen = one.look(folder)
+    except Exception:
+        return Result(one.name, [f"the suite itself failed: {traceback.format_exc(limit=-3)}"], {})
+    return Result(one.name, wrong(one.expected, seen), seen.summary())

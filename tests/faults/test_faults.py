@@ -1,0 +1,34 @@
+"""A share of the fault suite, drawn anew for each day, and ten random draws. The whole of it: python -m tests.faults.
+
+XBENCH_FAULTS_SEED picks the seed, which every failure names; XBENCH_FAULTS_SHARE how many cases of the table.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from .case import Case
+from .draws import as_case, draw
+from .suite import all_cases, missing, run, share
+
+SEED = int(os.environ.get("XBENCH_FAULTS_SEED", time.strftime("%Y%m%d")))
+SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "12"))
+DRAWS = 10
+SLOW = ("G-ten", "E-cpu-3s", "R-validate", "R-tune", "P-hang", "P-stop", "B-local-long-pause")
+"""Left to the whole suite: each takes longer than a minute on two cores, or starts many ranks at once."""
+
+FAST = [one for one in all_cases().values() if not one.name.startswith(SLOW)]
+CASES = [*share(FAST, SHARE, SEED), *(as_case(one) for one in draw(SEED, DRAWS))]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_the_rules_hold(one: Case) -> None:
+    if (need := missing(one)) is not None:
+        pytest.skip(f"needs {need}")
+    print(f"again: python -m tests.faults --only '{one.name}' --draws {DRAWS} --seed {SEED}")
+    result = run(one)
+    assert result.broken == [], result.seen
