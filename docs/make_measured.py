@@ -1,11 +1,12 @@
-"""Write the table of what schedules took from the committed records: `python docs/make_measured.py`.
+"""Write the tables of measured results from the committed files: `python docs/make_measured.py`.
 
-The tables stand in schedules.md between `<!-- measured: WHICH -->` and `<!-- /measured -->`; a test holds them to the
-records.
+The tables stand in PAGES between `<!-- measured: WHICH -->` and `<!-- /measured -->`; a test holds them to the files:
+what schedules took to the records, how the fault suite went to faults.json.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from xbench.records import Comparison, load
 from xbench.schedules import MODES
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "schedules.md"
+PAGES = tuple(ROOT / "docs" / name for name in ("schedules.md", "reliability.md"))
 ONE_JOB = {
     "resnet18, batch 8": "resnet18-rivals-1gbit.json",
     "densenet121, batch 4": "densenet121-rivals-1gbit.json",
@@ -28,14 +29,30 @@ _TABLE = re.compile(r"(<!-- measured: (?P<which>[a-z ]+) -->\n)(?P<rows>.*?)(<!-
 
 
 def main() -> None:
-    """Write the page's tables again."""
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the tables of all pages again."""
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def with_tables(text: str) -> str:
-    """The page's text with its tables as the records have them."""
-    tables = {"one job": ONE_JOB, "two jobs": TWO_JOBS}
-    return _TABLE.sub(lambda found: f"{found[1]}\n{table(tables[found['which']])}\n{found[4]}", text)
+    """The page's text with its tables as the files have them."""
+    return _TABLE.sub(lambda found: f"{found[1]}\n{_rows(found['which'])}\n{found[4]}", text)
+
+
+def _rows(which: str) -> str:
+    if which == "faults":
+        return faults_table()
+    return table({"one job": ONE_JOB, "two jobs": TWO_JOBS}[which])
+
+
+def faults_table() -> str:
+    """A row a family of the fault suite: how many of its cases were run, held, broke a rule, could not be run here."""
+    families = json.loads((ROOT / "results" / "faults.json").read_text(encoding="utf-8"))["summary"]
+    counts = ("run", "held", "broken", "skipped")
+    rows = ["| cases | run | held | broke a rule | not possible here |", "| --- | --: | --: | --: | --: |"]
+    rows += [f"| {one['title']} | {' | '.join(str(one[count]) for count in counts)} |" for one in families.values()]
+    totals = [str(sum(one[count] for one in families.values())) for count in counts]
+    return "\n".join([*rows, f"| **all** | {' | '.join(totals)} |"]) + "\n"
 
 
 def table(files: dict[str, str]) -> str:

@@ -11,6 +11,8 @@ import fnmatch
 import json
 import os
 import platform
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked.again:
         kept = {name: result for name, result in kept.items() if not result["broken"]}
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for number, (name, one) in enumerate(chosen.items(), 1):
             if name in kept:
@@ -46,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = run(one)
             kept[name] = {"broken": result.broken, "skipped": result.skipped, "seen": result.seen}
             print(f"[{number}/{len(chosen)}] {_line(name, kept[name])}", flush=True)
-            _write(asked.output, asked, kept)
+            _write(asked.output, asked.seed, kept)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on", file=sys.stderr)
         return 130
@@ -87,12 +90,12 @@ def _kept(output: Path | None) -> dict[str, Any]:
     return cases
 
 
-def _write(output: Path | None, asked: argparse.Namespace, kept: dict[str, Any]) -> None:
+def _write(output: Path | None, seed: int, kept: dict[str, Any]) -> None:
     if output is None:
         return
     content = {
-        "command": f"python -m tests.faults --all --draws {asked.draws} --seed {asked.seed} --output {output}",
-        "seed": asked.seed,
+        "command": shlex.join(["python", "-m", "tests.faults", *sys.argv[1:]]),
+        "seed": seed,
         "commit": subprocess.run(
             ["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True
         ).stdout.strip(),
@@ -114,15 +117,16 @@ def _line(name: str, result: dict[str, Any]) -> str:
     return f"{name}: BROKEN, {seconds} s\n    " + "\n    ".join(result["broken"])
 
 
-def _summary(results: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """By family: how many cases were run, held, broken and skipped."""
-    found: dict[str, dict[str, int]] = {}
+def _summary(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By family: its title, and how many cases were run, held, broken and skipped."""
+    found: dict[str, dict[str, Any]] = {}
     for family in TITLES:
         mine = [result for name, result in results.items() if name.partition("-")[0] == family]
         if mine:
             skipped = sum(result["skipped"] is not None for result in mine)
             broken = sum(bool(result["broken"]) for result in mine)
             found[family] = {
+                "title": TITLES[family],
                 "run": len(mine) - skipped,
                 "held": len(mine) - skipped - broken,
                 "broken": broken,
@@ -134,7 +138,7 @@ def _summary(results: dict[str, Any]) -> dict[str, dict[str, int]]:
 def _table(results: dict[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [("", "family", "run", "held", "broken", "skipped")]
     summary = _summary(results)
-    rows += [(family, TITLES[family], *(str(count) for count in counts.values())) for family, counts in summary.items()]
+    rows += [(family, *(str(fact) for fact in facts.values())) for family, facts in summary.items()]
     totals = [sum(counts[key] for counts in summary.values()) for key in ("run", "held", "broken", "skipped")]
     rows.append(("", "all", *map(str, totals)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

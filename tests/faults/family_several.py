@@ -14,6 +14,7 @@ from .harness import (
     XBENCH,
     Live,
     Start,
+    ended,
     environment,
     left_processes,
     look_at_runs,
@@ -54,10 +55,7 @@ def _several(name: str, kinds: Sequence[str]) -> Case:
         codes: list[int | None] = []
         deadline = began + LIMIT_S * len(kinds) / 2
         for process in processes:
-            try:
-                codes.append(process.wait(max(1.0, deadline - time.monotonic())))
-            except subprocess.TimeoutExpired:
-                codes.append(None)
+            codes.append(ended(process, deadline, mark))
         said = [Said.of((folder / f"stderr{number}").read_text(errors="replace")) for number in range(len(kinds))]
         left = left_processes(mark)
         runs = look_at_runs(output, environment(Start([]), folder, mark, temporary))

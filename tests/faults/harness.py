@@ -179,7 +179,10 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
         except (MissedError, ProcessLookupError) as missed:
             planted = False
             live.notes.append(str(missed))
-        code = _ended(process, began + limit_s)
+        except BaseException:
+            end_all(mark)
+            raise
+        code = ended(process, began + limit_s, mark)
     seconds = time.monotonic() - began
     processes = left_processes(mark)
     if code is None:
@@ -267,11 +270,22 @@ def _xbench(words: Sequence[str], env: Mapping[str, str], cwd: Path) -> subproce
     return subprocess.run([*XBENCH, *words], env=unmarked, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-def _ended(process: subprocess.Popen[bytes], deadline: float) -> int | None:
+def ended(process: subprocess.Popen[bytes], deadline: float, mark: str) -> int | None:
+    """The exit code, or None where the deadline passed. When we are interrupted, the case ends with us."""
     try:
         return process.wait(max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         return None
+    except BaseException:
+        end_all(mark)
+        raise
+
+
+def end_all(mark: str) -> None:
+    """Kill every process of a case."""
+    for pid in marked(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def left_processes(mark: str) -> dict[int, str]:
@@ -279,9 +293,7 @@ def left_processes(mark: str) -> dict[int, str]:
     deadline = time.monotonic() + GRACE_S
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    end_all(mark)
     return left
 
 

@@ -27,8 +27,8 @@ def test_the_options_are_those_of_the_command_line(page: Path) -> None:
     assert before == after, "python docs/make_options.py writes it again"
 
 
-def test_the_measured_schedules_are_those_of_the_records() -> None:
-    page = DOCS / "schedules.md"
+@pytest.mark.parametrize("page", MEASURED.PAGES, ids=lambda page: page.name)
+def test_the_measured_tables_are_those_of_the_committed_results(page: Path) -> None:
     before = page.read_text(encoding="utf-8")
     after = MEASURED.with_tables(before)
     if os.environ.get("XBENCH_UPDATE_GOLDEN"):
