@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .case import Case, case
+from .family_links import STOOD_STILL
 from .faults import after, at, go, send, to_agent, to_arbiter, to_parent, to_rank
 from .harness import PATIENCE_S, Live
 from .verdict import DONE, FAILED, USAGE, Expected
@@ -124,7 +125,7 @@ def _outside() -> Iterator[Case]:
         yield case(f"B-{kind}-term-agent-round", _measured(Expected()), kind=kind, plant=at("round", to_agent("term")))
         stopped = Expected(codes=(DONE, FAILED), at_least=1)  # ranks may end well beside an agent that stands still
         yield case(f"B-{kind}-stop-agent-round", stopped, kind=kind, plant=at("round", to_agent("stop")))
-        paused = Expected(codes=(DONE, FAILED), tells=r"(?i)step|rank|stood|stop|pause|stall", at_least=1)
+        paused = Expected(codes=(DONE,), tells=STOOD_STILL, at_least=1)
         yield case(f"B-{kind}-pause-rank1-round", paused, kind=kind, plant=at("round", to_rank("pause")))
     for fault in ("kill", "term", "stop"):
         yield case(f"B-crossover-{fault}-arbiter", Expected(), kind="crossover", plant=at("round", to_arbiter(fault)))
