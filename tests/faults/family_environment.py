@@ -139,13 +139,7 @@ def _nobody(name: str, kind: str, expected: Expected, *, writable: bool = True, 
         home.mkdir()
         home.chmod(0o777 if writable else 0o755)
         folder.chmod(0o777 if writable else 0o755)
-        start = Start(compare(kind), env={"HOME": str(home)}, preexec=_demote, cwd=home, output=home / "out")
+        start = Start(compare(kind), env={"HOME": str(home)}, user=NOBODY, cwd=home, output=home / "out")
         return observe(start, folder, at("round", to_parent(signal_name)) if signal_name else None)
 
     return Case(name, expected, look, frozenset({"root"}))
-
-
-def _demote() -> None:
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)

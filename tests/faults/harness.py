@@ -135,7 +135,7 @@ Plant = Callable[[Live], None]
 class Start:
     """How a run is started: `argv` with 'OUT' for its output folder; `env` beside the usual one, None takes away.
 
-    `bare`: with nothing of the usual environment.
+    `bare`: with nothing of the usual environment. `user`: as which user it runs, and cleans up, where not as ours.
     """
 
     argv: Sequence[str]
@@ -145,6 +145,7 @@ class Start:
     cwd: Path | None = None
     temporary: Path | None = None
     bare: bool = False
+    user: int | None = None
 
 
 @contextlib.contextmanager
@@ -191,7 +192,7 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
     left = new_things(before, temporary, output)
     left_after_clean: tuple[str, ...] = ()
     if left:
-        cleaned = _xbench(["fabric", "clean", "--output", str(output)], env, folder)
+        cleaned = _xbench(["fabric", "clean", "--output", str(output)], env, folder, start.user)
         live.notes.append(f"fabric clean: {cleaned.returncode} {' '.join(cleaned.stderr.split())[:200]}")
         left_after_clean = new_things(before, temporary, output)
     said = Said.of((folder / "stderr").read_bytes().decode(errors="replace"))
@@ -236,16 +237,24 @@ def spawn(
     argv = [str(output) if word == "OUT" else word for word in start.argv]
     return subprocess.Popen(
         argv, env=dict(env), cwd=start.cwd or folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-        start_new_session=True, preexec_fn=lambda: _begin(start.preexec),
+        start_new_session=True, preexec_fn=lambda: _begin(start),
     )  # fmt: skip
 
 
-def _begin(preexec: Callable[[], None] | None) -> None:
+def _begin(start: Start) -> None:
     """In the new process: signals as a terminal has them, even where we run under nohup or in the background."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-    if preexec is not None:
-        preexec()
+    if start.preexec is not None:
+        start.preexec()
+    _become(start.user)
+
+
+def _become(user: int | None) -> None:
+    if user is not None:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
 
 
 def look_at_runs(output: Path, env: Mapping[str, str], spare: Sequence[Path] = ()) -> tuple[RunSeen, ...]:
@@ -265,9 +274,14 @@ def look_at_runs(output: Path, env: Mapping[str, str], spare: Sequence[Path] = (
     return tuple(seen)
 
 
-def _xbench(words: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+def _xbench(
+    words: Sequence[str], env: Mapping[str, str], cwd: Path, user: int | None = None
+) -> subprocess.CompletedProcess[str]:
     unmarked = {name: value for name, value in env.items() if name != MARK}
-    return subprocess.run([*XBENCH, *words], env=unmarked, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [*XBENCH, *words], env=unmarked, cwd=cwd, capture_output=True, text=True, timeout=120,
+        preexec_fn=lambda: _become(user),
+    )  # fmt: skip
 
 
 def ended(process: subprocess.Popen[bytes], deadline: float, mark: str) -> int | None:
