@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,7 @@ TRUE_OF_ANY = (DONE, FAILED, USAGE)
 
 @dataclass(frozen=True)
 class Case:
-    """A named situation: `look` runs it in a folder of its own. `needs`: 'root', 'netns', 'cgroup'."""
+    """A named situation: `look` runs it in a folder of its own. `needs`: see `has`."""
 
     name: str
     expected: Expected
@@ -88,6 +90,9 @@ def has(need: str) -> bool:
     """Whether this machine has what a case needs."""
     if need == "root":
         return os.geteuid() == 0
+    if need == "another user":
+        readable = all(closed_ancestor(Path(place)) is None for place in (__file__, sys.prefix))
+        return os.geteuid() == 0 and shutil.which("setpriv") is not None and readable
     if need == "netns":
         from xbench.fabrics import shaped
 
@@ -95,6 +100,11 @@ def has(need: str) -> bool:
     if need == "cgroup":
         return os.geteuid() == 0 and all(cgroup_folder(name) is not None for name in ("memory", "pids"))
     raise ValueError(need)
+
+
+def closed_ancestor(path: Path) -> Path | None:
+    """The first folder on the way to a path that others may not enter, or None."""
+    return next((up for up in reversed(path.parents) if not up.stat().st_mode & 0o001), None)
 
 
 def cgroup_folder(controller: str) -> Path | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from .case import TRUE_OF_ANY, Case, after_signal, case, compare, needs_of
+from .case import TRUE_OF_ANY, Case, after_signal, case, closed_ancestor, compare, needs_of
 from .faults import at, to_parent
 from .harness import MODEL, Start, observe
 from .observation import Observation
@@ -16,7 +17,15 @@ from .verdict import DONE, FAILED, USAGE, Expected
 
 WELL = Expected(codes=(DONE,))
 ANY = Expected(codes=TRUE_OF_ANY)
-NOBODY = 65534
+AS_NOBODY = """set -e
+if [ -n "{hidden}" ]; then
+    mkdir -p "{kept}"; mount --bind "{shown}" "{kept}"
+    mount -t tmpfs -o mode=755 tmpfs "{hidden}"; mkdir -p "{shown}"; mount --bind "{kept}" "{shown}"
+fi
+exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+"""
+"""In a mount namespace of its own, where an interpreter below a closed home is shown through it."""
+
 
 VARIABLES: dict[str, tuple[Expected, dict[str, str | None]]] = {
     "home-unset": (WELL, {"HOME": None}),
@@ -139,7 +148,14 @@ def _nobody(name: str, kind: str, expected: Expected, *, writable: bool = True, 
         home.mkdir()
         home.chmod(0o777 if writable else 0o755)
         folder.chmod(0o777 if writable else 0o755)
-        start = Start(compare(kind), env={"HOME": str(home)}, user=NOBODY, cwd=home, output=home / "out")
+        start = Start(compare(kind), env={"HOME": str(home)}, prefix=as_nobody(folder), cwd=home, output=home / "out")
         return observe(start, folder, at("round", to_parent(signal_name)) if signal_name else None)
 
-    return Case(name, expected, look, frozenset({"root"}))
+    return Case(name, expected, look, frozenset({"another user"}))
+
+
+def as_nobody(folder: Path) -> list[str]:
+    """The command that becomes another as a user without any rights."""
+    shown = Path(sys.executable).resolve().parents[1]
+    script = AS_NOBODY.format(hidden=closed_ancestor(shown) or "", shown=shown, kept=folder / "kept")
+    return ["unshare", "--mount", "sh", "-c", script, "sh"]

@@ -135,7 +135,8 @@ Plant = Callable[[Live], None]
 class Start:
     """How a run is started: `argv` with 'OUT' for its output folder; `env` beside the usual one, None takes away.
 
-    `bare`: with nothing of the usual environment. `user`: as which user it runs, and cleans up, where not as ours.
+    `bare`: with nothing of the usual environment. `prefix`: a command that becomes it, and that
+    `xbench fabric clean` runs behind too: as another user, for example.
     """
 
     argv: Sequence[str]
@@ -145,7 +146,7 @@ class Start:
     cwd: Path | None = None
     temporary: Path | None = None
     bare: bool = False
-    user: int | None = None
+    prefix: Sequence[str] = ()
 
 
 @contextlib.contextmanager
@@ -192,7 +193,7 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
     left = new_things(before, temporary, output)
     left_after_clean: tuple[str, ...] = ()
     if left:
-        cleaned = _xbench(["fabric", "clean", "--output", str(output)], env, folder, start.user)
+        cleaned = _xbench(["fabric", "clean", "--output", str(output)], env, folder, start.prefix)
         live.notes.append(f"fabric clean: {cleaned.returncode} {' '.join(cleaned.stderr.split())[:200]}")
         left_after_clean = new_things(before, temporary, output)
     said = Said.of((folder / "stderr").read_bytes().decode(errors="replace"))
@@ -234,7 +235,7 @@ def spawn(
     start: Start, env: Mapping[str, str], output: Path, folder: Path, stdout: IO[bytes], stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     """Start the run in a session of its own, so that a signal to its group is what a terminal would send."""
-    argv = [str(output) if word == "OUT" else word for word in start.argv]
+    argv = [str(output) if word == "OUT" else word for word in (*start.prefix, *start.argv)]
     return subprocess.Popen(
         argv, env=dict(env), cwd=start.cwd or folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
         start_new_session=True, preexec_fn=lambda: _begin(start),
@@ -247,14 +248,6 @@ def _begin(start: Start) -> None:
         signal.signal(number, signal.SIG_DFL)
     if start.preexec is not None:
         start.preexec()
-    _become(start.user)
-
-
-def _become(user: int | None) -> None:
-    if user is not None:
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
 
 
 def look_at_runs(output: Path, env: Mapping[str, str], spare: Sequence[Path] = ()) -> tuple[RunSeen, ...]:
@@ -275,13 +268,12 @@ def look_at_runs(output: Path, env: Mapping[str, str], spare: Sequence[Path] = (
 
 
 def _xbench(
-    words: Sequence[str], env: Mapping[str, str], cwd: Path, user: int | None = None
+    words: Sequence[str], env: Mapping[str, str], cwd: Path, prefix: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     unmarked = {name: value for name, value in env.items() if name != MARK}
     return subprocess.run(
-        [*XBENCH, *words], env=unmarked, cwd=cwd, capture_output=True, text=True, timeout=120,
-        preexec_fn=lambda: _become(user),
-    )  # fmt: skip
+        [*prefix, *XBENCH, *words], env=unmarked, cwd=cwd, capture_output=True, text=True, timeout=120
+    )
 
 
 def ended(process: subprocess.Popen[bytes], deadline: float, mark: str) -> int | None:
