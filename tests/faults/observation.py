@@ -106,7 +106,8 @@ class Observation:
             }
             for run in self.runs
         ]  # fmt: skip
-        return {key: value for key, value in kept.items() if value not in ((), [], False, None, "")}
+        empty = ((), [], "", None)
+        return {key: value for key, value in kept.items() if key in ("code", "planted") or value not in empty}
 
 
 # --- what a run said --------------------------------------------------------------------------------------------------
