@@ -2,13 +2,14 @@
 
     workload.py      the small model that goes wrong on demand
     observation.py   what is seen of a run, as plain data; journals and records are read here
+    traces.py        processes and things that a case left on the machine, told from those of runs beside it
     verdict.py       `Expected`, and the pure function that compares it with an `Observation`
     harness.py       starts xbench, follows its journals, plants the fault, observes
     faults.py        the faults that come from outside: signals, links, disks
     case.py          `Case` and what the families share
     family_*.py      the table of cases, one file a family
     draws.py         random draws over fabric, phase, target and fault
-    __main__.py      the command: python -m tests.faults --all --draws 200 --seed 0 --output results/faults.json
+    __main__.py      the command: python -m tests.faults --all --draws 200 --seed 0
 
 A test of the verdict itself is in test_verdict.py, a seeded share of the cases in test_faults.py.
 """

@@ -1,4 +1,4 @@
-"""The whole suite: python -m tests.faults --all --draws 200 --seed 0 --output results/faults.json
+"""The whole suite: python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
 
 One line a case, and a table at the end. An interrupted command goes on with the cases that its output does not hold
 yet; `--again` runs those anew that did not hold. Exit code 1 where a rule was broken.
@@ -7,6 +7,7 @@ yet; `--again` runs those anew that did not hold. Exit code 1 where a rule was b
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import os
@@ -15,10 +16,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .case import Case
 from .draws import as_case, draw
@@ -27,10 +29,19 @@ from .suite import TITLES, all_cases, run
 ROOT = Path(__file__).parents[2]
 
 
+POLL_S = 0.1
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what was asked for: 0 when every rule held."""
     asked = _options().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = _chosen(asked)
+    if asked.one is not None:
+        with contextlib.suppress(KeyboardInterrupt):
+            print(json.dumps(vars(run(chosen[asked.one]))))
+            return 0
+        return 130
     if asked.list:
         print("\n".join(chosen))
         return 0
@@ -41,14 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked.again:
         kept = {name: result for name, result in kept.items() if not result["broken"]}
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for number, (name, one) in enumerate(chosen.items(), 1):
-            if name in kept:
-                continue
-            result = run(one)
-            kept[name] = {"broken": result.broken, "skipped": result.skipped, "seen": result.seen}
-            print(f"[{number}/{len(chosen)}] {_line(name, kept[name])}", flush=True)
+        for result in _results([name for name in chosen if name not in kept], asked):
+            kept[result.pop("name")] = result
+            name = list(kept)[-1]
+            print(f"[{sum(one in kept for one in chosen)}/{len(chosen)}] {_line(name, result)}", flush=True)
             _write(asked.output, asked.seed, kept)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on", file=sys.stderr)
@@ -56,6 +64,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     here = {name: kept[name] for name in chosen}
     print(f"\n{_table(here)}\n{(time.monotonic() - began) / 60:.0f} minutes")
     return int(any(result["broken"] for result in here.values()))
+
+
+def _results(names: Sequence[str], asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The results of cases as they come, each case in a process of its own, `--jobs` of them at a time."""
+    waiting = list(reversed(names))
+    running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+    words = [sys.executable, "-m", "tests.faults", "--all", "--draws", str(asked.draws), "--seed", str(asked.seed)]
+    try:
+        while waiting or running:
+            while waiting and len(running) < asked.jobs:
+                name = waiting.pop()
+                told: IO[bytes] = tempfile.TemporaryFile()
+                running[name] = (subprocess.Popen([*words, "--one", name], cwd=ROOT, stdout=told), told)
+            time.sleep(POLL_S)
+            for name in [name for name, (process, _) in running.items() if process.poll() is not None]:
+                process, told = running.pop(name)
+                told.seek(0)
+                with told:
+                    text = told.read()
+                if process.returncode:
+                    yield {"name": name, "broken": [f"the suite itself ended with {process.returncode}"], "seen": {},
+                           "skipped": None}  # fmt: skip
+                else:
+                    yield json.loads(text)
+    finally:
+        for process, _ in running.values():
+            process.send_signal(signal.SIGINT)
+        for process, _ in running.values():
+            process.wait()
 
 
 def _options() -> argparse.ArgumentParser:
@@ -70,6 +107,8 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--output", type=Path, help="where results are kept, and found again")
     parser.add_argument("--again", action="store_true", help="run those anew that did not hold")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many cases at a time")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="name what was chosen, and run nothing")
     return parser
 

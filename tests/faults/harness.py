@@ -20,20 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from .observation import (
-    MARK,
-    Observation,
-    RunSeen,
-    Said,
-    World,
-    events_of,
-    half_written,
-    marked,
-    mixed_in,
-    read_record,
-    run_folders,
-    units_of,
-)
+from .observation import Observation, RunSeen, Said, events_of, mixed_in, read_record, run_folders, units_of
+from .traces import MARK, Traces, marked, tidy
 
 ROOT = Path(__file__).parents[2]
 XBENCH = (sys.executable, "-m", "xbench")
@@ -169,11 +157,12 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
         temporary.mkdir(exist_ok=True)
         temporary.chmod(0o777)
     env = environment(start, folder, mark, temporary)
-    before = World.now(temporary)
     began = time.monotonic()
     planted = True
-    with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
+    traces = Traces(mark, temporary, output)
+    with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr, traces, ending(mark):
         process = spawn(start, env, output, folder, stdout, stderr)
+        traces.pids.add(process.pid)
         live = Live(process, folder, mark, output, temporary)
         try:
             if plant is not None:
@@ -181,21 +170,18 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
         except (MissedError, ProcessLookupError) as missed:
             planted = False
             live.notes.append(str(missed))
-        except BaseException:
-            end_all(mark)
-            raise
-        code = ended(process, began + limit_s, mark)
+        code = ended(process, began + limit_s)
     seconds = time.monotonic() - began
     processes = left_processes(mark)
     if code is None:
         live.notes.append(f"ended by force; alive: {sorted(processes.values())[:4]}")
         processes = {}
-    left = new_things(before, temporary, output)
+    left = traces.left()
     left_after_clean: tuple[str, ...] = ()
     if left:
         cleaned = _xbench(["fabric", "clean", "--output", str(output)], env, folder, start.prefix)
         live.notes.append(f"fabric clean: {cleaned.returncode} {' '.join(cleaned.stderr.split())[:200]}")
-        left_after_clean = new_things(before, temporary, output)
+        left_after_clean = traces.left()
     said = Said.of((folder / "stderr").read_bytes().decode(errors="replace"))
     spare = _spare_records(said.tail, temporary)
     runs = look_at_runs(output, env, spare)
@@ -276,14 +262,23 @@ def _xbench(
     )
 
 
-def ended(process: subprocess.Popen[bytes], deadline: float, mark: str) -> int | None:
-    """The exit code, or None where the deadline passed. When we are interrupted, the case ends with us."""
+def ended(process: subprocess.Popen[bytes], deadline: float) -> int | None:
+    """The exit code, or None where the deadline passed."""
     try:
         return process.wait(max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         return None
+
+
+@contextlib.contextmanager
+def ending(mark: str) -> Iterator[None]:
+    """When we are interrupted inside, the case ends with us."""
+    try:
+        yield
     except BaseException:
-        end_all(mark)
+        for _ in range(2):  # a process that has just been started does not carry the mark yet
+            end_all(mark)
+            time.sleep(0.5)
         raise
 
 
@@ -303,21 +298,7 @@ def left_processes(mark: str) -> dict[int, str]:
     return left
 
 
-def new_things(before: World, temporary: Path, output: Path) -> tuple[str, ...]:
-    """What was not there before: on the machine, among temporary files, and half-written files of the output."""
-    return (*World.now(temporary).new_since(before), *half_written(output))
-
-
 def _spare_records(tail: str, temporary: Path) -> list[Path]:
     """Records that found no room in their folder and are named on stderr."""
     words = [Path(word) for word in tail.split() if word.endswith(".json")]
     return [path for path in words if path.name.startswith("xbench-") and path.exists()]
-
-
-def tidy(left: Sequence[str]) -> None:
-    """Take away what a broken case left on the machine, so that it is not held against the next."""
-    for thing in left:
-        if thing.startswith("namespace xb"):
-            subprocess.run(["ip", "netns", "delete", thing.split()[1]], capture_output=True)
-        elif thing.startswith(("/run/xbench/", "/etc/netns/xb")):
-            shutil.rmtree(thing, ignore_errors=True) if Path(thing).is_dir() else Path(thing).unlink(missing_ok=True)

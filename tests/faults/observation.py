@@ -1,25 +1,18 @@
 """What is seen of one run, as plain data: how it ended, what it said, what it left, what it measured and what it kept.
 
-Nothing here starts or ends a process: `look_at_runs` reads journals and records, `World` the machine.
+Nothing here starts or ends a process; traces.py sees what is left on the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from xbench.fabrics import links
-
-MARK = "XBENCH_FAULTS_MARK"
-"""The environment variable by which every process of a run is found again."""
 
 JOURNAL = re.compile(r"job(?P<job>\d+)-rank(?P<rank>\d+)\.jsonl")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -106,7 +99,7 @@ class Observation:
             }
             for run in self.runs
         ]  # fmt: skip
-        empty = ((), [], "", None)
+        empty: tuple[Any, ...] = ((), [], "", None)
         return {key: value for key, value in kept.items() if key in ("code", "planted") or value not in empty}
 
 
@@ -231,73 +224,3 @@ def run_folders(output: Path) -> list[Path]:
     for path in output.rglob("job*-rank*.jsonl"):
         found.add(path.parent.parent if path.parent.name.startswith("launch") else path.parent)
     return sorted(found)
-
-
-# --- what is left on the machine --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class World:
-    """What a run may leave on the machine; `foreign` belongs to runs of others that are alive."""
-
-    things: frozenset[str] = field(default_factory=frozenset)
-
-    @classmethod
-    def now(cls, temporary: Path) -> World:
-        """Namespaces, owners, hosts files and shared memory of the machine, and all of one temporary folder."""
-        owners = _living_owners()
-        things: set[str] = set()
-        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout if _has_ip() else ""
-        for line in listed.splitlines():
-            things.add(f"namespace {line.split()[0]}")
-        for folder in ("/run/xbench", "/etc/netns", "/dev/shm"):
-            with contextlib.suppress(OSError):
-                things |= {f"{folder}/{name}" for name in os.listdir(folder)}
-        with contextlib.suppress(OSError):
-            things |= {str(path) for path in temporary.iterdir() if not _harmless(path)}
-        return cls(frozenset(thing for thing in things if not any(owner in thing for owner in owners)))
-
-    def new_since(self, before: World) -> tuple[str, ...]:
-        """What is here and was not there then."""
-        return tuple(sorted(self.things - before.things))
-
-
-def _harmless(path: Path) -> bool:
-    """torch's own cache, and the empty folder in which runs of users other than root write themselves down."""
-    return path.name.startswith("torchinductor_") or (
-        path.name.startswith("xbench-") and path.is_dir() and not any(path.iterdir())
-    )
-
-
-def _has_ip() -> bool:
-    return links.tool("ip") is not None
-
-
-def _living_owners() -> set[str]:
-    """Ids of runs whose process lives: they are somebody else's, and will take their things with them."""
-    alive: set[str] = set()
-    for path in Path("/run/xbench").glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            owner = json.loads(path.read_text())
-            os.kill(int(owner["pid"]), 0)
-            alive.add(path.stem)
-    return alive
-
-
-def marked(mark: str) -> dict[int, str]:
-    """Living processes whose environment carries a mark: pid to command line."""
-    found: dict[int, str] = {}
-    wanted = f"{MARK}={mark}\0".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError):
-            pid = int(folder.name)
-            if pid == os.getpid() or wanted not in (folder / "environ").read_bytes():
-                continue
-            if (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX":
-                found[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
-    return found
-
-
-def half_written(output: Path) -> tuple[str, ...]:
-    """Files under an output folder that were never given their name."""
-    return tuple(str(path) for path in sorted(output.rglob(".*.part")))

@@ -6,7 +6,6 @@ XBENCH_FAULTS_SEED picks the seed, which every failure names; XBENCH_FAULTS_SHAR
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -14,7 +13,7 @@ from .case import Case
 from .draws import as_case, draw
 from .suite import all_cases, missing, run, share
 
-SEED = int(os.environ.get("XBENCH_FAULTS_SEED", time.strftime("%Y%m%d")))
+SEED = int(os.environ["XBENCH_FAULTS_SEED"])
 SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "12"))
 DRAWS = 10
 SLOW = ("G-ten", "E-cpu-3s", "R-validate", "R-tune", "P-hang", "P-stop", "B-local-long-pause")
