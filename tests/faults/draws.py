@@ -104,8 +104,9 @@ def expected_of(drawn: Drawn) -> Expected:
     elif drawn.target == "link":
         whole_again = drawn.fault == "down-up" and drawn.phase in ("profile", "gate")
         expected = Expected(codes=(DONE, FAILED)) if whole_again else after_change(drawn.fault)
-    elif drawn.fault in ("pause", "stop"):
-        # A pause is shorter than the patience; beside a stopped agent ranks may end well.
+    elif drawn.fault == "pause":  # shorter than the patience
+        expected = Expected(codes=(DONE,))
+    elif (drawn.target, drawn.fault) == ("agent", "stop"):  # ranks may end well beside it
         expected = Expected(codes=(DONE, FAILED))
     else:
         expected = Expected()

@@ -59,10 +59,10 @@ def _case(name: str, expected: Expected, argv: Sequence[str], plant: Plant, need
 
 
 def _measured(plant: Plant) -> Plant:
-    """The fault when rank 0 has measured something: a block or a curve. The model is slow from its first phase on."""
+    """The fault when rank 0 has measured something: a block or a curve. The model is made slow before that."""
 
     def planted(live: Live) -> None:
-        live.wait_until(lambda: live.events(), "the ranks")
+        live.wait_until(lambda: any(event["event"] == "plans" for event in live.events()), "the plans")
         live.steer("slow")
         when(lambda live: any(event["event"] in ("block", "trained") for event in live.events()), "a block", plant)(
             live
