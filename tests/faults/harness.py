@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[2]
 XBENCH = (sys.executable, "-m", "xbench")
 MODEL = f"{Path(__file__).with_name('workload.py')}:make"
 PIXELS = f"{Path(__file__).with_name('workload.py')}:make_pixels"
-PATIENCE_S = 10
-"""How long the ranks of a case may be silent."""
-LIMIT_S = 150.0
+PATIENCE_S = 20
+"""How long the ranks of a case may be silent: longer than any step takes beside another case."""
+LIMIT_S = 240.0
 """A run that has not ended by then hangs."""
 PHASES = ("profile", "gate", "block", "round", "timeline", "end")
 """Of rank 0: `block` is the first timed block, `round` the second one: one is whole then; `end` is its last word."""

@@ -24,6 +24,7 @@ CASES = [*share(FAST, SHARE, SEED), *(as_case(one) for one in draw(SEED, DRAWS))
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
 def test_the_rules_hold(one: Case) -> None:
     if (need := missing(one)) is not None:

@@ -31,7 +31,7 @@ class Traces:
         self._judged = {path.stem for path in OWNERS.glob("*.json")}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._shared = set(_entries(Path("/dev/shm")))
+        self._shared = set(_shared())
         self.pids: set[int] = set()
         """Processes that the case started itself: they are known even when they are dead."""
 
@@ -49,7 +49,7 @@ class Traces:
         things = [f"namespace {name}" for name in namespaces() if self._is_ours(name)]
         for folder in (OWNERS, Path("/etc/netns")):
             things += [str(path) for path in _entries(folder) if self._is_ours(path.name)]
-        things += [str(path) for path in _entries(Path("/dev/shm")) if path not in self._shared]
+        things += [str(path) for path in _shared() if path not in self._shared]
         things += [str(path) for path in _entries(self._temporary) if not _is_harmless(path)]
         things += [str(path) for path in self._output.rglob(".*.part")]
         return tuple(sorted(things))
@@ -117,6 +117,11 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
+
+
+def _shared() -> list[Path]:
+    """Shared memory, without the semaphores of Python's multiprocessing, which are never ours."""
+    return [path for path in _entries(Path("/dev/shm")) if not path.name.startswith("sem.mp-")]
 
 
 def _is_harmless(path: Path) -> bool:
