@@ -18,6 +18,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet 
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
+# Files of tests that look at nothing but their own processes, and judge no time: two of them run beside each other.
+BESIDE := $(foreach name,copies live_job partial plan_snippets put_off_updates races schedules,tests/integration/test_$(name).py)
+
 .PHONY: compare test lint faults all-faults gpu horovod docs clean
 
 compare: $(VENV)/.installed
@@ -25,7 +28,8 @@ compare: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest -n 2 tests/unit
-	$(BIN)/python -m pytest --durations 40 tests/integration tests/browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(BESIDE) tests/browser
+	$(BIN)/python -m pytest --durations 40 tests/integration $(addprefix --ignore=,$(BESIDE))
 	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest tests/gpu
 
 faults: $(VENV)/.installed-dev
