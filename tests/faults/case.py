@@ -123,5 +123,6 @@ def mount_tmpfs(place: Path, size: str) -> None:
 
 
 def unmount(place: Path) -> None:
-    """Take it away again, whoever still uses it."""
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    """Take it away again, whoever still uses it, with what was mounted over it."""
+    while place.is_mount():
+        subprocess.run(["umount", "-l", str(place)], check=True)

@@ -122,8 +122,9 @@ def _remount_place(disk: Path) -> None:
 
 
 def _remount(disk: Path) -> None:
-    """Read-only; while files are open for writing only the mount can be made so, not the disk."""
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+    """Nothing new can be written there. The kernel allows no more while files are open, so these go on."""
+    for words in (["--bind", str(disk), str(disk)], ["-o", "remount,bind,ro", str(disk)]):
+        subprocess.run(["mount", *words], check=True)
 
 
 def _remove(live: Live) -> None:
