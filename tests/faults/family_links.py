@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .case import Case, case
-from .faults import LINK_CHANGES, at
+from .faults import AMID_STEPS_S, LINK_CHANGES, at
 from .verdict import DONE, FAILED, Expected
 
 CHANGED = r"links changed|link of host|links? .*(down|gone)|switch"
@@ -30,4 +30,5 @@ def cases() -> Iterator[Case]:
         for phase in ("profile", "gate", "round"):
             if name == "down-up" and phase != "round":
                 continue  # a link that is whole again before anything is timed changes no number
-            yield case(f"D-{name}-{phase}", after_change(name), kind="shaped", plant=at(phase, plant))
+            delay_s = AMID_STEPS_S if phase == "round" else 0.1
+            yield case(f"D-{name}-{phase}", after_change(name), kind="shaped", plant=at(phase, plant, delay_s))

@@ -110,6 +110,10 @@ LINK_CHANGES: dict[str, Plant] = {
 """All change the link of host 1 of a shaped fabric, but `switch-down`."""
 
 
+AMID_STEPS_S = 0.5
+"""After the begin of a block: its warm-up is over, and about half of its timed steps come yet."""
+
+
 def go(live: Live) -> None:
     """Let the model strike: see workload.py."""
     live.steer("go")
