@@ -102,7 +102,8 @@ def expected_of(drawn: Drawn) -> Expected:
     if drawn.target == "parent":
         expected = _of_parent(drawn)
     elif drawn.target == "link":
-        whole_again = drawn.fault == "down-up" and drawn.phase in ("profile", "gate")
+        # A link that is whole again may have been down in a warm-up step alone.
+        whole_again = drawn.fault == "down-up"
         expected = Expected(codes=(DONE, FAILED)) if whole_again else after_change(drawn.fault)
     elif drawn.fault == "pause":  # shorter than the patience
         expected = Expected(codes=(DONE,))
