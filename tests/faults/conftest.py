@@ -1,11 +1,10 @@
-"""The seed of the day for the share of the fault suite, alike in all workers of a test run."""
+"""The seed of the share of the fault suite: the same cases every time, as property tests have by default."""
 
 from __future__ import annotations
 
 import os
-import time
 
-os.environ.setdefault("XBENCH_FAULTS_SEED", time.strftime("%Y%m%d"))
+os.environ.setdefault("XBENCH_FAULTS_SEED", "0")
 
 
 def pytest_report_header() -> str:

@@ -1,6 +1,6 @@
-"""A share of the fault suite, drawn anew for each day, and ten random draws. The whole of it: python -m tests.faults.
+"""A share of the fault suite, spread over its families, and ten random draws. All of it: python -m tests.faults.
 
-XBENCH_FAULTS_SEED picks the seed, which every failure names; XBENCH_FAULTS_SHARE how many cases of the table.
+XBENCH_FAULTS_SEED (0 by default) picks other ones, XBENCH_FAULTS_SHARE more or fewer cases of the table.
 """
 
 from __future__ import annotations
