@@ -33,10 +33,12 @@ test: lint
 	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest tests/gpu
 
 faults: $(VENV)/.installed-dev
+	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
 	$(BIN)/python -m pytest -n 2 --durations 10 $(wildcard tests/security) tests/faults
 
 # An hour on two cores, as root; goes on where it was interrupted.
 all-faults: $(VENV)/.installed-dev
+	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
 	$(BIN)/python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
 
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.

@@ -5,7 +5,3 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("XBENCH_FAULTS_SEED", "0")
-
-
-def pytest_report_header() -> str:
-    return f"fault suite: XBENCH_FAULTS_SEED={os.environ['XBENCH_FAULTS_SEED']}"
