@@ -30,7 +30,7 @@ def load_file(file: Path) -> Any:
     name = module_name(file)
     package = name.rpartition(".")[0]
     if package:
-        importlib.import_module(package)
+        _import_package(package, package_root(file)[0])
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise WorkloadError(f"{str(file)!r} is not a Python file")
@@ -38,6 +38,15 @@ def load_file(file: Path) -> Any:
     sys.modules[name] = module  # dataclasses and pickle look a class's module up by name
     spec.loader.exec_module(module)
     return module
+
+
+def _import_package(name: str, root: Path) -> None:
+    """Import the file's package from its own root: a module of the same name beside the file is not it."""
+    sys.path.insert(0, str(root))
+    try:
+        importlib.import_module(name)
+    finally:
+        sys.path.remove(str(root))
 
 
 def package_root(file: Path) -> tuple[Path, tuple[str, ...]]:

@@ -60,6 +60,12 @@ def test_a_script_inside_a_package_imports_as_it_does_there(package: Path, file:
     assert sys.path == before
 
 
+def test_a_module_named_like_its_package_is_not_taken_for_it(package: Path) -> None:
+    (package / f"{package.name}.py").write_text("raise ImportError('a module, and not the package')\n")
+    (package / "train.py").write_text(HEAD + "from .models import net\n" + MAKE)
+    assert made(package / "train.py").parameters_count == 8
+
+
 def test_a_relative_import_without_a_package_gets_a_hint(tmp_path: Path) -> None:
     folder = tmp_path / "scripts"
     folder.mkdir()
