@@ -32,7 +32,8 @@ from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulator import Simulated, simulate
+from xbench.cluster.simulated import Simulated
+from xbench.cluster.simulator import simulate
 
 GPUS = 8
 SIZES = (1, 2, 4, 8)

@@ -28,7 +28,8 @@ from xbench.cluster.hosts import on_hosts
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policy import Cluster, Placement, Policy
 from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulator import Moment, Simulated, check_cluster, check_jobs, simulate
+from xbench.cluster.simulated import Moment, Simulated
+from xbench.cluster.simulator import check_cluster, check_jobs, simulate
 from xbench.cluster.traces import Trace
 from xbench.errors import RecordError, SpecError
 from xbench.records import (

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xbench.cluster.simulator import Finished, Simulated
+from xbench.cluster.simulated import Finished, Simulated
 
 SHORTEST_S = 10.0
 """Below this a job's slowdown says nothing of its scheduler."""

@@ -24,6 +24,16 @@ from xbench.cluster.jobs import Job, Speed
 Placement = Literal["packed", "spread"]
 
 
+def tolerance_s(now_s: float) -> float:
+    """Times that differ by no more are the same instant [s]: the same sum, added up in two ways, differs by ulps."""
+    return max(1e-9, 1e-12 * now_s)
+
+
+def due(at_s: float, now_s: float) -> bool:
+    """Whether something that is to happen then happens now, or should have before."""
+    return at_s <= now_s + tolerance_s(now_s)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """`gpus` of one kind; `restart_s`: what it costs a job that ran to run again, or with another number of GPUs.
@@ -48,8 +58,8 @@ class Active:
     """A job that has arrived and has not finished, as it stands. Engines write to it, policies only read."""
 
     __slots__ = (
-        "_as_of_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "rate", "ready_s",
-        "restarts", "speed", "truth", "version",
+        "_as_of_s", "_computed_gpu_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "rate",
+        "ready_s", "restarts", "speed", "truth", "version",
     )  # fmt: skip
 
     def __init__(self, job: Job, number: int, truth: Speed | None = None) -> None:
@@ -71,6 +81,7 @@ class Active:
         self._as_of_s = job.arrival_s
         self._done = 0.0
         self._held_gpu_s = 0.0
+        self._computed_gpu_s = 0.0
 
     def remaining(self, now_s: float) -> float:
         """Work that is left."""
@@ -81,6 +92,10 @@ class Active:
         """GPU seconds that it has held so far."""
         return self._held_gpu_s + self.gpus * (now_s - self._as_of_s)
 
+    def computed_s(self, now_s: float) -> float:
+        """GPU seconds that it has held so far, without those in which it started or restarted."""
+        return self._computed_gpu_s + self.gpus * max(0.0, now_s - max(self.ready_s, self._as_of_s))
+
     def finish_s(self, now_s: float) -> float:
         """When it will be done if nothing changes. Only of a job that holds GPUs."""
         return max(now_s, self.ready_s) + self.remaining(now_s) / self.speed
@@ -89,6 +104,7 @@ class Active:
         """From now on it holds so many GPUs. For engines."""
         remaining = self.remaining(now_s)
         self._held_gpu_s = self.attained_s(now_s)
+        self._computed_gpu_s = self.computed_s(now_s)
         self._done = self.job.work - remaining
         self._as_of_s = now_s
         self.gpus, self.rate, self.gang, self.ready_s = gpus, rate, gang, ready_s
@@ -98,9 +114,11 @@ class Active:
     def learn(self, now_s: float, done: float, speed: float, ready_s: float) -> None:
         """So much of its work is done, and so fast it goes on from `ready_s`. For engines that run real jobs."""
         self._held_gpu_s = self.attained_s(now_s)
+        self.ready_s = ready_s  # it may have been ready earlier, or later, than was thought
+        self._computed_gpu_s = self.computed_s(now_s)
         self._done = done
         self._as_of_s = now_s
-        self.speed, self.ready_s = speed, ready_s
+        self.speed = speed
         self.version += 1
 
     def pace(self, now_s: float, speed: float) -> None:

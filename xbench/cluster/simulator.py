@@ -2,7 +2,8 @@
 
 Time jumps from event to event. At each instant all that happens is told to the policy, arrivals in the order of the
 trace and before them completions, and then it is asked once. Nothing is random here: the same trace and policy give the
-same schedule.
+same schedule. Instants are `tolerance_s` apart at least: what would happen sooner after one another happens at once.
+A simulation in which hardly anything gets done is given up (`_check_progress`).
 
 **Work.** A job on w GPUs does rate · speed(w) · t of its work in t seconds.
 **Restarts.** A job that ran before, and gets another number of GPUs or runs again after a stop, holds its GPUs for
@@ -21,82 +22,18 @@ import heapq
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from xbench.cluster.jobs import Job, Speed
 from xbench.cluster.placement import Layout, Placed
-from xbench.cluster.policy import Active, Change, Cluster, Policy
+from xbench.cluster.policy import Active, Change, Cluster, Policy, due, tolerance_s
+from xbench.cluster.simulated import Finished, Moment, Simulated, Span
 from xbench.errors import SpecError
 
+WINDOW = 10_000
+"""Decisions at which no job comes or ends, over which progress is looked at."""
 
-class Finished(NamedTuple):
-    """What became of one job. Times since the trace began [s]; GPU seconds held, and useful ones (see the module)."""
-
-    job: Job
-    began_s: float
-    finished_s: float
-    restarts: int
-    held_gpu_s: float
-    useful_gpu_s: float
-    restarting_gpu_s: float
-    """Of what it held: while it restarted."""
-    contention: float
-    """The mean, over its life, of what all active jobs asked for over what there is; at least 1."""
-
-    @property
-    def jct_s(self) -> float:
-        """Job completion time: from arrival to end."""
-        return self.finished_s - self.job.arrival_s
-
-    @property
-    def queued_s(self) -> float:
-        """From arrival to its first GPU."""
-        return self.began_s - self.job.arrival_s
-
-
-class Span(NamedTuple):
-    """A job held so many GPUs from here to there [s]."""
-
-    job: str
-    gpus: int
-    from_s: float
-    to_s: float
-    gang: int | None
-    hosts: Placed = ()
-    """(host, GPUs on it) each; empty where there is one host."""
-
-
-class Moment(NamedTuple):
-    """The cluster after everything of one instant [s]: GPUs held, jobs that run and jobs that wait."""
-
-    at_s: float
-    held: int
-    running: int
-    waiting: int
-
-
-@dataclass
-class Simulated:
-    """One trace under one policy."""
-
-    cluster: Cluster
-    finished: list[Finished]
-    """In the order of completion."""
-    moments: list[Moment] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    """Only where they were asked for: there are as many as changes."""
-    held_gpu_s: float = 0.0
-    """GPU seconds of the cluster that somebody held, each GPU once."""
-    shared: bool = False
-    """Whether jobs ever shared GPUs."""
-    across_gpu_s: float = 0.0
-    """GPU seconds that jobs held over several hosts."""
-    lost_gpu_s: float = 0.0
-    """Of the useful ones: what jobs would not have needed on the fewest hosts, alone on their links."""
-    decisions: int = 0
-    deciding_s: float = 0.0
-    """Real seconds that the policy took, all together."""
+SLOWEST = 1e-3
+"""A simulation goes on if such a window does more than this share of what is left: 10⁷ decisions take minutes."""
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -128,11 +65,11 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) 
     several = cluster.hosts > 1
     before_s = 0.0
     for job in jobs:
-        if _needs(job, elastic) > cluster.gpus:
+        if needed_gpus(job, elastic) > cluster.gpus:
             what = "needs at least" if elastic else "asks for"
             raise SpecError(
-                f"job {job.name!r} {what} {_needs(job, elastic)} GPUs, and the cluster has {cluster.gpus}",
-                hint=f"give it at least {max(_needs(one, elastic) for one in jobs)}",
+                f"job {job.name!r} {what} {needed_gpus(job, elastic)} GPUs, and the cluster has {cluster.gpus}",
+                hint=f"give it at least {max(needed_gpus(one, elastic) for one in jobs)}",
             )
         if several and not hasattr(job.speed, "placed"):
             raise SpecError(
@@ -149,7 +86,7 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) 
         before_s = job.arrival_s
 
 
-def _needs(job: Job, elastic: bool) -> int:
+def needed_gpus(job: Job, elastic: bool) -> int:
     """The fewest GPUs that it can be served with."""
     return job.least if elastic else max(job.gpus, job.least)
 
@@ -169,8 +106,8 @@ def simulate(
     `believed`: what the policy is told of the cluster, where that is not what the cluster is; `truths`: how fast jobs
     are, by name, where that is not what the policy is told of them.
 
-    Raises RuntimeError for a policy that grants more than there is, or what is no grant, or that leaves jobs waiting
-    for ever.
+    Raises SpecError too where jobs are restarted again and again and hardly get on; RuntimeError for a policy that
+    grants more than there is, or what is no grant, or that leaves jobs waiting for ever.
     """
     check_jobs(jobs, cluster, elastic=policy.elastic)
     policy.begin(believed or cluster, jobs)
@@ -196,6 +133,7 @@ class _Simulation:
         self.held = 0
         self.gangs: dict[int, dict[int, int]] = {}
         """Of each gang that shares GPUs: what each of its members (by number) was granted."""
+        self.active: dict[int, Active] = {}
         self.running: set[Active] = set()
         self.waiting = 0
         self.ends: list[tuple[float, int, int, Active]] = []
@@ -213,12 +151,17 @@ class _Simulation:
         """Jobs that are to be placed anew at this instant."""
         self.paces: dict[int, tuple[float, float]] = {}
         """Of each job that is placed: from when it goes at its pace, and that over its pace on the fewest hosts."""
+        self.idle_decisions = 0
+        """Since a window of `_check_progress` began: those at which no job came or ended."""
+        self.left_before: float | None = None
+        """What was left of all jobs when that window began, in jobs."""
 
     def run(self) -> Simulated:
         """To the last completion."""
         arrivals = [Active(job, number, self.truths.get(job.name)) for number, job in enumerate(self.jobs)]
         upcoming = 0
         again_s: float | None = None
+        soonest_s = 0.0
         while upcoming < len(arrivals) or self.running or self.waiting:
             next_s = min(
                 arrivals[upcoming].job.arrival_s if upcoming < len(arrivals) else math.inf,
@@ -227,12 +170,16 @@ class _Simulation:
             )
             if math.isinf(next_s):
                 raise RuntimeError(f"{type(self.policy).__name__} leaves {self.waiting} jobs waiting for ever")
-            self._advance(next_s)
-            while self._next_end_s() <= self.now_s:
+            self._advance(max(next_s, soonest_s))
+            soonest_s = self.now_s + tolerance_s(self.now_s)
+            told = upcoming + len(self.result.finished)
+            while due(self._next_end_s(), self.now_s):
                 self._finish(heapq.heappop(self.ends)[3])
-            while upcoming < len(arrivals) and arrivals[upcoming].job.arrival_s <= self.now_s:
+            while upcoming < len(arrivals) and due(arrivals[upcoming].job.arrival_s, self.now_s):
                 self._arrive(arrivals[upcoming])
                 upcoming += 1
+            if told == upcoming + len(self.result.finished):
+                self._check_progress()
             began = time.perf_counter()
             changes = list(self.policy.decide(self.now_s))
             self.result.deciding_s += time.perf_counter() - began
@@ -246,6 +193,23 @@ class _Simulation:
             if self.keep_moments:
                 self.result.moments.append(Moment(self.now_s, self.held, len(self.running), self.waiting))
         return self.result
+
+    def _check_progress(self) -> None:
+        """Nobody came or ended at this instant. Raises SpecError when that goes on, and jobs hardly get on."""
+        self.idle_decisions += 1
+        if self.idle_decisions < WINDOW:
+            return
+        self.idle_decisions = 0
+        here = list(self.active.values())
+        left = sum(job.remaining(self.now_s) / job.job.work for job in here)
+        if self.left_before is not None and self.left_before - left <= SLOWEST * left:
+            restarts = sum(job.restarts for job in here)
+            raise SpecError(
+                f"{type(self.policy).__name__.lower()} does not come to an end: in {WINDOW} decisions no job ended, "
+                f"and {len(here)} jobs that have restarted {restarts} times hardly got on",
+                hint="lower --restart-cost, or raise the policy's thresholds",
+            )
+        self.left_before = left
 
     def _advance(self, to_s: float) -> None:
         self.result.held_gpu_s += self.held * (to_s - self.now_s)
@@ -262,6 +226,9 @@ class _Simulation:
         return math.inf
 
     def _arrive(self, job: Active) -> None:
+        if self.left_before is not None:
+            self.left_before += 1.0
+        self.active[job.number] = job
         self.waiting += 1
         self.demand += job.job.gpus
         self.crowding_at[job.number] = self.crowding
@@ -269,6 +236,8 @@ class _Simulation:
         self.policy.arrived(job, self.now_s)
 
     def _finish(self, job: Active) -> None:
+        self.idle_decisions, self.left_before = 0, None
+        del self.active[job.number]
         self._settle(job)
         began_s = job.began_s
         assert began_s is not None

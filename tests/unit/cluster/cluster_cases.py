@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
-from xbench.cluster.simulator import Simulated, simulate
+from xbench.cluster.simulated import Simulated
+from xbench.cluster.simulator import simulate
 
 
 @dataclass(frozen=True)

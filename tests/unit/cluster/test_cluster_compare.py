@@ -11,7 +11,7 @@ from cluster_cases import Scripted
 from xbench.cluster.compare import DRAWN_JOBS, Asked, compare, parse_costs, thinned
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.policy import Grant
-from xbench.cluster.simulator import Moment
+from xbench.cluster.simulated import Moment
 from xbench.cluster.traces import Trace, load_trace
 from xbench.cluster.traces.generated import ring_of
 from xbench.errors import SpecError

@@ -17,7 +17,7 @@ from xbench.cluster.policies.fixed import Fixed
 from xbench.cluster.policies.optimus import Optimus
 from xbench.cluster.policies.sizes import all_sizes, doubling_sizes
 from xbench.cluster.policy import Cluster, Policy
-from xbench.cluster.simulator import Simulated
+from xbench.cluster.simulated import Simulated
 from xbench.errors import SpecError
 
 LINEAR = Amdahl(1.0)

@@ -18,7 +18,8 @@ from xbench.cluster.policies.fifo import Fifo
 from xbench.cluster.policies.srtf import Srtf
 from xbench.cluster.policy import Active, Cluster, Grant, Placement, Policy
 from xbench.cluster.registry import POLICIES, needs_speeds, needs_steps, parse_policy
-from xbench.cluster.simulator import Simulated, Span, simulate
+from xbench.cluster.simulated import Simulated, Span
+from xbench.cluster.simulator import simulate
 from xbench.cluster.speeds import RingSpeed
 from xbench.errors import SpecError
 

@@ -17,7 +17,8 @@ from xbench.cluster.policies.jigsaw import Jigsaw
 from xbench.cluster.policies.sharing import ORDERS, Sharing
 from xbench.cluster.policy import Active, Change, Cluster
 from xbench.cluster.registry import needs_steps, parse_policy
-from xbench.cluster.simulator import Finished, simulate
+from xbench.cluster.simulated import Finished
+from xbench.cluster.simulator import simulate
 from xbench.cluster.speeds import RingSpeed, TableSpeed
 from xbench.cluster.step_times import forward_share, memory_bytes, step_times
 from xbench.cluster.traces.plain import load_plain

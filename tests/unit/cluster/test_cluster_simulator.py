@@ -16,7 +16,8 @@ from xbench.cluster.policies.sjf import Sjf
 from xbench.cluster.policies.srsf import Srsf
 from xbench.cluster.policies.srtf import Srtf
 from xbench.cluster.policy import Cluster, Grant, Policy
-from xbench.cluster.simulator import Moment, Span, simulate
+from xbench.cluster.simulated import Moment, Span
+from xbench.cluster.simulator import simulate
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import SpecError
 

@@ -21,7 +21,7 @@ import numpy as np
 from xbench.cluster.policies.doubling import Doubling
 from xbench.cluster.policies.rows import Whole
 from xbench.cluster.policies.sizes import doubling_sizes
-from xbench.cluster.policy import Active, Change, Grant
+from xbench.cluster.policy import Active, Change, Grant, due
 from xbench.errors import SpecError
 
 
@@ -71,12 +71,12 @@ class Exploratory(Doubling):
     def decide(self, now_s: float) -> Iterator[Change]:
         """End trials, begin others, and double with what remains."""
         ended = []
-        while self._ends and self._ends[0][0] <= now_s:
+        while self._ends and due(self._ends[0][0], now_s):
             _, number = heapq.heappop(self._ends)
             if number not in self._on_trial:
                 continue
             end_s = self._to_try[number][0].ready_s + self.trial_s
-            if end_s > now_s:  # a real job that began later than it was thought to
+            if not due(end_s, now_s):  # a real job that began later than it was thought to
                 heapq.heappush(self._ends, (end_s, number))
                 continue
             self._end_trial(number)

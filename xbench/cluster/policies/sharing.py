@@ -72,6 +72,10 @@ class Seen(Active):
         """Of the real job."""
         return self.real.attained_s(now_s)
 
+    def computed_s(self, now_s: float) -> float:
+        """Of the real job."""
+        return self.real.computed_s(now_s)
+
 
 @dataclass(eq=False)
 class Place:
