@@ -14,7 +14,7 @@ from xbench.commands.options import check_json, json_option, parsed, write_json
 from xbench.errors import RunError, SpecError
 from xbench.units import parse_seconds
 
-OF_A_RUN = ("policy", "engine", "slots", "folder", "retries", "restart_text", "device", "address")
+OF_A_RUN = ("policy", "engine", "slots", "folder", "restart_text", "device", "address")
 """What a run that is gone on with has had since it began."""
 
 
@@ -29,7 +29,7 @@ OF_A_RUN = ("policy", "engine", "slots", "folder", "retries", "restart_text", "d
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="What a slot is.")
 @click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster.  [default: one is started here]")
 @click.option("--retries", type=click.IntRange(0, 1000), default=3, show_default=True, metavar="N",
-              help="How often a job that crashes is started again from its checkpoint.")  # fmt: skip
+              help="How often a job that crashes is started again; with --resume, given-up jobs too.")  # fmt: skip
 @click.option("--restart-cost", "restart_text", default="10s", show_default=True, metavar="DURATION",
               help="What the policy believes that a start costs; xbench cluster restart measures it.")  # fmt: skip
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
@@ -73,7 +73,8 @@ def run_command(
         if given or jobs is not None:
             extra = "JOBS.toml" if jobs is not None else _option(context, given[0])
             raise SpecError(f"--resume goes on as the run began, and {extra} would change it", hint="leave it out")
-        record = live.resume(resume, say)
+        counted = context.get_parameter_source("retries") is ParameterSource.COMMANDLINE
+        record = live.resume(resume, say, retries if counted else None)
     else:
         if jobs is None:
             raise SpecError("no jobs are named", hint="xbench cluster run examples/jobs.toml, or --resume FOLDER")

@@ -15,10 +15,11 @@ from xbench.cluster.live.ledger import Began, Decided, Event, Ledger
 from xbench.cluster.live.state import State
 from xbench.cluster.policy import Active, Change, Cluster, Policy
 from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulator import Simulated, simulate
+from xbench.cluster.simulated import Simulated
+from xbench.cluster.simulator import simulate
 from xbench.errors import SpecError
 
-SPEEDS = {"1": 1.0, "2": 2.0, "4": 2.0}
+SPEEDS = {"1": 1.0, "2": 2.0, "3": 2.0, "4": 2.0}
 
 
 def entry(name: str, **values: object) -> JobEntry:
@@ -44,6 +45,8 @@ class Played:
     refuse: Mapping[str, Exception] = field(default_factory=dict)
     stop_s: float = 0.0
     speeds: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    sizes: dict[float, int] = field(default_factory=dict)
+    """When how many slots are there; what runs on those that go is lost with them, the newest first."""
     poll_s: float = 2.0
     now: float = 0.0
     kept: dict[str, float] = field(default_factory=dict)
@@ -56,7 +59,13 @@ class Played:
     def wait_until(self, at_s: float) -> None:
         upcoming = [one.next_s() for one in self.running]
         assert self.running or math.isfinite(at_s), "nothing will ever happen"
-        self.now = max(self.now, min([at_s, self.now + self.poll_s, *upcoming]))
+        assert self.now < 3e3, "it does not come to an end"
+        self.now = max(self.now, min([at_s, self.now + self.poll_s, *upcoming, *self.sizes]))
+        for size_s in [size_s for size_s in self.sizes if size_s <= self.now]:
+            self.slots = self.sizes.pop(size_s)
+            while sum(len(one.slots) for one in self.running) > self.slots:
+                one = self.running[-1]
+                one.end("lost", one.steps(), one.checkpoint())
 
     def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Playing:
         if job.name in self.refuse:
@@ -64,7 +73,7 @@ class Played:
         busy = {slot for one in self.running for slot in one.slots}
         assert not busy & set(slots), "a slot was given twice"
         assert len(set(slots)) == len(slots)
-        assert all(0 <= slot < self.slots for slot in slots)
+        assert len(busy) + len(slots) <= self.slots
         one = Playing(self, job, slots, self.kept.get(job.name, 0.0))
         self.launched.append((self.now, job.name, slots, one.base))
         self.running.append(one)
@@ -122,7 +131,8 @@ class Playing:
         return Look("starting" if now < self.ready else "training", steps, self.checkpoint())
 
     def end(self, state: str, steps: float, kept: float) -> Look:
-        self.over = Look(state, steps, kept, "rank 0: boom" if state == "failed" else "")
+        reason = {"failed": "rank 0: boom", "lost": "a node is gone"}.get(state, "")
+        self.over = Look(state, steps, kept, reason)
         assert self.over.state in OVER
         self.world.kept[self.job.name] = max(kept, self.world.kept.get(self.job.name, 0.0))
         self.world.running.remove(self)

@@ -11,7 +11,8 @@ from live_cases import began, digest, entry, played
 
 from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.ledger import LEDGER, Arrived, Ledger, read
-from xbench.cluster.live.state import Incarnation, State
+from xbench.cluster.live.state import State
+from xbench.cluster.live.track import Incarnation
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import RecordError, RunError, SpecError
 

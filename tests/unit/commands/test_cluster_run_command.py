@@ -154,6 +154,28 @@ def test_a_job_that_fails_is_reported_and_the_exit_code_is_one(
     assert "b is done" in told
 
 
+def test_given_up_jobs_are_tried_again_with_resume_and_retries(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = QuickRunning.look
+    with monkeypatch.context() as broken:
+        broken.setattr(QuickRunning, "look", lambda self: Look("failed", 3, 0, "rank 0: boom"))
+        assert run("jobs.toml", "--folder", "here", "--retries", "0")[0] == 1
+    assert QuickRunning.look is look
+    code, _, err = run("--resume", "here")
+    assert code == 2
+    told = " ".join(err.split())
+    assert "every job of the run in 'here' finished, or was given up (a, b)" in told
+    assert "xbench cluster run --resume here --retries 3" in told
+    code, _, err = run("--resume", "here", "--retries", "1")
+    assert code == 0
+    assert "goes on at" in err
+    record = load(Path("here"))
+    assert isinstance(record, LiveRun)
+    assert [job.status for job in record.jobs] == ["finished", "finished"]
+    assert run("--resume", "here", "--retries", "1")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -9,6 +9,9 @@ waits for slots gets them: no order of starting can lock the others out.
 
 **A crash** of an incarnation takes the job back to its checkpoint. It keeps what it was granted and is started again at
 once, `retries` times; after that it is given up, and the others go on. One that cannot be built is given up at once.
+**A lost node** (look state `lost`) takes its jobs back to their checkpoints too, and counts as no crash. The number of
+slots is read again every turn; where it has changed, the policy begins anew with what there is (`state`). A job that
+fits no longer waits, for as long as it takes: nothing is given up for want of room.
 **The end of the controller**, by kill -9 or the machine's, ends its incarnations; the next controller of the folder
 starts them again from their checkpoints, which counts as no crash.
 """
@@ -32,13 +35,15 @@ from xbench.cluster.live.ledger import (
     GaveUp,
     Ledger,
     Paused,
+    Resized,
     Resumed,
     Started,
     Stopping,
     Told,
     Trained,
 )
-from xbench.cluster.live.state import Incarnation, State, Track
+from xbench.cluster.live.state import State
+from xbench.cluster.live.track import Incarnation, Track
 from xbench.errors import Interrupted, RunError, SpecError
 
 POLL_S = 0.05
@@ -101,6 +106,8 @@ class Controller:
         self._further: dict[str, tuple[float, float, float]] = {}
         """What the ledger has not been told of how far jobs are."""
         self._told_s = -math.inf
+        self._waits: dict[str, str] = {}
+        """By job: what the user was last told that it waits for."""
 
     def run(self) -> None:
         """To the end of the last job.
@@ -117,8 +124,11 @@ class Controller:
         finally:
             self.engine.close()
 
-    def resume(self) -> None:
-        """Go on after another controller: what ran under it is over. To be called once, before `run`."""
+    def resume(self, retries: int | None = None) -> None:
+        """Go on after another controller: what ran under it is over. To be called once, before `run`.
+
+        `retries`: try given-up jobs again, and start each job that crashes so many times more.
+        """
         now_s = self.clock.now_s()
         for track in self.state.tracks.values():
             running = track.incarnation
@@ -128,7 +138,8 @@ class Controller:
                           last=running.last, reason="its controller ended")
                 )  # fmt: skip
                 self._say(track, f"ran on {_slots(running)} when its controller ended")
-        self._record(Resumed(at_s=now_s, created=datetime.now(UTC).isoformat(timespec="seconds")))
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        self._record(Resumed(at_s=now_s, created=created, retries=retries))
         self._changed = True
 
     def _turn(self) -> None:
@@ -136,6 +147,7 @@ class Controller:
         state, now_s = self.state, self.clock.now_s()
         for name in list(self._running):
             self._look(state.tracks[name], now_s)
+        self._count_slots(now_s)
         for track in state.tracks.values():
             if not track.arrived and track.entry.arrival_s <= now_s:
                 self._record(Arrived(at_s=now_s, job=track.name))
@@ -153,12 +165,23 @@ class Controller:
         if state.over:
             return
         next_s = min(self._next_s(), math.inf if state.again_s is None else state.again_s)
-        if any(track.active.gpus and track.incarnation is None for track in state.tracks.values()):
+        withheld = [track for track in state.tracks.values() if track.withheld and track.arrived and not track.over]
+        for track in withheld:
+            self._say_wait(track, f"waits: it needs more than {_slot_count(state.cluster.gpus)}")
+        if withheld or any(track.active.gpus and track.incarnation is None for track in state.tracks.values()):
             next_s = min(next_s, now_s + AGAIN_S)
         if math.isinf(next_s) and not self._running:
             waiting = sum(not track.over for track in state.tracks.values())
             raise RuntimeError(f"{state.began.policy} leaves {waiting} jobs waiting for ever")
         self.clock.wait_until(next_s)
+
+    def _count_slots(self, now_s: float) -> None:
+        slots, before = self.engine.slots, self.state.cluster.gpus
+        if slots != before:
+            self._record(Resized(at_s=now_s, slots=slots))
+            self._say_line(f"{now_s:8.1f} s  the engine has {_slot_count(slots)} now, and had {before}")
+            self._waits.clear()
+            self._changed = True
 
     def _next_s(self) -> float:
         arrival_s = self.state.next_arrival_s()
@@ -198,7 +221,10 @@ class Controller:
         except SpecError as error:
             self._give_up(track, str(error), now_s)
             return
-        except (RunError, OSError) as error:
+        except RunError as error:  # what it ran as before is still dying
+            self._say_wait(track, f"waits: {error}")
+            return
+        except OSError as error:
             self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
             self._failed(track, Look("failed", int(track.kept), int(track.kept), str(error)), now_s)
             return
@@ -224,6 +250,8 @@ class Controller:
         if look.state in OVER:
             self._over(track, running, look, now_s)
             return
+        if look.state == "starting" and look.reason:
+            self._say_wait(track, look.reason)
         if look.state == "training" and running.first is None:
             self._record(Trained(at_s=now_s, job=track.name, steps=look.steps))
         if self.state.saw(track, now_s, look.steps, look.kept_steps):
@@ -236,6 +264,14 @@ class Controller:
         self._further.pop(track.name, None)
         asked = running.stopping_s is not None
         killed = asked and running.first is None  # by `_stop`
+        if look.state == "lost":
+            self._record(
+                Ended(at_s=now_s, job=track.name, how="lost", steps=max(look.steps, track.steps),
+                      kept_steps=look.kept_steps, last=running.last, reason=look.reason)
+            )  # fmt: skip
+            kept = f"step {look.kept_steps:g} is kept"
+            self._say(track, f"lost a worker after step {look.steps:g}: {look.reason} ({kept})")
+            return
         if (look.state == "failed" and not killed) or (look.state == "stopped" and not asked):
             self._failed(track, look._replace(reason=look.reason or "it stopped without being asked to"), now_s)
             return
@@ -257,17 +293,18 @@ class Controller:
             Ended(at_s=now_s, job=track.name, how="failed", steps=max(look.steps, track.steps),
                   kept_steps=look.kept_steps, last=running.last, reason=look.reason)
         )  # fmt: skip
-        retries = self.state.began.retries
-        if track.crashes > retries:
-            times = "once" if track.crashes == 1 else f"{track.crashes} times"
+        retries = self.state.retries
+        if track.retried > retries:
+            times = "once" if track.retried == 1 else f"{track.retried} times"
             self._give_up(track, f"it failed {times}, at last: {look.reason}", now_s)
             return
-        again = f"retry {track.crashes} of {retries}, from step {look.kept_steps:g}"
+        again = f"retry {track.retried} of {retries}, from step {look.kept_steps:g}"
         self._say(track, f"failed after step {look.steps:g}: {look.reason} ({again})")
 
     def _give_up(self, track: Track, reason: str, now_s: float) -> None:
         self._record(GaveUp(at_s=now_s, job=track.name, reason=reason))
-        self._say(track, f"is given up: {reason}")
+        again = f"{RESUME} {self.ledger.folder} --retries {max(1, self.state.retries)}"
+        self._say(track, f"is given up: {reason} (after the run, {again} tries it again)")
         self._changed = True
 
     def _pause(self) -> None:
@@ -294,6 +331,12 @@ class Controller:
         self.ledger.append(event)
         self.state.apply(event)
 
+    def _say_wait(self, track: Track, told: str) -> None:
+        """Say what a job waits for, once."""
+        if self._waits.get(track.name) != told:
+            self._waits[track.name] = told
+            self._say(track, told)
+
     def _say(self, track: Track, told: str) -> None:
         self._say_line(f"{self.clock.now_s():8.1f} s  {track.name} {told}")
 
@@ -301,6 +344,10 @@ class Controller:
 def _slots(running: Incarnation) -> str:
     numbers = ", ".join(str(slot) for slot in running.slots)
     return f"slot {numbers}" if running.workers == 1 else f"slots {numbers}"
+
+
+def _slot_count(count: int) -> str:
+    return "1 slot" if count == 1 else f"{count} slots"
 
 
 def _workers(count: int) -> str:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-State = Literal["starting", "training", "stopped", "finished", "failed"]
-OVER: tuple[State, ...] = ("stopped", "finished", "failed")
+State = Literal["starting", "training", "stopped", "finished", "failed", "lost"]
+"""lost: the node of a worker is gone, which is no fault of the job."""
+
+OVER: tuple[State, ...] = ("stopped", "finished", "failed", "lost")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Look(NamedTuple):
     kept_steps: int
     """In the newest whole checkpoint."""
     reason: str = ""
-    """Of a failure, in one sentence."""
+    """Cause of a failure or a loss, or what a starting incarnation waits for; one sentence."""
 
 
 class Running(Protocol):
@@ -68,7 +70,7 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """Number of slots now. It may change from call to call, and is 0 while every node is away."""
 
     def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Running:
         """Launch an incarnation with one worker on each of these slots. Raises SpecError for what cannot be built."""

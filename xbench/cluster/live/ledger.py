@@ -29,11 +29,14 @@ JOBS = "jobs"
 RESUME = "xbench cluster run --resume"
 
 Ending = Literal["stopped", "finished", "failed", "lost"]
-"""lost: it ran when its controller was killed."""
+"""lost: its controller was killed, or a node that it ran on is gone."""
 
 
 class Began(Part):
-    """What was asked for. `restart_s`: what the policy believes that a start costs, the first of a job as well."""
+    """What was asked for. `restart_s`: what the policy believes that a start costs, the first of a job as well.
+
+    `slots`: how many there were at the beginning; `most_slots`: the limit that the user set, None without one.
+    """
 
     event: Literal["began"] = "began"
     format: Literal[1] = 1
@@ -44,6 +47,7 @@ class Began(Part):
     address: str | None = Field(default=None, description="of a Ray cluster")
     device: Literal["cpu", "cuda"] = "cpu"
     slots: int = Field(ge=1)
+    most_slots: int | None = None
     restart_s: float = Field(ge=0)
     retries: int = Field(ge=0)
     jobs: list[JobEntry] = Field(min_length=1)
@@ -138,14 +142,25 @@ class Paused(Moment):
 
 
 class Resumed(Moment):
-    """Another controller goes on."""
+    """Another controller goes on. `retries`: crashes are counted from here, up to this limit.
+
+    Given-up jobs are then tried again. None leaves the count, the limit and given-up jobs as they were.
+    """
 
     event: Literal["resumed"] = "resumed"
     created: str
+    retries: int | None = None
+
+
+class Resized(Moment):
+    """The engine has another number of slots."""
+
+    event: Literal["resized"] = "resized"
+    slots: int
 
 
 Event = (
-    Began | Arrived | Decided | Started | Trained | Told | Stopping | Ended | GaveUp | Paused | Resumed
+    Began | Arrived | Decided | Started | Trained | Told | Stopping | Ended | GaveUp | Paused | Resumed | Resized
 )  # fmt: skip
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 

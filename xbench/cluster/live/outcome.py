@@ -19,11 +19,14 @@ from datetime import UTC, datetime
 from importlib import metadata
 
 from xbench.cluster.live.learned import LearnedSpeed
-from xbench.cluster.live.state import State, Track
+from xbench.cluster.live.state import State
+from xbench.cluster.live.track import Track
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulator import Finished, simulate
+from xbench.cluster.simulated import Finished
+from xbench.cluster.simulator import simulate
 from xbench.environment import capture
+from xbench.errors import SpecError
 from xbench.records import Environment, LiveResult, LiveRun, LiveSpan
 from xbench.units import format_duration, format_percent
 
@@ -45,7 +48,8 @@ def overhead_s(state: State) -> float | None:
 def forecast(state: State) -> Mapping[str, Finished]:
     """The jobs that finished, simulated with what the run measured, by name; empty where too little was.
 
-    Raises RuntimeError where the policy leaves jobs waiting: only with speeds that are far from those that it knew.
+    Raises RuntimeError where the policy leaves jobs waiting, and SpecError where it restarts them without end: only
+    with speeds that are far from those that it knew.
     """
     cost_s = overhead_s(state)
     jobs, paces = [], {}
@@ -61,8 +65,9 @@ def forecast(state: State) -> Mapping[str, Finished]:
         paces[job.name] = _Pace(known, measured)
     if cost_s is None or not jobs:
         return {}
-    cluster = Cluster(state.cluster.gpus, cost_s, start_s=cost_s)
-    simulated = simulate(jobs, parse_policy(state.began.policy), cluster, believed=state.cluster, truths=paces)
+    believed = replace(state.cluster, gpus=state.began.slots)
+    cluster = Cluster(believed.gpus, cost_s, start_s=cost_s)
+    simulated = simulate(jobs, parse_policy(state.began.policy), cluster, believed=believed, truths=paces)
     return {one.job.name: one for one in simulated.finished}
 
 
@@ -91,7 +96,7 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
     warnings = []
     try:
         simulated = forecast(state)
-    except RuntimeError as failure:
+    except (RuntimeError, SpecError) as failure:
         simulated = {}
         warnings.append(f"the same jobs could not be simulated: {failure}")
     jobs = [_result(track, simulated.get(track.name)) for track in state.tracks.values()]
@@ -100,6 +105,8 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
     if state.resumed:
         times = "once" if state.resumed == 1 else f"{state.resumed} times"
         warnings.append(f"the run was resumed {times}, of which the simulation knows nothing")
+    if state.resized:
+        warnings.append(f"slots were lost or gained, and the simulation has the {began.slots} of the beginning")
     if simulated and any(job.crashes for job in jobs):
         warnings.append("jobs crashed, of which the simulation knows nothing")
     record = LiveRun(

@@ -4,6 +4,10 @@ The same policy object as in the simulator is told of arrivals and ends, and ask
 what it answered, are events. So a state that is made anew from a ledger holds a policy that knows what the first one
 knew: it is asked again at every decision, and has to answer the same (policies are deterministic).
 
+**Another number of slots** (`Resized`) begins the policy anew, with a new object: it is told of the jobs that hold
+slots first, and grants what still fits; then of the others. A job that fits no longer is withheld from the policy, and
+waits until it fits again. What a policy had learned or counted by itself starts from nothing.
+
 **Two views of a job.** `Track.active` is the policy's: it holds what was granted from the moment of the decision on, as
 in the simulator. `Track.incarnations` is what happened: a grant of another size ends one incarnation and starts
 another, which takes as long as it takes. Before each decision the policy's view learns from the other one (`seen`).
@@ -12,20 +16,19 @@ another, which takes as long as it takes. Before each decision the policy's view
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xbench.cluster.jobs import Job
 from xbench.cluster.live.jobs_file import JobEntry, check_fit
-from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.ledger import (
     Arrived,
     Began,
     Decided,
     Ended,
-    Ending,
     Event,
     GaveUp,
     Moment,
+    Resized,
     Resumed,
     Seen,
     Started,
@@ -33,103 +36,13 @@ from xbench.cluster.live.ledger import (
     Told,
     Trained,
 )
-from xbench.cluster.policy import Active, Change, Cluster, Policy
+from xbench.cluster.live.track import Incarnation, Track
+from xbench.cluster.policies.sizes import all_sizes
+from xbench.cluster.policy import Change, Cluster, Policy
 from xbench.cluster.registry import POLICIES, parse_policy
+from xbench.cluster.simulator import needed_gpus
 from xbench.errors import RecordError, SpecError
 from xbench.spec import parse_options
-
-FEWEST_STEPS = 5
-"""A speed over fewer says more of when it was looked at than of the job."""
-
-
-@dataclass
-class Incarnation:
-    """One launch of a job. Times by the cluster's clock [s]; steps since the job's beginning."""
-
-    slots: tuple[int, ...]
-    started_s: float
-    from_steps: float
-    first: tuple[float, float] | None = None
-    """(when, steps): it was first seen to train, and last."""
-    last: tuple[float, float] | None = None
-    end_steps: float = 0.0
-    stopping_s: float | None = None
-    ended_s: float | None = None
-    how: Ending | None = None
-
-    @property
-    def workers(self) -> int:
-        """One a slot."""
-        return len(self.slots)
-
-    @property
-    def measured(self) -> tuple[float, float] | None:
-        """(steps, seconds) of the stretch over which it was seen to train; None where that is too short."""
-        if self.first is None or self.last is None:
-            return None
-        steps, seconds = self.last[1] - self.first[1], self.last[0] - self.first[0]
-        return (steps, seconds) if steps >= FEWEST_STEPS and seconds > 0 else None
-
-    @property
-    def speed(self) -> float | None:
-        """Steps a second, its checkpoints included."""
-        return self.measured[0] / self.measured[1] if self.measured is not None else None
-
-    @property
-    def overhead_s(self) -> float | None:
-        """Of the time from its launch until it was gone: what it did not train. None where its speed is not known."""
-        if self.speed is None or self.ended_s is None:
-            return None
-        return self.ended_s - self.started_s - (self.end_steps - self.from_steps) / self.speed
-
-
-class Track:
-    """One job: what the policy sees of it, and what became of it."""
-
-    def __init__(self, entry: JobEntry, number: int, learns: bool) -> None:
-        self.entry = entry
-        self.job = entry.live
-        self.speed = LearnedSpeed(entry.speed, None if learns else (entry.gpus,))
-        most = entry.batch_size if entry.most is None else min(entry.most, entry.batch_size)
-        job = Job(entry.name, entry.arrival_s, entry.gpus, float(entry.steps), self.speed, entry.least, most)
-        self.active = Active(job, number)
-        self.incarnations: list[Incarnation] = []
-        self.arrived = False
-        self.steps = 0.0
-        """Done, as far as is known; what a crash took is done again."""
-        self.kept = 0.0
-        self.lost_steps = 0.0
-        self.crashes = 0
-        self.finished_s: float | None = None
-        self.gave_up: str | None = None
-        """Why."""
-        self.last_reason = ""
-        self.learned = 0.0
-        """What the policy's view knows of `steps`."""
-
-    @property
-    def name(self) -> str:
-        """Unique in its cluster."""
-        return self.entry.name
-
-    @property
-    def over(self) -> bool:
-        """Whether it finished, or was given up."""
-        return self.finished_s is not None or self.gave_up is not None
-
-    @property
-    def incarnation(self) -> Incarnation | None:
-        """The one that runs."""
-        return self.incarnations[-1] if self.incarnations and self.incarnations[-1].ended_s is None else None
-
-    def speeds(self) -> dict[int, float]:
-        """Steps a second by workers, over all its incarnations."""
-        sums: dict[int, tuple[float, float]] = {}
-        for one in self.incarnations:
-            if one.measured is not None:
-                steps, seconds = sums.get(one.workers, (0.0, 0.0))
-                sums[one.workers] = steps + one.measured[0], seconds + one.measured[1]
-        return {workers: steps / seconds for workers, (steps, seconds) in sorted(sums.items())}
 
 
 @dataclass
@@ -143,9 +56,14 @@ class State:
     again_s: float | None = None
     """When the policy wants to be asked again."""
     resumed: int = 0
+    retries: int = 0
+    """Crashes after which a job is started again."""
+    resized: bool = False
+    """Whether the number of slots ever changed."""
 
     def __post_init__(self) -> None:
         began = self.began
+        self.retries = began.retries
         check_fit(began.jobs, began.slots)
         facts = POLICIES.entry(parse_options(began.policy)[0]).facts
         check_known(began.policy, began.jobs)
@@ -182,9 +100,13 @@ class State:
         return all(track.over for track in self.tracks.values())
 
     def free(self) -> list[int]:
-        """Slots on which nothing runs, ascending."""
+        """Slots on which nothing runs, ascending.
+
+        After a loss of slots their numbers say nothing, only how many are taken: the lowest numbers are given again.
+        """
         taken = {slot for track in self.tracks.values() if track.incarnation for slot in track.incarnation.slots}
-        return [slot for slot in range(self.cluster.gpus) if slot not in taken]
+        spare = [slot for slot in range(self.cluster.gpus + len(taken)) if slot not in taken]
+        return spare[: max(0, self.cluster.gpus - len(taken))]
 
     def next_arrival_s(self) -> float | None:
         """When the next job comes."""
@@ -268,6 +190,10 @@ class State:
             self.now_s = max(self.now_s, event.at_s)
         if isinstance(event, Resumed):
             self.resumed += 1
+            if event.retries is not None:
+                self._take_up(event.retries, event.at_s)
+        elif isinstance(event, Resized):
+            self._resize(event.slots, event.at_s)
         elif isinstance(event, Told):
             for name, (steps, kept, seen_s) in event.jobs.items():
                 self.saw(self.tracks[name], seen_s, steps, kept)
@@ -278,7 +204,7 @@ class State:
         running = track.incarnation
         if isinstance(event, Arrived):
             track.arrived = True
-            self.policy.arrived(track.active, event.at_s)
+            self._tell(track, event.at_s)
         elif isinstance(event, Started):
             track.lost_steps += max(0.0, track.steps - event.steps)
             track.steps = track.kept = event.steps
@@ -305,6 +231,7 @@ class State:
             track.speed.seen[running.workers] = running.speed
         active = track.active
         track.crashes += event.how == "failed"
+        track.retried += event.how == "failed"
         if event.how == "finished":
             track.finished_s = event.at_s
             self._free(track, event.at_s)
@@ -315,7 +242,52 @@ class State:
 
     def _free(self, track: Track, now_s: float) -> None:
         track.active.hold(now_s, 0, 1.0, None, now_s)
-        self.policy.finished(track.active, now_s)
+        if not track.withheld:
+            self.policy.finished(track.active, now_s)
+
+    def _tell(self, track: Track, now_s: float) -> None:
+        """The policy is told of a job that holds nothing, unless it cannot be served now."""
+        track.withheld = not self._fits(track.active.job)
+        if not track.withheld:
+            self.policy.arrived(track.active, now_s)
+
+    def _fits(self, job: Job) -> bool:
+        """Whether the policy could serve this job on the slots that there are."""
+        if needed_gpus(job, self.policy.elastic) > self.cluster.gpus:
+            return False
+        return not self.policy.elastic or bool(all_sizes(job, self.cluster))
+
+    def _take_up(self, retries: int, now_s: float) -> None:
+        """Try given-up jobs again, and count crashes anew."""
+        self.retries = retries
+        for track in self.tracks.values():
+            track.retried = 0
+            if track.gave_up is not None:
+                track.gave_up = None
+                self._tell(track, now_s)
+
+    def _resize(self, slots: int, now_s: float) -> None:
+        """Begin the policy anew on so many slots (see the module)."""
+        self.resized = True
+        self.cluster = replace(self.cluster, gpus=slots)
+        self.policy = parse_policy(self.began.policy)
+        fitting = [track.active.job for track in self.tracks.values() if self._fits(track.active.job)]
+        self.policy.begin(self.cluster, fitting)
+        here = [track for track in self.tracks.values() if track.arrived and not track.over]
+        held = {track.name: (track.active.gpus, track.active.ready_s) for track in here}
+        for track in here:
+            track.active.hold(now_s, 0, 1.0, None, now_s)
+        for track in here:
+            if held[track.name][0]:
+                self._tell(track, now_s)
+        for job, grant in list(self.policy.decide(now_s)):
+            gpus, ready_s = held[job.job.name]
+            ready_s = ready_s if grant.gpus == gpus else now_s + self.cluster.restart_s
+            job.hold(now_s, grant.gpus, 1.0, None, ready_s)
+        self.again_s = self.policy.look_again_s(now_s)
+        for track in here:
+            if not held[track.name][0]:
+                self._tell(track, now_s)
 
 
 def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:

@@ -72,6 +72,7 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
         address=request.address,
         device=request.device,
         slots=slots or max(max(job.gpus, job.least) for job in file.jobs),
+        most_slots=slots,
         restart_s=request.restart_s,
         retries=request.retries,
         jobs=list(file.jobs),
@@ -92,36 +93,60 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
     return _run(state, ledger, engine, RealClock(), say)
 
 
-def resume(folder: Path, say: Say) -> LiveRun:
-    """Go on with the run of a folder. Raises as `begin` does, and RecordError for a broken ledger."""
+def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
+    """Go on with the run of a folder. `retries`: try given-up jobs again, each crash so many times.
+
+    Raises as `begin` does, and RecordError for a broken ledger.
+    """
     ledger, events = Ledger.resume(folder)
     try:
         state = State.of(events)
         began = state.began
-        if state.over:
-            raise SpecError(f"every job of the run in {str(folder)!r} is over", hint=f"xbench report {folder}")
-        engine = make_engine(_engine(began), began.slots, began.device, began.address, folder)
+        given_up = [track.name for track in state.tracks.values() if track.gave_up is not None]
+        if state.over and not (given_up and retries is not None):
+            what = f"finished, or was given up ({', '.join(given_up)})" if given_up else "is over"
+            hint = f"xbench cluster run --resume {folder} --retries 3" if given_up else f"xbench report {folder}"
+            raise SpecError(f"every job of the run in {str(folder)!r} {what}", hint=hint)
+        engine = make_engine(_engine(began), most_slots(began), began.device, began.address, folder, fewer=True)
     except BaseException:
         ledger.close()
         raise
     (folder / RECORD).unlink(missing_ok=True)  # the ledger has it all, and more from now on
-    left = sum(not track.over for track in state.tracks.values())
+    left = sum(not track.over for track in state.tracks.values()) + (len(given_up) if retries is not None else 0)
     say(f"{began.policy} goes on at {state.now_s:.1f} s with {left} of {len(began.jobs)} jobs")
-    return _run(state, ledger, engine, RealClock(state.now_s), say, resumed=True)
+    return _run(state, ledger, engine, RealClock(state.now_s), say, resumed=True, retries=retries)
 
 
-def make_engine(name: EngineName, slots: int | None, device: DeviceType, address: str | None, folder: Path) -> Engine:
-    """The engine of that name. Raises SpecError where it cannot be had."""
+def most_slots(began: Began) -> int | None:
+    """The limit on slots of a run that goes on. On Ray there may be none; this machine has as many as it had."""
+    return began.most_slots if began.engine == "ray" else began.slots
+
+
+def make_engine(
+    name: EngineName, slots: int | None, device: DeviceType, address: str | None, folder: Path, fewer: bool = False
+) -> Engine:
+    """The engine of that name. `fewer`: a Ray cluster may have fewer slots than these, for now.
+
+    Raises SpecError where it cannot be had.
+    """
     if name == "ray":
         from xbench.runtime.cluster.ray_engine import RayEngine
 
-        return RayEngine(slots, device, address, folder)
+        return RayEngine(slots, device, address, folder, fewer)
     from xbench.runtime.cluster.local import LocalEngine
 
     return LocalEngine(slots, device)
 
 
-def _run(state: State, ledger: Ledger, engine: Engine, clock: RealClock, say: Say, resumed: bool = False) -> LiveRun:
+def _run(
+    state: State,
+    ledger: Ledger,
+    engine: Engine,
+    clock: RealClock,
+    say: Say,
+    resumed: bool = False,
+    retries: int | None = None,
+) -> LiveRun:
     """To the end, whatever it is; the record is kept in the folder in any case."""
     error: str | None = None
     with _asked_to_stop() as asked:
@@ -130,7 +155,7 @@ def _run(state: State, ledger: Ledger, engine: Engine, clock: RealClock, say: Sa
         controller = Controller(state, ledger, engine, clock, say, asked)
         try:
             if resumed:
-                controller.resume()
+                controller.resume(retries)
             controller.run()
         except Interrupted:
             error = "it was interrupted"

@@ -1,0 +1,180 @@
+"""Slots that come and go under a live cluster, jobs that wait for them, and given-up jobs that are tried again."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_cases import Played, began, digest, entry, played, refused
+
+from xbench.cluster.live.controller import Controller
+from xbench.cluster.live.jobs_file import JobEntry
+from xbench.cluster.live.ledger import Began, Ended, Event, Ledger, Resized
+from xbench.cluster.live.outcome import outcome
+from xbench.cluster.live.state import State
+from xbench.errors import RunError
+
+POLICIES = (
+    "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las:thresholds=16+64,promote=4", "gittins:thresholds=16+64",
+    "fixed-1", "fixed-2", "equal-share", "optimus", "doubling", "doubling:plain=on", "exploratory:trial=8,most=2",
+)  # fmt: skip
+
+
+def gone_on(folder: Path, world: Played, retries: int | None = None) -> State:
+    """Another controller of a folder, to the end."""
+    ledger, events = Ledger.resume(folder)
+    state = State.of(events)
+    world.now = state.now_s
+    controller = Controller(state, ledger, world, world)
+    controller.resume(retries)
+    controller.run()
+    ledger.close()
+    return state
+
+
+def replayed(folder: Path) -> tuple[State, list[Event]]:
+    ledger, events = Ledger.resume(folder)
+    ledger.close()
+    return State.of(events), events
+
+
+def test_a_lost_node_costs_no_retry_and_the_job_goes_on_with_what_is_left(tmp_path: Path) -> None:
+    """2 slots to 27 s: 46 of 60 steps, of which 40 are kept; then the other 20 on one slot."""
+    world = Played(2, sizes={27.0: 1})
+    asked = began([entry("a", steps=60, gpus=2)], "doubling:plain=on", retries=0)
+    state, events = played(asked, tmp_path, world)
+    a = state.tracks["a"]
+    assert [(len(one.slots), one.how, one.from_steps) for one in a.incarnations] == [
+        (2, "lost", 0.0), (1, "finished", 40.0),
+    ]  # fmt: skip
+    assert (a.crashes, a.lost_steps, a.finished_s) == (0, 6.0, 27.0 + 4.0 + 20.0)
+    assert [event.slots for event in events if isinstance(event, Resized)] == [1]
+    assert next(event.reason for event in events if isinstance(event, Ended)) == "a node is gone"
+    assert digest(State.of(events)) == digest(state)
+
+
+def test_a_job_that_fits_no_longer_waits_and_the_others_go_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    world = Played(2, sizes={10.0: 1, 90.0: 2})
+    asked = began([entry("a", steps=60, gpus=2), entry("b", arrival_s=5.0)], "fifo", retries=0)
+    ledger, state = Ledger.begin(tmp_path, asked), State(asked)
+    Controller(state, ledger, world, world, said.append).run()
+    ledger.close()
+    a, b = state.tracks["a"], state.tracks["b"]
+    assert b.finished_s == 10.0 + 4.0 + 40.0
+    assert a.finished_s == 90.0 + 4.0 + 25.0
+    assert (a.crashes, a.gave_up) == (0, None)
+    assert sum("a waits: it needs more than 1 slot" in line for line in said) == 1
+    assert any("the engine has 1 slot now, and had 2" in line for line in said)
+    again, _ = replayed(tmp_path)
+    assert digest(again) == digest(state)
+
+
+def test_new_slots_are_used(tmp_path: Path) -> None:
+    world = Played(1, sizes={14.0: 3})
+    asked = began([entry("a", least=1), entry("b", least=1)], "equal-share:plain=on", slots=1)
+    state, _ = played(asked, tmp_path, world)
+    assert state.tracks["b"].incarnations[0].started_s == 14.0
+    then = {name: [len(one.slots) for one in track.incarnations] for name, track in state.tracks.items()}
+    assert then == {"a": [1, 2], "b": [1, 3]}  # b is alone in the end
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 120), st.integers(0, 4)), max_size=4),
+    crash=st.lists(st.floats(1, 30), max_size=1),
+)
+@settings(max_examples=12, deadline=None)
+def test_every_policy_lives_with_slots_that_come_and_go(
+    policy: str, sizes: list[tuple[int, int]], crash: list[float]
+) -> None:
+    """All jobs end once there is room again, none is given up, and the ledger comes to the same."""
+    jobs: list[JobEntry] = [
+        entry("a", steps=64, gpus=2),
+        entry("b", steps=24, arrival_s=6.25),
+        entry("c", steps=96, arrival_s=8.5, gpus=2),
+        entry("d", steps=12, arrival_s=20.75, gpus=2, least=2),
+    ]
+    world = Played(2, sizes={float(at_s): slots for at_s, slots in sizes} | {150.0: 2}, crash_at={"a": list(crash)})
+    with tempfile.TemporaryDirectory() as name:
+        state, events = played(began(jobs, policy), Path(name), world)
+        assert all(track.finished_s is not None for track in state.tracks.values())
+        assert state.tracks["a"].crashes == len(crash) - len(world.crash_at["a"])
+        for event in events:
+            if isinstance(event, Ended) and event.how == "lost":
+                assert event.steps - event.kept_steps <= 10
+        assert digest(State.of(events)) == digest(state)
+
+
+def given_up(folder: Path) -> tuple[Began, Played]:
+    """a fails twice and is given up; b is done."""
+    world = Played(1, crash_at={"a": [5.0, 16.0]})
+    asked = began([entry("a"), entry("b")], slots=1, retries=0)
+    state, _ = played(asked, folder, world)
+    assert state.tracks["a"].gave_up == "it failed once, at last: rank 0: boom"
+    return asked, world
+
+
+@pytest.mark.parametrize("policy", ["fifo", "las", "doubling", "exploratory:trial=8,most=1"])
+def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -> None:
+    world = Played(1, crash_at={"a": [15.0, 16.0]})
+    asked = began([entry("a"), entry("b")], policy, slots=1, retries=0)
+    state, _ = played(asked, tmp_path, world)
+    assert state.over
+    assert state.tracks["a"].gave_up == "it failed once, at last: rank 0: boom"
+    state = gone_on(tmp_path, world, retries=1)
+    a = state.tracks["a"]
+    assert (a.gave_up, a.crashes, a.retried) == (None, 2, 1)
+    assert a.finished_s is not None
+    assert [one.from_steps for one in a.incarnations] == [0.0, 10.0, 10.0]
+    again, _ = replayed(tmp_path)
+    assert digest(again) == digest(state)
+    assert outcome(state).jobs[0].status == "finished"
+
+
+def test_a_resume_without_retries_leaves_given_up_jobs_alone(tmp_path: Path) -> None:
+    _, world = given_up(tmp_path)
+    assert gone_on(tmp_path, world).tracks["a"].gave_up is not None
+
+
+def test_a_resume_finds_another_number_of_slots(tmp_path: Path) -> None:
+    asked = began([entry("a", steps=60, gpus=2, least=1)], "doubling:plain=on")
+    Ledger.begin(tmp_path, asked).close()
+    state = gone_on(tmp_path, Played(1))
+    assert [len(one.slots) for one in state.tracks["a"].incarnations] == [1]
+
+
+def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:
+    """No crash is counted until the processes that the job ran as before are gone."""
+    said: list[str] = []
+    world = Played(1, refuse={"a": RunError("another incarnation of it lives in jobs/a")})
+    asked = began([entry("a")], slots=1, retries=0)
+    ledger, state = Ledger.begin(tmp_path, asked), State(asked)
+    controller = Controller(state, ledger, world, world, said.append)
+    for _ in range(5):
+        controller._turn()
+    assert sum("a waits: another incarnation" in line for line in said) == 1
+    world.refuse = {}
+    controller.run()
+    ledger.close()
+    a = state.tracks["a"]
+    assert (a.crashes, len(a.incarnations)) == (0, 1)
+    assert a.finished_s is not None
+
+
+def test_what_cannot_be_built_is_given_up_at_once_all_the_same(tmp_path: Path) -> None:
+    state, _ = played(began([entry("a")], slots=1), tmp_path, Played(1, refuse={"a": refused("no such model")}))
+    assert state.tracks["a"].gave_up == "no such model"
+
+
+def test_the_record_says_that_slots_changed(tmp_path: Path) -> None:
+    world = Played(2, sizes={27.0: 1})
+    state, _ = played(began([entry("a", steps=60, gpus=2)], "doubling:plain=on"), tmp_path, world)
+    record = outcome(state)
+    assert record.complete
+    assert record.slots == 2
+    assert "slots were lost or gained, and the simulation has the 2 of the beginning" in record.warnings
+    assert [span.how for span in record.spans] == ["lost", "finished"]

@@ -1,0 +1,108 @@
+"""One job of a live cluster, and its incarnations: what was seen of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xbench.cluster.jobs import Job
+from xbench.cluster.live.jobs_file import JobEntry
+from xbench.cluster.live.learned import LearnedSpeed
+from xbench.cluster.live.ledger import Ending
+from xbench.cluster.policy import Active
+
+FEWEST_STEPS = 5
+"""A speed over fewer says more of when it was looked at than of the job."""
+
+
+@dataclass
+class Incarnation:
+    """One launch of a job. Times by the cluster's clock [s]; steps since the job's beginning."""
+
+    slots: tuple[int, ...]
+    started_s: float
+    from_steps: float
+    first: tuple[float, float] | None = None
+    """(when, steps): it was first seen to train, and last."""
+    last: tuple[float, float] | None = None
+    end_steps: float = 0.0
+    stopping_s: float | None = None
+    ended_s: float | None = None
+    how: Ending | None = None
+
+    @property
+    def workers(self) -> int:
+        """One a slot."""
+        return len(self.slots)
+
+    @property
+    def measured(self) -> tuple[float, float] | None:
+        """(steps, seconds) of the stretch over which it was seen to train; None where that is too short."""
+        if self.first is None or self.last is None:
+            return None
+        steps, seconds = self.last[1] - self.first[1], self.last[0] - self.first[0]
+        return (steps, seconds) if steps >= FEWEST_STEPS and seconds > 0 else None
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second, its checkpoints included."""
+        return self.measured[0] / self.measured[1] if self.measured is not None else None
+
+    @property
+    def overhead_s(self) -> float | None:
+        """Of the time from its launch until it was gone: what it did not train. None where its speed is not known."""
+        if self.speed is None or self.ended_s is None:
+            return None
+        return self.ended_s - self.started_s - (self.end_steps - self.from_steps) / self.speed
+
+
+class Track:
+    """One job: what the policy sees of it, and what became of it."""
+
+    def __init__(self, entry: JobEntry, number: int, learns: bool) -> None:
+        self.entry = entry
+        self.job = entry.live
+        self.speed = LearnedSpeed(entry.speed, None if learns else (entry.gpus,))
+        most = entry.batch_size if entry.most is None else min(entry.most, entry.batch_size)
+        job = Job(entry.name, entry.arrival_s, entry.gpus, float(entry.steps), self.speed, entry.least, most)
+        self.active = Active(job, number)
+        self.incarnations: list[Incarnation] = []
+        self.arrived = False
+        self.steps = 0.0
+        """Done, as far as is known; what a crash took is done again."""
+        self.kept = 0.0
+        self.lost_steps = 0.0
+        self.crashes = 0
+        self.retried = 0
+        """Crashes, since the limit on them was last set."""
+        self.withheld = False
+        """Whether the policy does not know of it, because it does not fit the slots that there are."""
+        self.finished_s: float | None = None
+        self.gave_up: str | None = None
+        """Why."""
+        self.last_reason = ""
+        self.learned = 0.0
+        """What the policy's view knows of `steps`."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its cluster."""
+        return self.entry.name
+
+    @property
+    def over(self) -> bool:
+        """Whether it finished, or was given up."""
+        return self.finished_s is not None or self.gave_up is not None
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """The one that runs."""
+        return self.incarnations[-1] if self.incarnations and self.incarnations[-1].ended_s is None else None
+
+    def speeds(self) -> dict[int, float]:
+        """Steps a second by workers, over all its incarnations."""
+        sums: dict[int, tuple[float, float]] = {}
+        for one in self.incarnations:
+            if one.measured is not None:
+                steps, seconds = sums.get(one.workers, (0.0, 0.0))
+                sums[one.workers] = steps + one.measured[0], seconds + one.measured[1]
+        return {workers: steps / seconds for workers, (steps, seconds) in sorted(sums.items())}
