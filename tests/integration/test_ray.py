@@ -1,23 +1,26 @@
-"""The engine `ray` on a cluster of this machine: gangs, resizing, a stop, and a rank that is killed."""
+"""The engine `ray` on a cluster of this machine: gangs, resizing, a stop, a rank killed, a node lost."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from typed_commands import xbench
+from typed_commands import ran, xbench
 
 from xbench.cluster.live.engine import OVER, LiveJob, Look
 from xbench.cluster.live.ledger import JOBS
 from xbench.errors import SpecError
 from xbench.records import LiveRun, load
 from xbench.runtime.cluster.incarnation import losses
-from xbench.runtime.cluster.ray_engine import RayEngine, RayRunning
+from xbench.runtime.cluster.ray_engine import RayEngine
+from xbench.runtime.cluster.ray_running import RayRunning
 
 pytestmark = [
     pytest.mark.integration,
@@ -117,3 +120,17 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert [len(span.slots) for span in record.spans if span.job == "first"][:2] == [2, 1]
     assert list(losses(tmp_path / "run" / JOBS / "first")) == list(range(1, 901))
+
+
+def test_a_node_that_is_lost_costs_one_checkpoint_interval_at_most(tmp_path: Path) -> None:
+    """One of the runs of results/ray-node-loss.json."""
+    output = tmp_path / "losses.json"
+    root = Path(__file__).parents[2]
+    words = ["-m", "tests.faults.ray_node_loss", "--runs", "1", "--seed", "7", "--output", str(output)]
+    done = ran([sys.executable, *words], cwd=root)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (found,) = json.loads(output.read_text(encoding="utf-8"))["runs"]
+    assert found["held"]
+    assert found["node_losses"] >= 1
+    assert found["crashes"] == 0
+    assert max(found["steps_lost_at_once"].values()) <= found["checkpoint_steps"]
