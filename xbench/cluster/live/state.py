@@ -236,6 +236,8 @@ class State:
             track.finished_s = event.at_s
             self._free(track, event.at_s)
         elif event.how in ("failed", "lost") and active.gpus:
+            if running.first is not None:  # what it computed until now counts as service
+                active.learn(event.at_s, event.steps, track.speed(active.gpus), running.first[0])
             again_s = event.at_s + self.cluster.restart_s
             active.learn(event.at_s, event.kept_steps, track.speed(active.gpus), again_s)
             track.learned = event.kept_steps
