@@ -83,7 +83,7 @@ def one_run(drawn: dict[str, Any], folder: Path) -> dict[str, Any]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": HEALTH})
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": dict(HEALTH)})
     try:
         lost = cluster.add_node(**node)
         text = JOBS_TOML.format(**STEPS, interval=INTERVAL, arrival_s=drawn["small_arrives_s"])
