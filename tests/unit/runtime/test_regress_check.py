@@ -28,7 +28,6 @@ from xbench.runtime.regress import record as recording
 from xbench.runtime.regress.asked import Layer, RegressRequest
 from xbench.runtime.regress.check import check
 from xbench.runtime.regress.record import calibrate, record
-from xbench.runtime.regress.trees import PREFIX
 from xbench.runtime.run_folder import keep
 from xbench.stats.regression import noise_floor
 
@@ -116,7 +115,7 @@ def checked(root: Path, **fields: object) -> tuple[Regression, str]:
     kept = check(request(root, **fields), Console(file=said, width=200))
     assert isinstance(kept.record, Regression)
     assert load(kept.path) == kept.record
-    assert list(root.parent.joinpath("temporary").glob(f"{PREFIX}*")) == []
+    assert list(root.parent.joinpath("temporary").glob("xb*")) == []
     assert git(root, "worktree", "list").count("\n") == 0
     if kept.error is not None:
         raise kept.error
