@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xbench.field_types import Count, Duration, SimulatedSeconds, Text
+from xbench.field_types import Count, Duration, PositiveCount, SimulatedSeconds, Text
 from xbench.record_parts import Interval, Part
 
 
@@ -19,7 +19,7 @@ class TraceRecord(Part):
 
     asked: Text = Field(description="as on the command line")
     name: Text
-    jobs: Count = Field(ge=1)
+    jobs: PositiveCount
     gpu_hours: float = Field(description="on the GPUs that the jobs ask for")
     span_s: SimulatedSeconds = Field(description="from the first arrival to the last")
     seeds: list[int] = Field(default=[], description="of a generated trace; empty: it is what it is")
@@ -116,10 +116,10 @@ class ClusterComparison(Part):
     label: Literal["simulated"] = "simulated"
     complete: Literal[True] = True
     trace: TraceRecord
-    gpus: Count = Field(ge=1)
+    gpus: PositiveCount
     policies: list[Text] = Field(min_length=1)
     restart_costs_s: list[Duration] = Field(min_length=1)
-    gpus_per_host: Count | None = Field(default=None, ge=1, description="None: one host")
+    gpus_per_host: PositiveCount | None = Field(default=None, description="None: one host")
     placements: list[Placement] = Field(default=[], description="none where there is one host")
     across_hosts: float | None = Field(
         default=None, description="what is left of a speed that knows nothing of hosts, on more than the fewest"

@@ -50,5 +50,8 @@ SimulatedSeconds = Annotated[float, Field(ge=-LONGEST_SIMULATED_S, le=LONGEST_SI
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 """A number of things, or of bytes."""
 
+PositiveCount = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+"""A number of things of which there is at least one. (`Count = Field(ge=1)` would keep the bound of `Count`.)"""
+
 Rate = Annotated[float, Field(ge=0, le=1e18)]
 """Bits per second."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xbench.field_types import Count, Duration, Seconds, SimulatedSeconds, Text
+from xbench.field_types import Count, Duration, PositiveCount, Seconds, SimulatedSeconds, Text
 from xbench.record_parts import Environment, Part
 
 LiveStatus = Literal["finished", "failed", "unfinished"]
@@ -70,7 +70,7 @@ class LiveRun(Part):
     error: Text | None = Field(default=None, description="why the run ended early")
     policy: Text
     engine: Literal["local", "ray"]
-    slots: Count = Field(ge=1)
+    slots: PositiveCount
     believed_restart_s: Duration = Field(description="what the policy was told that a start costs")
     overhead_s: Seconds | None = Field(
         default=None, description="measured: of an incarnation's time, what it did not train; the mean over all"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
+from xbench.field_types import Count, Duration, PositiveCount, PositiveSeconds, Seconds, SimulatedSeconds, Text
 from xbench.record_parts import Interval, Label, Part
 
 
@@ -110,7 +110,7 @@ class ContentionPoint(Part):
 class Stall(Part):
     """What so many buckets were measured to cost a short step beyond the rest of the model; below 0: that much less."""
 
-    buckets: Count = Field(ge=1)
+    buckets: PositiveCount
     seconds: float
 
 
@@ -152,8 +152,8 @@ class Slice(Part):
     """Something that took from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
 
     name: Text
-    start_s: Seconds
-    end_s: Seconds
+    start_s: SimulatedSeconds
+    end_s: SimulatedSeconds
     nbytes: Count | None = None
 
 
@@ -168,7 +168,7 @@ class Timeline(Part):
 class RankTimeline(Timeline):
     """The same recorded step as another rank of the job saw it, each by its own clock from its own beginning."""
 
-    rank: Count = Field(ge=1)
+    rank: PositiveCount
     starts_s: Seconds = Field(description="when its step began, after rank 0's and by rank 0's clock")
 
 
@@ -192,7 +192,7 @@ class Parts(Part):
     none.
     """
 
-    nbytes: Count = Field(ge=1, description="a part's bytes, a multiple of 16")
+    nbytes: PositiveCount = Field(description="a part's bytes, a multiple of 16")
     order: list[Count] = Field(description="part numbers as they are launched, each once")
     credit_bytes: Count | None = Field(default=None, ge=0, description="under way at once; null: without limit")
 

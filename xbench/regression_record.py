@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from xbench.field_types import Count, Seconds, Text
+from xbench.field_types import Count, PositiveCount, Seconds, Text
 from xbench.record_parts import Environment, Interval, Label, Part, WorkloadRecord
 
 MetricName = Literal[
@@ -99,7 +99,7 @@ class Measurement(Part):
     unit: MetricUnit
     label: Label
     samples: list[float] = Field(default=[], description="raw, by step or block, in the order of time")
-    turn_steps: Count | None = Field(default=None, ge=1, description="samples of one turn; None: there were no turns")
+    turn_steps: PositiveCount | None = Field(default=None, description="samples of one turn; None: there were no turns")
 
     @property
     def case(self) -> Case:

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from xbench.field_types import Count, Duration, Text
+from xbench.field_types import Count, Duration, PositiveCount, Text
 from xbench.record_parts import Environment, Estimate, Label, Part, WorkloadRecord
 
 RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first step", "total", "lost"]
@@ -20,9 +20,9 @@ RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first s
 class RestartTimes(Part):
     """One stop and start [s], as rank 0 and the process that launches saw it. Parts follow one another."""
 
-    from_workers: Count = Field(ge=1)
-    to_workers: Count = Field(ge=1)
-    steps: Count = Field(ge=1, description="after which it was stopped")
+    from_workers: PositiveCount
+    to_workers: PositiveCount
+    steps: PositiveCount = Field(description="after which it was stopped")
     last_step_s: Duration = Field(description="from the stop being asked for to the end of the step under way")
     checkpoint_s: Duration = Field(description="until the checkpoint was on disk")
     teardown_s: Duration = Field(description="until no process was left")
@@ -75,7 +75,7 @@ class LossCheck(Part):
     """Whether the loss curve of a run that was stopped and started is that of one that was not."""
 
     held: bool
-    steps: Count = Field(ge=1, description="compared")
+    steps: PositiveCount = Field(description="compared")
     worst: float | None = Field(description="largest relative difference; null where a loss is missing or no number")
     worst_step: Count
     tolerance: float
@@ -96,11 +96,11 @@ class Restart(Part):
     complete: Literal[True] = True
     environment: Environment
     workload: WorkloadRecord
-    batch_size: Count = Field(ge=1, description="samples of a step over all workers")
+    batch_size: PositiveCount = Field(description="samples of a step over all workers")
     slots: list[list[Count]] = Field(default=[], description="cores of each slot; empty on GPUs")
     backend: Text
-    from_workers: Count = Field(ge=1)
-    to_workers: Count = Field(ge=1)
+    from_workers: PositiveCount
+    to_workers: PositiveCount
     checkpoint_bytes: Count = Field(ge=0)
     findings: list[Text] = Field(default=[], description="sentences, the answer first")
     warnings: list[Text] = []

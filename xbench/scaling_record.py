@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
+from xbench.field_types import LARGEST_COUNT, Count, Duration, PositiveSeconds, Seconds, Text
 from xbench.record_parts import FabricRecord, Interval, Part, WorkloadRecord
 
 
@@ -43,7 +43,7 @@ class ScalingPoint(Part):
     """One mode at one number of workers, one batch a worker."""
 
     mode: Text
-    workers: Count = Field(ge=2)
+    workers: int = Field(ge=2, le=LARGEST_COUNT)
     step_s: PositiveSeconds
     step_band_s: Interval = Field(description="where a measured step would lie if the prediction is off by the band")
     exposed_s: Seconds = Field(description="the step beyond compute alone")

@@ -14,7 +14,6 @@ from typed_commands import command, ran
 
 from xbench.records import Regression, load
 from xbench.runtime.regress.protocol import Answer
-from xbench.runtime.regress.trees import PREFIX
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -69,7 +68,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def bases() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    return list(Path(tempfile.gettempdir()).glob("xb*base-*"))
 
 
 def only_regression(folder: Path) -> Regression:

@@ -114,13 +114,13 @@ TENTHS = st.integers(0, 300).map(lambda tenths: tenths / 10)
     st.lists(st.tuples(TENTHS, st.integers(1, 4), TENTHS.filter(bool)), min_size=4, max_size=12).map(sorted),
     st.sampled_from([0.0, 0.3, 1.4]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nobody_is_started_and_stopped_at_one_instant(trace: list[tuple[float, int, float]], restart_s: float) -> None:
     """Sums of tenths that ought to be equal differ by an ulp; timers that ought to coincide do."""
     simulated = run(rigid(*trace), Las(thresholds=(4.1, 12.3), promote=2.0), 6, restart_s, spans=True)
     assert all(span.to_s - span.from_s > 1e-6 for span in simulated.spans)
     at_s = [moment.at_s for moment in simulated.moments]
-    assert all(later - sooner > 1e-6 for sooner, later in pairwise(at_s))
+    assert all(later - sooner > tolerance_s(sooner) for sooner, later in pairwise(at_s))
 
 
 @pytest.mark.parametrize(("at_s", "now_s", "expected"), [(0.1 + 0.2, 0.3, True), (1e7 + 1e-8, 1e7, True),

@@ -84,7 +84,10 @@ def test_plain_text_shows_as_it_is(text: str) -> None:
     (shown,) = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parseInline(plain(text))
     assert shown.children is not None
     assert {part.type for part in shown.children} <= {"text", "text_special", "entity"}
-    assert "".join(part.content for part in shown.children) == " ".join(text.split())
+    # A command to a CI system gets a space that breaks it: see `characters.command_breaks`.
+    assert "".join(part.content for part in shown.children).replace("## [", "##[") == " ".join(text.split()).replace(
+        "## [", "##["
+    )
 
 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
