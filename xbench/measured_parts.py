@@ -209,8 +209,8 @@ class Plan(Part):
     mode: Text
     buckets: list[list[Text]] = Field(description="parameter names")
     bucket_bytes: list[Count]
-    predicted_step_s: Duration
-    predicted_exposed_s: Seconds
+    predicted_step_s: SimulatedSeconds
+    predicted_exposed_s: SimulatedSeconds
     timeline: Timeline | None = None
     note: Text | None = None
     parts: Parts | None = Field(default=None, description="of `priority`; null: whole buckets, in launch order")

@@ -75,12 +75,12 @@ def attach(
     reads parameters between a step and the next forward pass calls `handle.finish()` first, and what reads gradients
     before the step calls `handle.synchronize()` (see `next_forward`).
 
-    The ranks must have equal parameters and buffers, as after loading one checkpoint or seeding alike: their digests
-    are compared here, so all ranks call this together. `broadcast=True` copies those of the first rank to the others
-    first, as DDP does. Averages are exact means over ranks, but for compressed gradients. Over Gloo its sending threads
-    are put first, where that is allowed, as in every measurement (see `gloo_threads`). Raises SpecError for an unknown
-    schedule, a plan that does not fit the model, or compression that `copies` has no place for, UsageError for a model
-    that the schedule cannot serve or that differs between ranks, RecordError for a broken file.
+    The ranks must have equal parameters, as after loading one checkpoint or seeding alike: their digests are compared
+    here, so all ranks call this together. `broadcast=True` copies the first rank's parameters and buffers to the others
+    before that, as DDP does. Averages are exact means over ranks, but for compressed gradients. Over Gloo its sending
+    threads are put first, where that is allowed, as in every measurement (see `gloo_threads`). Raises SpecError for an
+    unknown schedule, a plan that does not fit the model, or compression that `copies` has no place for, UsageError for
+    a model that the schedule cannot serve or that differs between ranks, RecordError for a broken file.
     """
     if isinstance(plan, (str, Path)):
         plan = _read(Path(plan))

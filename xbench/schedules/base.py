@@ -121,15 +121,11 @@ class Handle:
 
         self._on_detach = both
 
-    def detach(self, *, failed: bool = False) -> None:
-        """Remove every hook; the model is as it was before `attach`, gradients kept. Safe to call twice.
-
-        `failed`: the training loop raised an error. Nothing is waited for then, because another rank may never send.
-        """
-        if not failed:
-            self.finish()
+    def detach(self) -> None:
+        """Remove every hook; the model is as it was before `attach`, gradients kept. Safe to call twice."""
+        self.finish()
         if self.engine is not None:
-            self.engine.detach(wait=not failed)
+            self.engine.detach()
         if self._on_detach is not None:
             self._on_detach()
             self._on_detach = None
@@ -140,7 +136,7 @@ class Handle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.detach(failed=kind is not None)
+        self.detach()
 
 
 class Schedule(ABC):

@@ -57,6 +57,9 @@ PER_PARAMETER = frozenset(
 """Optimizers (exactly these, no subclass) whose update of a parameter depends on its own gradient and state alone."""
 
 
+TWICE = "a gradient was accumulated twice before its bucket was waited for"
+
+
 Watch = Callable[[int, Callable[[], Travelling]], Travelling]
 """Starts a bucket of so many bytes of gradients by calling the function that it is given, and sees it travel."""
 
@@ -149,15 +152,16 @@ class Engine:
         """The first gradient of a step: arrange to be called when the outermost backward pass ends."""
         if parameter.grad is not None and parameter.grad.requires_grad:
             raise UsageError("backward(create_graph=True) is not supported by xbench's schedules")
+        if self._next:  # the last pass has sent all buckets, and nobody has waited for them
+            raise UsageError(TWICE, hint="run all backward passes of a step but the last under handle.no_sync()")
         self._end.await_end()
 
     def mark_ready(self, bucket: Bucket, index: int) -> None:
         """One gradient has been accumulated; launch what is full, in order."""
         if bucket.filled[index]:
             raise UsageError(
-                "a gradient was accumulated twice before its bucket was waited for",
-                hint="run all backward passes of a step but the last under handle.no_sync(); if one pass has nested "
-                "ones that share parameters, checkpoint with use_reentrant=False",
+                TWICE,
+                hint="nested backward passes share a parameter: checkpoint with use_reentrant=False",
             )
         bucket.fill(index)
         if not bucket.waiting:
@@ -315,14 +319,15 @@ class Engine:
         finally:
             self._enabled = before
 
-    def detach(self, *, wait: bool = True) -> None:
-        """Remove every hook; gradients that are under way are waited for, unless `wait` is False. Safe to call twice.
+    def detach(self) -> None:
+        """Remove every hook; gradients that are under way are waited for. Safe to call twice.
 
-        Gradients stop being slices of buckets, so the buckets' memory is freed.
+        After a backward pass that raised nothing is waited for: other ranks may have sent other buckets. Gradients stop
+        being slices of buckets, so the buckets' memory is freed.
         """
         if self._handles:
             self._end.forget()
-            if self._next and wait:
+            if self._next == len(self.buckets):
                 self.synchronize()
             for handle in self._handles:
                 handle.remove()

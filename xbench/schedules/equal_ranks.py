@@ -2,13 +2,14 @@
 
 Averaged gradients keep equal parameters equal. They do not make different parameters equal, so ranks that start apart
 train different networks. DDP broadcasts rank 0's parameters and buffers when it is made; here that is done on request,
-and otherwise ranks that differ are refused.
+and otherwise ranks whose parameters differ are refused. Buffers may differ: each rank keeps batch-norm statistics of
+its own batches, so ranks that have trained before differ in them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -21,11 +22,11 @@ from xbench.errors import UsageError
 
 
 def check_equal(model: Module, group: dist.ProcessGroup | None) -> None:
-    """Compare digests of all parameters and buffers over the group's ranks. Every rank must call it.
+    """Compare digests of all parameters over the group's ranks. Every rank must call it.
 
     Raises UsageError on all ranks when they differ.
     """
-    mine = {name: _described(tensor) for name, tensor in _state(model)}
+    mine = {name: _described(tensor) for name, tensor in _left_to_us(model, model.named_parameters())}
     digests: list[dict[str, str]] = [{}] * dist.get_world_size(group)
     dist.all_gather_object(digests, mine, group=group)
     first = digests[0]
@@ -49,7 +50,7 @@ def broadcast_state(model: Module, group: dist.ProcessGroup | None) -> None:
     """Overwrite every rank's parameters and buffers by those of the group's first rank. Every rank must call it."""
     source = dist.get_process_group_ranks(group)[0] if group is not None else 0
     with torch.no_grad():
-        for _, tensor in _state(model):
+        for _, tensor in _left_to_us(model, (*model.named_parameters(), *model.named_buffers())):
             value = tensor.detach().contiguous().clone()
             dist.broadcast(value, src=source, group=group)
             tensor.copy_(value)
@@ -69,9 +70,9 @@ def _described(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad} {digest(tensor)}"
 
 
-def _state(model: Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by name, without what the model tells DDP to leave alone."""
+def _left_to_us(model: Module, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """These by name, without what the model tells DDP to leave alone."""
     ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    for name, tensor in tensors:
         if name not in ignored:
             yield plain_name(name), tensor

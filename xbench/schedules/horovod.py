@@ -67,18 +67,17 @@ class HorovodHandle(Handle):
         finally:
             self._wrapper.set_backward_passes_per_step(1)
 
-    def detach(self, *, failed: bool = False) -> None:
+    def detach(self) -> None:
         """See `Handle.detach`: Horovod is shut down as well, if it was we who started it."""
         if self._wrapper is None:
             return
-        if not failed:
-            self.synchronize()
+        self.synchronize()
         for hook in self._hooks:
             hook.remove()
         self._wrapper.set_backward_passes_per_step(NEVER)
         self._wrapper._grad_accs.clear()
         self._wrapper = None
-        super().detach(failed=failed)
+        super().detach()
         WORLD.stop()
 
 

@@ -49,7 +49,7 @@ from xbench.errors import SpecError, UsageError
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.bucket import Bucket, Views, flat_bucket
 from xbench.schedules.departures import Departures, Parcel
-from xbench.schedules.engine import PER_PARAMETER, Engine, Watch, trainable
+from xbench.schedules.engine import PER_PARAMETER, TWICE, Engine, Watch, trainable
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.optimizer_hooks import closure_of
 from xbench.schedules.own_group import own_group
@@ -118,7 +118,7 @@ class NextForward(Engine):
             try:
                 self._prepare(setup)
             except BaseException:
-                self.detach(wait=False)
+                self.detach()
                 raise
 
     def _prepare(self, setup: Setup) -> None:
@@ -203,10 +203,7 @@ class NextForward(Engine):
     def _start(self, parameter: Parameter | Tensor) -> None:
         """See `Engine._start`. Layers that the forward pass left out have not been waited for."""
         if self._travels and not self._due:
-            raise UsageError(
-                "a gradient was accumulated twice before the optimizer's step",
-                hint="run all backward passes of a step but the last under handle.no_sync()",
-            )
+            raise UsageError(TWICE, hint="run all backward passes of a step but the last under handle.no_sync()")
         self.finish()
         super()._start(parameter)
 
@@ -456,11 +453,10 @@ class NextForward(Engine):
             self._give(piece)
         self._over()
 
-    def detach(self, *, wait: bool = True) -> None:
+    def detach(self) -> None:
         """See `Engine.detach`: the last step is completed, and gradients without a step are averaged."""
-        if wait:
-            self.finish()
-            self.synchronize()
+        self.finish()
+        self.synchronize()
         for waiter in self._waiters:
             waiter.remove()
         self._waiters.clear()
@@ -469,7 +465,7 @@ class NextForward(Engine):
             self._first_use = None
         self.departures.forget()
         self.pieces = []
-        super().detach(wait=wait)
+        super().detach()
 
 
 class NextForwardHandle(Handle):

@@ -201,10 +201,10 @@ class Partial(Engine):
         if self.split.variant == "temporal":
             self._take_level()
 
-    def detach(self, *, wait: bool = True) -> None:
+    def detach(self) -> None:
         """See `Engine.detach`; every parameter requires a gradient again."""
         attached = bool(self._handles)
-        super().detach(wait=wait)
+        super().detach()
         if attached:
             for parameter in self.parameters.values():
                 parameter.requires_grad_(True)

@@ -76,10 +76,13 @@ def ranks_that_start_apart_are_refused(rank: int, world: int) -> None:
             xbench.attach(model, optimizer, schedule=schedule, wait="step")
 
     each_schedule(check)
+
+
+def statistics_of_each_rank_may_differ(rank: int, world: int) -> None:
     model, optimizer = made()
-    model.register_buffer("offset", torch.full((2,), float(rank)))
-    with refused("'offset' of rank 1"):
-        xbench.attach(model, optimizer, schedule="wfbp")
+    model.register_buffer("mean", torch.full((2,), float(rank)))
+    xbench.attach(model, optimizer, schedule="wfbp").detach()
+    assert model.mean.tolist() == [rank, rank]
 
 
 def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
@@ -123,7 +126,6 @@ def parameters_added_later_are_refused(rank: int, world: int) -> None:
             with refused("'second.weight' has become trainable"):
                 loss_of(handle.model).backward()
                 optimizer.step()
-            handle.detach(failed=True)
 
     for schedule in ("wfbp", "single"):
         check(schedule)
@@ -185,6 +187,17 @@ def a_pass_after_one_that_raised_is_refused(rank: int, world: int) -> None:
             loss_of(handle.model).backward()
 
 
+def two_passes_over_different_layers_are_refused(rank: int, world: int) -> None:
+    for schedule in ("wfbp", "single"):
+        model, optimizer = made()
+        with (
+            refused("a gradient was accumulated twice"),
+            xbench.attach(model, optimizer, schedule=schedule, wait="step"),
+        ):
+            model.first(torch.ones(4, 6)).sum().backward()
+            model.second(torch.ones(4, 8)).sum().backward()
+
+
 def an_object_that_holds_an_optimizer(rank: int, world: int) -> None:
     class Holder:
         def __init__(self, inner: torch.optim.Optimizer) -> None:
@@ -212,12 +225,14 @@ SCENARIOS = {
     f.__name__: f
     for f in (
         ranks_that_start_apart_are_refused,
+        statistics_of_each_rank_may_differ,
         broadcast_makes_ranks_equal,
         parameters_unfrozen_later_are_refused,
         parameters_added_later_are_refused,
         sparse_gradients_are_refused,
         a_backward_pass_inside_forward,
         a_pass_after_one_that_raised_is_refused,
+        two_passes_over_different_layers_are_refused,
         an_object_that_holds_an_optimizer,
         models_that_average_already_are_refused,
     )
