@@ -10,12 +10,13 @@ differ by 0 or by 1.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
+
+from xbench.equal_ranks import digest
 
 PIECE = 1 << 22
 """Elements of a parameter that are compared at a time."""
@@ -101,11 +102,3 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(a, b) or digest(a) == digest(b)
-
-
-def digest(value: Tensor, before: str = "") -> str:
-    """A digest of the value's bits, and of what was digested before."""
-    raw = value.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()
-    made = hashlib.blake2b(raw.data, digest_size=16)
-    made.update(before.encode())
-    return made.hexdigest()

@@ -47,9 +47,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from xbench.equal_ranks import digest
 from xbench.planning.plans import DDP_REDUCER
 from xbench.records import RANKS, Parity
-from xbench.runtime.differences import differences, digest, largest, largest_difference, mean, same_bits, worst_of
+from xbench.runtime.differences import differences, largest, largest_difference, mean, same_bits, worst_of
 from xbench.runtime.program import block_id, whole_cycles
 from xbench.runtime.reference import Reference, copies, momentum_of, weighted
 from xbench.runtime.snapshot import trained

@@ -27,12 +27,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from xbench.equal_ranks import digest
 from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import shortage
 from xbench.records import BY_HAND
 from xbench.runtime import by_hand, parity_power
 from xbench.runtime.by_hand import Gradients
-from xbench.runtime.differences import digest
 from xbench.runtime.snapshot import expanded_buffer, trained
 from xbench.schedules.base import Handle
 from xbench.schedules.engine import workers_of

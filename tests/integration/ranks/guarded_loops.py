@@ -72,7 +72,7 @@ def each_schedule(check: Callable[[str], None]) -> None:
 def ranks_that_start_apart_are_refused(rank: int, world: int) -> None:
     def check(schedule: str) -> None:
         model, optimizer = made(seed=rank)
-        with refused("ranks start with different values: 'first.weight' and 3 more of rank 1"):
+        with refused("ranks start with different parameters: 'first.weight' and 3 more"):
             xbench.attach(model, optimizer, schedule=schedule, wait="step")
 
     each_schedule(check)

@@ -30,11 +30,11 @@ def on_ranks(monkeypatch: pytest.MonkeyPatch, *models: nn.Module) -> None:
     """Check every model as the ranks would. Raises what the last one raises."""
     said: list[Any] = []
 
-    def gather(into: list[Any], mine: Any) -> None:
+    def gather(into: list[Any], mine: Any, group: object = None) -> None:
         said.append(mine)
         into[:] = (said + [mine] * len(models))[: len(models)]
 
-    monkeypatch.setattr(dist, "get_world_size", lambda: len(models))
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: len(models))
     monkeypatch.setattr(dist, "all_gather_object", gather)
     for model in models:
         check_alike(Workload(WorkloadSpec(name="a/train.py:make"), model, torch.ones(1), None, lambda *_: _, 1, ""))

@@ -1,0 +1,41 @@
+"""Tensors that should be the same on all ranks: their digests, and where they differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+def digest(value: Tensor, before: str = "") -> str:
+    """A digest of the value's bits, in the order of its elements, and of what was digested before.
+
+    Of a wrapper tensor it is that of what it wraps.
+    """
+    if is_traceable_wrapper_subclass(value):
+        names, _ = value.__tensor_flatten__()
+        for name in names:
+            before = digest(getattr(value, name), before)
+        return before
+    plain = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg()
+    raw = plain.contiguous().cpu().view(-1).view(torch.uint8).numpy()
+    made = hashlib.blake2b(raw.data, digest_size=16)
+    made.update(before.encode())
+    return made.hexdigest()
+
+
+def apart(tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> list[str]:
+    """Names of tensors whose shape, dtype, `requires_grad` or value differ between ranks, or that some have not.
+
+    Collective: every rank of the group must call it, and all get the same answer.
+    """
+    mine = {name: (tuple(t.shape), str(t.dtype), t.requires_grad, digest(t)) for name, t in tensors}
+    everyone: list[dict[str, tuple[tuple[int, ...], str, bool, str]]] = [{} for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(everyone, mine, group=group)
+    names = dict.fromkeys(chain(*everyone))
+    return [name for name in names if any(one.get(name) != everyone[0].get(name) for one in everyone)]
