@@ -34,7 +34,7 @@ def visible_lines(text: str) -> str:
 
 
 def command_breaks(text: str) -> list[int]:
-    """Where a space has to be put so that no line of the text is a command to a CI system, in ascending order.
+    """Positions, ascending, that need a space so that no line of the text is a command to a CI system.
 
     GitHub takes a line that begins with `::` for a command, and `##[` anywhere; Azure takes `##vso[`.
     """

@@ -23,7 +23,7 @@ from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
 
 MOST_CHARACTERS = 1000
-"""Of a sentence, and of a hint."""
+"""Greatest length of a sentence, and of a hint [characters]."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),

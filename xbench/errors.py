@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from xbench.characters import visible
 
 MOST_CHARACTERS = 160
-"""Of foreign text in a hint."""
+"""Greatest length of foreign text in a hint [characters]."""
 
 CLOSE = 0.6
 """Share of letters, in order, that a misspelling has in common with a name: 'dpp' with 'ddp', not 'fsdp' with 'spb'."""

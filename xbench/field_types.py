@@ -39,10 +39,10 @@ Seconds = Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S)]
 """A point in time or a difference [s], which may be negative."""
 
 Duration = Annotated[float, Field(ge=0, le=LONGEST_S)]
-"""How long something took [s], zero included."""
+"""Time that something took [s], zero included."""
 
 PositiveSeconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
-"""How long something took that cannot take no time [s], such as a training step."""
+"""Time above zero that something took [s], such as a training step."""
 
 SimulatedSeconds = Annotated[float, Field(ge=-LONGEST_SIMULATED_S, le=LONGEST_SIMULATED_S)]
 """Seconds of a simulation, whose jobs may be absurdly long."""

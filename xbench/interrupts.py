@@ -52,7 +52,7 @@ def stop_signals_interrupt() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """From now on none of these signals does anything: the process is at its end, and its exit code stands."""
+    """Ignore all of these signals from now on: the process is at its end, and its exit code stands."""
     for number in _ALL:
         signal.signal(number, signal.SIG_IGN)
 

@@ -22,9 +22,9 @@ LAST_LINE_CHARACTERS = 300
 class _Limit(NamedTuple):
     number: int
     flag: str
-    """Of ulimit."""
+    """Option of ulimit that sets the limit."""
     unit: int
-    """What ulimit counts in."""
+    """Size of the unit in which ulimit counts."""
     bounds: str
     said: re.Pattern[str]
 

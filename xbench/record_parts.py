@@ -22,7 +22,7 @@ LARGEST_INTEGER = 2**63 - 1
 """No size, count or seed is beyond it; Python's integers know no end, and those beyond 1e308 cannot be divided."""
 
 LARGEST_NUMBER = 1e150
-"""Of a record that is read: no loss, rate or ratio comes near it, and a product of two does not overflow.
+"""Largest number in a record that is read. No loss, rate or ratio comes near it; a product of two does not overflow.
 
 Nothing but zero is closer to zero than one part of it, so that no quotient overflows.
 """
@@ -45,7 +45,7 @@ class Part(BaseModel):
 
 
 def _is_beyond(value: object, most: float) -> bool:
-    """Whether an integer is beyond LARGEST_INTEGER, or a float beyond `most` or 1 / `most`. Parts inside were asked."""
+    """True for an integer beyond LARGEST_INTEGER, or a float beyond `most` or 1 / `most`. Parts inside were asked."""
     if isinstance(value, float):
         return value != 0 and not 1 / most <= abs(value) <= most
     if isinstance(value, str) or value is None:  # nearly all others are; asking whether they map costs most

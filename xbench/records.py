@@ -208,7 +208,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 MOST_BYTES = 256 * MIB
-"""Of a file that `load` reads. The largest record so far is a hundredth of it."""
+"""Largest file [B] that `load` reads. The largest record so far is a hundredth of it."""
 
 WHICH = "give a record.json, or the folder of a run under results/runs"
 RANKS = "ranks"
@@ -238,7 +238,7 @@ class Sample(Part):
 
 
 class Parity(Part):
-    """Whether a schedule trained the same network as DDP; by `reference` "ranks": one network on all ranks.
+    """Verdict on a schedule: it trained the same network as DDP or, by `reference` "ranks", one network on all ranks.
 
     `ok` False: it did not, and its time is no result. `ok` and not `shown`: nothing speaks against it, and the gate
     would have let a wrong schedule pass as well; `message` says why.

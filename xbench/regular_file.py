@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 class Readable(Protocol):
-    """What has bytes to read: a file, or a compressed stream."""
+    """Readable source of bytes: a file, or a compressed stream."""
 
     def read(self, size: int, /) -> bytes:
         """At most that many bytes."""

@@ -27,7 +27,7 @@ OWNER = ".owner"
 """The locked file in every scratch folder: a folder without it is not ours, whatever its name."""
 
 MAX_SOCKET_BYTES = 107
-"""Of the path of a Unix socket, as the kernel has it."""
+"""Longest path of a Unix socket that the kernel takes [B]."""
 
 _SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 _FOLDER = re.compile(r"xb(?:ench)?-(?:[a-z]+-)?\d+-\w{8}")
@@ -114,7 +114,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _own(path: Path, kind: object) -> bool:
-    """Whether it is of this kind, no link, and this user's."""
+    """True if it is of this kind, no link, and this user's."""
     found = path.lstat()
     return callable(kind) and kind(found.st_mode) and found.st_uid == os.geteuid()
 
@@ -131,7 +131,7 @@ def _remove_unless_held(folder: Path) -> bool:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process has this id, and is no zombie."""
+    """True if a process has this id, and is no zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):

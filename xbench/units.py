@@ -27,7 +27,7 @@ _RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12,
 MOST_BYTES = 2**53
 LONGEST_S = 1e9
 FASTEST_BPS = 1e18
-"""What can be typed: 9 PB, 30 years, and an exabit a second."""
+"""Largest values that can be typed: 9 PB, 30 years, and an exabit a second."""
 
 
 def _parse(text: str, units: dict[str, float], what: str, example: str, most: float) -> float:

@@ -52,7 +52,7 @@ def compare(kind: str = "local", *more: str, model: str = MODEL) -> list[str]:
 
 
 def needs_of(kind: str) -> frozenset[str]:
-    """What a fabric needs of the machine."""
+    """Needs of a fabric that the machine has to meet."""
     return frozenset({"netns"}) if kind == "shaped" else frozenset()
 
 
@@ -79,7 +79,7 @@ def case(
 
 
 def after_signal(name: str) -> Expected:
-    """What holds after a signal to the parent: only SIGKILL may leave things, and it cannot say a word."""
+    """Expectation after a signal to the parent: only SIGKILL may leave things, and it cannot say a word."""
     if name == "kill":
         return Expected(codes=(-9,), silent=True, leaves=True)
     return Expected(codes=(INTERRUPTED,), says="interrupted")
@@ -87,7 +87,7 @@ def after_signal(name: str) -> Expected:
 
 @functools.cache
 def has(need: str) -> bool:
-    """Whether this machine has what a case needs."""
+    """True if this machine has what a case needs."""
     if need == "root":
         return os.geteuid() == 0
     if need == "another user":
@@ -108,7 +108,7 @@ def closed_ancestor(path: Path) -> Path | None:
 
 
 def cgroup_folder(controller: str) -> Path | None:
-    """Where control groups of a controller may be made: version 1, or version 2 where the controller is enabled."""
+    """Folder where control groups of a controller may be made: version 1, or version 2 with the controller enabled."""
     first = Path("/sys/fs/cgroup") / controller
     if (first / "cgroup.procs").exists():
         return first

@@ -33,7 +33,7 @@ class Drawn:
     fault: str
     delay_s: float
     index: int
-    """Which rank or agent."""
+    """Number of the rank or agent."""
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ def _fault(drawn: Drawn) -> Plant:
 
 
 def expected_of(drawn: Drawn) -> Expected:
-    """What must hold. Where the fault may come when the work is done, a run that ends well is right too."""
+    """Expectation for a draw. Where the fault may come when the work is done, a run that ends well is right too."""
     late = drawn.phase in ("timeline", "end", "save")
     if drawn.target == "parent":
         expected = _of_parent(drawn)

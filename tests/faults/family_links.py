@@ -10,13 +10,13 @@ from .verdict import DONE, FAILED, Expected
 
 CHANGED = r"links changed|link of host|links? .*(down|gone)|switch"
 STOOD_STILL = r"stood still"
-"""What a record says of a step that took far longer than its neighbours."""
+"""Pattern of what a record says of a step that took far longer than its neighbours."""
 
 
 def after_change(name: str) -> Expected:
-    """What holds after a change that lasts. A link that is up again is as it was asked for, and only steps can tell.
+    """Expectation after a change that lasts. A link that is up again is as it was asked for; only steps can tell.
 
-    Who deletes a namespace leaves its hosts file, which `xbench fabric clean` takes.
+    The deletion of a namespace leaves its hosts file, which `xbench fabric clean` takes.
     """
     if name == "down-up":
         return Expected(codes=(DONE, FAILED), tells=f"{CHANGED}|{STOOD_STILL}")

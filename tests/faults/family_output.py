@@ -15,7 +15,7 @@ from .verdict import DONE, FAILED, INTERRUPTED, Expected
 
 TERMINAL = str(Path(__file__).with_name("terminal.py"))
 WELL = Expected(codes=(DONE,), silent=True)
-"""Who closes an output does not want to know; the measurement is as good."""
+"""Nobody reads a closed output, so that a sentence is not required; the measurement is as good."""
 UNDELIVERED = Expected(codes=(DONE, FAILED), silent=True, complete=True)
 """A result that was asked for on stdout and could not be written there may be a failure; the record is whole."""
 
@@ -31,7 +31,7 @@ SHELL: dict[str, tuple[Expected, tuple[str, ...], str]] = {
     "json-full": (UNDELIVERED, ("--json", "-"), 'exec "$@" >/dev/full'),
     "json-broken": (UNDELIVERED, ("--json", "-"), '"$@" | head -c 10 >/dev/null; exit ${PIPESTATUS[0]}'),
 }
-"""What must hold, more options, and how bash runs the command."""
+"""Expectation, more options, and the script by which bash runs the command."""
 
 QUIT = 131
 AT_TERMINAL = {

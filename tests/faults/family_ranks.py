@@ -40,7 +40,7 @@ INSIDE = {
     "close-files": Expected(codes=(FAILED,)),
     "leave-folder": Expected(codes=(DONE, FAILED)),
 }
-"""What the model does in rank 1, and what holds then."""
+"""Expectation by the action of the model in rank 1."""
 
 BY_FABRIC = {
     "local": tuple(INSIDE),

@@ -15,7 +15,7 @@ from .harness import Live, MissedError, Plant
 
 INTERFACE = links.INTERFACE
 STOPPED_S = 3.0
-"""How long a process that is stopped and continued stands still."""
+"""Time [s] that a process stands still when it is stopped and continued."""
 
 NUMBERS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "hup": signal.SIGHUP, "int": signal.SIGINT,
            "stop": signal.SIGSTOP, "segv": signal.SIGSEGV, "cont": signal.SIGCONT, "quit": signal.SIGQUIT}  # fmt: skip

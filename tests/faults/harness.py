@@ -28,11 +28,11 @@ XBENCH = (sys.executable, "-m", "xbench")
 MODEL = f"{Path(__file__).with_name('workload.py')}:make"
 PIXELS = f"{Path(__file__).with_name('workload.py')}:make_pixels"
 PATIENCE_S = 20
-"""How long the ranks of a case may be silent: longer than any step takes beside another case."""
+"""Longest silence [s] of the ranks of a case: longer than any step takes beside another case."""
 LIMIT_S = 240.0
 """A run that has not ended by then hangs."""
 PHASES = ("profile", "gate", "block", "round", "timeline", "end")
-"""Of rank 0: `block` is the first timed block, `round` the second one: one is whole then; `end` is its last word."""
+"""Phases of rank 0: `block` is the first timed block, `round` the second, when one is whole; `end` is its last word."""
 GRACE_S = 6.0
 POLL_S = 0.01
 _OF_AROUND = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS", "PYTEST_CURRENT_TEST")
@@ -121,7 +121,7 @@ Plant = Callable[[Live], None]
 
 @dataclass(frozen=True)
 class Start:
-    """How a run is started: `argv` with 'OUT' for its output folder; `env` beside the usual one, None takes away.
+    """Start of a run: `argv` with 'OUT' for its output folder; `env` beside the usual one, None takes away.
 
     `bare`: with nothing of the usual environment. `prefix`: a command that becomes it, and that
     `xbench fabric clean` runs behind too: as another user, for example.

@@ -1,4 +1,4 @@
-"""What is seen of one run, as plain data: how it ended, what it said, what it left, what it measured and what it kept.
+"""Facts seen of one run, as plain data: how it ended, what it said, what it left, what it measured and what it kept.
 
 Nothing here starts or ends a process; traces.py sees what is left on the machine.
 """
@@ -57,7 +57,7 @@ class Observation:
     code: int | None
     seconds: float = 0.0
     planted: bool = True
-    """Whether the run was still alive, and in its phase, when the fault was planted."""
+    """True if the run was still alive, and in its phase, when the fault was planted."""
     errors: tuple[str, ...] = ()
     """The lines that begin with 'error:', without that word."""
     said: str = ""
@@ -69,15 +69,15 @@ class Observation:
     left: tuple[str, ...] = ()
     """Namespaces, files and folders outside of the run's folder, and half-written files in it."""
     left_after_clean: tuple[str, ...] = ()
-    """What of these was still there after `xbench fabric clean`."""
+    """Those of `left` that were still there after `xbench fabric clean`."""
     runs: tuple[RunSeen, ...] = ()
     problems: tuple[str, ...] = ()
-    """What the case's own steps found wrong."""
+    """Problems that the case's own steps found."""
     notes: tuple[str, ...] = ()
 
     @property
     def hung(self) -> bool:
-        """Whether it did not end by itself."""
+        """True if it did not end by itself."""
         return self.code is None
 
     @property
@@ -108,7 +108,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Said:
-    """What stderr tells: read by `Said.of`."""
+    """Facts that `Said.of` reads from stderr."""
 
     errors: tuple[str, ...]
     traceback: bool
@@ -117,7 +117,7 @@ class Said:
 
     @classmethod
     def of(cls, text: str) -> Said:
-        """From all that was printed. An error is counted once per line that begins with 'error:'."""
+        """Read all that was printed. An error is counted once per line that begins with 'error:'."""
         lines = COLOUR.sub("", text).replace("\r", "\n").split("\n")
         errors = tuple(line.removeprefix("error:").strip()[:400] for line in lines if line.startswith("error:"))
         told = [line for line in lines if line.strip()]
@@ -153,7 +153,7 @@ def journals_of(folder: Path) -> dict[Path, dict[tuple[int, int], list[dict[str,
 
 
 def units_of(folder: Path) -> frozenset[str]:
-    """What the journals of all ranks hold in full, by name: blocks of modes, and curves of modes and seeds."""
+    """Names of what the journals of all ranks hold in full: blocks of modes, and curves of modes and seeds."""
     units: set[str] = set()
     for launch, journals in journals_of(folder).items():
         number = launch.name.removeprefix("launch").partition("-")[0] if launch != folder else "0"

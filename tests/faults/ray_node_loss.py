@@ -66,7 +66,7 @@ speeds = {{ 1 = 60.0, 2 = 70.0 }}
 
 
 def draw(seed: int, number: int) -> dict[str, Any]:
-    """What happens in a run, the same for the same seed and number."""
+    """Draw the events of a run, the same for the same seed and number."""
     source = random.Random(f"{seed}/{number}")
     policy = source.choice(POLICIES)
     return {
@@ -125,7 +125,7 @@ def _wait_for_step(folder: Path, step: int, command: subprocess.Popen[bytes]) ->
 
 
 def _judged(folder: Path, code: int | None) -> dict[str, Any]:
-    """What became of a run, and `held`: whether that is what has to be."""
+    """Outcome of a run, and `held`: True if that is what has to be."""
     said = (folder / "said").read_text(encoding="utf-8", errors="replace").splitlines()
     if not (folder / "run").exists():
         raise SystemExit("\n".join(["the run did not begin:", *said]))

@@ -42,7 +42,7 @@ TITLES = {
 }
 
 KEPT = ("code", "seconds", "units", "errors", "left")
-"""What the results say of a case that held; of one that did not they say everything."""
+"""Fields that the results keep of a case that held; of one that did not they keep everything."""
 
 
 def all_cases() -> dict[str, Case]:
@@ -57,7 +57,7 @@ def all_cases() -> dict[str, Case]:
 
 
 def missing(one: Case) -> str | None:
-    """What this machine lacks for a case, or None."""
+    """First need of a case that this machine lacks, or None."""
     return next((need for need in sorted(one.needs) if not has(need)), None)
 
 
@@ -77,7 +77,7 @@ def share(cases: Iterable[Case], count: int, seed: int) -> list[Case]:
 
 @dataclass(frozen=True)
 class Result:
-    """How one case went: `broken` has a sentence for each rule that does not hold."""
+    """Result of one case: `broken` has a sentence for each rule that does not hold."""
 
     name: str
     broken: list[str]

@@ -1,4 +1,4 @@
-"""What a case has left is told from what others have."""
+"""Leftovers of a case are told from those of others."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Traces:
         self._look()
 
     def left(self) -> tuple[str, ...]:
-        """What is there now."""
+        """Things of the case that are there now."""
         things = [f"namespace {name}" for name in namespaces() if self._is_ours(name)]
         for folder in (OWNERS, Path("/etc/netns")):
             things += [str(path) for path in _entries(folder) if self._is_ours(path.name)]

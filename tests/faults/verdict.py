@@ -1,4 +1,4 @@
-"""What must hold after a fault. `wrong` is pure, and every rule of it has a test that breaks it."""
+"""Rules that must hold after a fault. `wrong` is pure, and every rule of it has a test that breaks it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True)
 class Expected:
-    """What must hold after a case, beyond the rules that hold after every one (see `wrong`)."""
+    """Requirements on one case, beyond the rules that hold after every one (see `wrong`)."""
 
     codes: tuple[int, ...] = (FAILED,)
     """Exit codes that are right; negative: ended by that signal."""
     says: str | None = None
     """A pattern that the error or the end of stderr must match."""
     complete: bool | None = None
-    """What each record must say of itself; None: that follows from the exit code."""
+    """Value that each record must have as `complete`; None: that follows from the exit code."""
     tells: str | None = None
     """A pattern that the record's error or warnings must match: a change is said where the numbers stand."""
     leaves: bool = False
-    """Whether it may leave what `xbench fabric clean` takes: a killed run cannot clean up."""
+    """True if it may leave what `xbench fabric clean` takes: a killed run cannot clean up."""
     at_least: int = 0
-    """How many whole blocks the fault must find measured; fewer: the case missed its aim."""
+    """Number of whole blocks that the fault must find measured; fewer: the case missed its aim."""
     unaimed: bool = False
-    """Whether the run may have ended before the fault came: its ordinary end is right too."""
+    """True if the run may have ended before the fault came: its ordinary end is right too."""
     silent: bool = False
-    """Whether it may end without a sentence: killed, or without a stderr to say it on."""
+    """True if it may end without a sentence: killed, or without a stderr to say it on."""
     keeps: bool = True
-    """Whether what was measured must be kept; not where its only disk was taken away."""
+    """True if what was measured must be kept; False where its only disk was taken away."""
     errors: int = 1
     """At most so many sentences: of several runs at once, one each."""
 

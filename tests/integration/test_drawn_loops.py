@@ -23,7 +23,7 @@ SCENARIOS = (
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What each rank printed, all scenarios in one start. Exploring draws 1000 new loops."""
+    """Output of each rank, all scenarios in one start. Exploring draws 1000 new loops."""
     explore = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
     first, count = (random.SystemRandom().randrange(10**9), 1000) if explore else (0, 100)
     store = tmp_path_factory.mktemp("store") / "store"

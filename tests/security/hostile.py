@@ -72,7 +72,7 @@ def read(data: Any) -> AnyRecord | None:
 
 
 def is_sentence(error: XbenchError) -> bool:
-    """Whether the user sees one harmless line that is not too long, a short hint, and exit code 2."""
+    """True if the user sees one harmless line that is not too long, a short hint, and exit code 2."""
     told, hint = str(error), error.hint or ""
     return error.exit_code == 2 and told.isprintable() and len(told) < 500 and hint.isprintable() and len(hint) <= 300
 

@@ -42,7 +42,7 @@ def _csv(text: str) -> list[str]:
 
 
 def wrong_with(name: str, text: str) -> list[str]:
-    """What of a hostile text comes through in a format."""
+    """Dangerous parts of a hostile text that come through in a format."""
     if name in ("json", "trace"):
         json.loads(text)
     if name == "junit":

@@ -1,4 +1,4 @@
-"""What prints is safe by itself: text that never was in a record comes from traces, suites, paths and exceptions."""
+"""Printing is safe by itself: text that never was in a record comes from traces, suites, paths and exceptions."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def tolerance_s(now_s: float) -> float:
 
 
 def due(at_s: float, now_s: float) -> bool:
-    """Whether something that is to happen then happens now, or should have before."""
+    """True if an event that is due at `at_s` happens now, or should have happened before."""
     return at_s <= now_s + tolerance_s(now_s)
 
 

@@ -1,4 +1,4 @@
-"""What a simulation tells: of each job, of each span of GPUs held, of each instant, and all together.
+"""Results of a simulation: of each job, of each span of GPUs held, of each instant, and all together.
 
 `simulator` says what the words mean.
 """
@@ -14,7 +14,7 @@ from xbench.cluster.policy import Cluster
 
 
 class Finished(NamedTuple):
-    """What became of one job. Times since the trace began [s]; GPU seconds held, and useful ones (see the module)."""
+    """Outcome of one job. Times since the trace began [s]; GPU seconds held, and useful ones (see the module)."""
 
     job: Job
     began_s: float
@@ -23,7 +23,7 @@ class Finished(NamedTuple):
     held_gpu_s: float
     useful_gpu_s: float
     restarting_gpu_s: float
-    """Of what it held: while it restarted."""
+    """Part of `held_gpu_s` in which it restarted."""
     contention: float
     """The mean, over its life, of what all active jobs asked for over what there is; at least 1."""
 
@@ -34,7 +34,7 @@ class Finished(NamedTuple):
 
     @property
     def queued_s(self) -> float:
-        """From arrival to its first GPU."""
+        """Time [s] from arrival to its first GPU."""
         return self.began_s - self.job.arrival_s
 
 
@@ -72,11 +72,11 @@ class Simulated:
     held_gpu_s: float = 0.0
     """GPU seconds of the cluster that somebody held, each GPU once."""
     shared: bool = False
-    """Whether jobs ever shared GPUs."""
+    """True if jobs ever shared GPUs."""
     across_gpu_s: float = 0.0
     """GPU seconds that jobs held over several hosts."""
     lost_gpu_s: float = 0.0
-    """Of the useful ones: what jobs would not have needed on the fewest hosts, alone on their links."""
+    """Useful GPU seconds that jobs would not have needed on the fewest hosts, alone on their links."""
     decisions: int = 0
     deciding_s: float = 0.0
     """Real seconds that the policy took, all together."""

@@ -154,7 +154,7 @@ class _Simulation:
         self.idle_decisions = 0
         """Since a window of `_check_progress` began: those at which no job came or ended."""
         self.left_before: float | None = None
-        """What was left of all jobs when that window began, in jobs."""
+        """Work that was left of all jobs when that window began, in jobs."""
 
     def run(self) -> Simulated:
         """To the last completion."""

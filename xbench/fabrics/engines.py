@@ -65,7 +65,7 @@ HYDRA = Engine("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALN
 SRUN = Engine("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", host="SLURM_NODEID")
 
 TORCHRUNS_OWN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
-"""What torchrun sets beside the variables that scripts set by hand."""
+"""Variables that torchrun sets beside those that scripts set by hand."""
 
 ENGINES = (TORCHRUN, HOROVODRUN, OPEN_MPI, HYDRA, SRUN)
 """Innermost first, where they nest."""
@@ -86,18 +86,18 @@ class ClusterRank:
     counted: bool = True
     """Whether `local_world_size` is known."""
     bare: bool = False
-    """Whether RANK and WORLD_SIZE alone say so, without torchrun's other variables: an old run may have left them."""
+    """True if RANK and WORLD_SIZE alone say so, without torchrun's other variables: an old run may have left them."""
 
     @property
     def source(self) -> str:
-        """Who says that there are ranks around us, as the start of a sentence."""
+        """Start of a sentence that names the evidence for ranks around us."""
         if self.bare:
             return f"RANK={self.rank} and WORLD_SIZE={self.world_size} are set in this shell"
         return f"{self.engine} started {self.world_size} ranks around us"
 
     @property
     def remedy(self) -> str | None:
-        """What to do where the other ranks do not come; None where an engine did start them."""
+        """Remedy where the other ranks do not come; None where an engine did start them."""
         return f"if nobody started them, unset {' '.join(TORCHRUN.needed)}" if self.bare else None
 
     @property

@@ -1,4 +1,4 @@
-"""What killed runs left behind, told from what a live run needs: namespaces, temporary folders, unfinished files.
+"""Leftovers of killed runs, told from what a live run needs: namespaces, temporary folders, unfinished files.
 
 Before a fabric makes its first namespace it writes `/run/xbench/<run id>.json` with its process id and that process's
 start time (a process id alone may have been given to somebody else since). A namespace named as ours whose owner is
@@ -26,7 +26,7 @@ KILL_WAIT_S = 3.0
 
 
 def owner_folder() -> Path:
-    """Where owners are written down: /run/xbench, or a folder in the temporary one where /run is not ours.
+    """Folder in which owners are written down: /run/xbench, or one in the temporary folder where /run is not ours.
 
     Raises FabricError when the second is somebody else's, or can be written to by others: whoever can write there
     decides which namespaces count as left behind.
@@ -75,7 +75,7 @@ def owner_lives(run_id: str, folder: Path | None = None) -> bool:
 
 @dataclass
 class Cleaned:
-    """What `clean` did: namespaces removed, processes killed in them, namespaces kept because their run is alive.
+    """Result of `clean`: namespaces removed, processes killed in them, namespaces kept because their run is alive.
 
     `files` are the folders and files removed.
     """

@@ -32,7 +32,7 @@ class Device:
     is_up: bool
     """Administratively up, and with a carrier."""
     carrier_changes: int
-    """How often the carrier was lost or found since the device was made."""
+    """Number of times that the carrier was lost or found since the device was made."""
     mtu: int
     gso_max_bytes: int | None
     bridge: str | None

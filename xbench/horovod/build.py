@@ -38,7 +38,7 @@ from xbench.scratch import Scratch, part_file
 from xbench.streams import secure
 
 NEEDED = ("setuptools", "cloudpickle", "psutil", "pyyaml", "packaging", "cffi", "pycparser")
-"""What Horovod's setup, and Horovod itself, import; the last is cffi's."""
+"""Packages that Horovod's setup, and Horovod itself, import; the last is cffi's."""
 
 PINNED = Path(__file__).with_name("pinned.txt")
 

@@ -85,7 +85,7 @@ def way_of(way: Way) -> str:
 
 
 def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
-    """Of a part, over all restarts or one way; None where the record does not say."""
+    """Time [s] of a part, over all restarts or one way; None where the record does not say."""
     wanted = (part, *(way or (None, None)))
     found = (one.seconds for one in record.results if (one.part, one.from_workers, one.to_workers) == wanted)
     return next(found, None)

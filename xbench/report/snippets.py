@@ -93,7 +93,7 @@ def attach_snippet(
 
 
 def is_schedule(name: str) -> bool:
-    """Whether `xbench.attach` takes it as `schedule`."""
+    """True if `xbench.attach` takes the name as `schedule`."""
     try:
         return not parse_mode(name.partition("@")[0]).paired
     except SpecError:

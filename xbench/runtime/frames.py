@@ -1,4 +1,4 @@
-"""What a record says besides measurements, kept on disk from before the first launch: `frame.json` in a run's folder.
+"""Contents of a record besides measurements, on disk from before the first launch: `frame.json` in a run's folder.
 
 With the journals beside it, it makes the record of a run that was killed: see `runtime.rebuild`. One class a kind of
 run; `kind` names its row in `records.REBUILDERS`.
@@ -18,7 +18,7 @@ from xbench.spec import RunSpec
 
 
 class RunFrame(Part):
-    """Of profile, compare and tune. `failed`: modes that the parent gave up, with the reason."""
+    """Frame of profile, compare and tune. `failed`: modes that the parent gave up, with the reason."""
 
     kind: Literal["measured"] = "measured"
     format: Literal[1] = 1
@@ -55,7 +55,7 @@ class RunFrame(Part):
 
 
 class ConvergenceFrame(Part):
-    """Of converge. `an_epoch`: steps of an epoch."""
+    """Frame of converge. `an_epoch`: steps of an epoch."""
 
     kind: Literal["convergence"] = "convergence"
     format: Literal[1] = 1
@@ -72,7 +72,7 @@ class ConvergenceFrame(Part):
 
 
 class LiveFrame(Part):
-    """Of cluster run, whose ledger has everything else."""
+    """Frame of cluster run, whose ledger has everything else."""
 
     kind: Literal["live"] = "live"
     format: Literal[1] = 1

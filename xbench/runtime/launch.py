@@ -57,7 +57,7 @@ class AuxiliaryCommand:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a launch ended: well when `error` is None. Logs hold everything that agents and ranks printed.
+    """Result of a launch: it ended well when `error` is None. Logs hold everything that agents and ranks printed.
 
     A launch after which the links are not what they were raised as has an error too: its times are of other links.
     """

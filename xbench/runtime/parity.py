@@ -67,11 +67,11 @@ COMPRESSED_TOLERANCE = 0.25
 """Of means: half of the least that a wrong schedule is off by, and many times what rounding to bf16 is."""
 
 COMPRESSED_MOMENTUM = 0.05
-"""Of means of first moments: ten times what rounding to bf16 is, where ranks cancel as independent samples do."""
+"""Tolerance of means of first moments: ten times the rounding to bf16, where ranks cancel as independent samples do."""
 
 
 def is_partial(mode: ModeSpec) -> bool:
-    """Whether a mode averages other gradients than DDP, so that it can be held to nothing but equal ranks."""
+    """True for a mode that averages other gradients than DDP, so that it can be held to nothing but equal ranks."""
     return MODES.entry(mode.carrier).facts.get("gradients") == "partial"
 
 
@@ -296,7 +296,7 @@ class Beside:
         )
 
     def tolerances(self) -> dict[str, float]:
-        """How many tolerances each parameter is off on this rank, in its value or its first moment."""
+        """Deviation [tolerances] of each parameter on this rank: the larger of its value's and its first moment's."""
         found = {name: value / self._tolerance for name, value in self._differences.items()}
         for name, value in self._moments.items():
             found[name] = max(found.get(name, 0.0), value / self._momentum_tolerance)

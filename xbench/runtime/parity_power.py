@@ -54,7 +54,7 @@ def not_shown(
     world_size = dist.get_world_size(group)
 
     def off(gradients: Sequence[Mapping[str, Tensor | None]]) -> dict[str, float]:
-        """How far each parameter is off on the rank where it is most [tolerances]."""
+        """Deviation [tolerances] of each parameter on the rank where it is largest."""
         judged = beside()
 
         def steps() -> None:

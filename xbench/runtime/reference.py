@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 
 DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")
 WEIGHTS = (1.0, 0.5, 0.25, 0.125)
-"""What the loss is multiplied by, step by step, in the gate alone. Gradients of neighbouring steps on one batch are
-nearly the same; so weighted they differ by half, and a schedule that is a step late is seen. All are powers of two, and
-so exact."""
+"""Factors of the loss, one a step, in the gate alone. Gradients of neighbouring steps on one batch are nearly the same;
+so weighted they differ by half, and a schedule that is a step late is seen. All are powers of two, and so exact."""
 
 REHEARSED = 2
 """Steps of DDP on a group of one: some of its errors come at the beginning of the second."""
@@ -59,7 +58,7 @@ DIFFERS = (
 
 @dataclass
 class Reference:
-    """What schedules are held to. `states`: parameters before the first step and after each."""
+    """Reference to which schedules are held. `states`: parameters before the first step and after each."""
 
     states: list[dict[str, Tensor]]
     by: str = "ddp"
@@ -69,7 +68,7 @@ class Reference:
     not_shown: str | None = None
     """Why a schedule that passes has not been shown to train the same network."""
     comparable: bool = True
-    """Whether a difference from these states says anything about a schedule."""
+    """True if a difference from these states says anything about a schedule."""
     buffer: str | None = None
     """A buffer that DDP makes equal on all ranks, and that the forward pass reads."""
 
@@ -170,7 +169,7 @@ def ddp_refusal(rank: Rank) -> str | None:
 
 
 def _rehearsed(rank: Rank) -> str | None:
-    """What DDP raises on this rank by itself, whole and in one line."""
+    """Error that DDP raises on this rank by itself, whole and in one line; None where it raises none."""
     alone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     rank.snapshot.restore(rank.workload)
     try:
@@ -210,7 +209,7 @@ def _by_ddp(rank: Rank) -> Reference:
 
 
 def _ddp_again(rank: Rank, reference: Reference) -> bool:
-    """Whether DDP ends alike when it is run again."""
+    """True if DDP ends alike when it is run again."""
     judged = _beside(rank, reference, exact=True)
 
     def train() -> None:
@@ -303,7 +302,7 @@ def _watch_loss(rank: Rank, step: int) -> None:
 
 
 def _lost(rank: Rank, reference: Reference) -> str | None:
-    """Which loss, or which parameter, of the reference's steps is infinite or no number; None where all are finite."""
+    """Sentence that names a loss or parameter of the reference's steps that is not finite; None where all are."""
     everyone: list[Any] = [None] * dist.get_world_size()
     broken = next(
         (

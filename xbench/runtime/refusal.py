@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def refuses(rank: Rank, mode: ModeSpec) -> bool:
-    """Whether a schedule refuses one of the jobs' models, or its buckets find no memory: tried once a mode.
+    """True if a schedule refuses one of the jobs' models, or its buckets find no memory: tried once a mode.
 
     The mode is then left out on all ranks and for all jobs.
     """
@@ -64,7 +64,7 @@ def settle(rank: Rank, mode: ModeSpec) -> None:
 
 
 def _agreed(rank: Rank, mode: ModeSpec, refused: str | None) -> bool:
-    """Whether any rank of this job refuses. Collective."""
+    """True if any rank of this job refuses. Collective."""
     if refused is not None:
         rank.journal.write("failed", mode=mode.text, message=refused)
     anyone = torch.tensor([float(refused is not None)], device=rank.device)

@@ -85,7 +85,7 @@ def expanded_buffer(model: nn.Module) -> str | None:
 
 
 class _Module:
-    """What one module holds."""
+    """Saved contents of one module."""
 
     def __init__(self, name: str, module: nn.Module, seen: dict[int, PutBack]) -> None:
         self._module = module

@@ -96,10 +96,10 @@ class Rank:
         """The mode that is, or was last, attached in this phase."""
         self.reference: reference.Reference | None = None
         self.loss: torch.Tensor | None = None
-        """Of the last step, before it was weighted."""
+        """Loss of the last step, before it was weighted."""
         self.told_lost: set[str] = set()
         self.weights: Iterator[float] | None = None
-        """What the losses of the next steps are multiplied by, in the gate: see `reference.WEIGHTS`."""
+        """Factors of the losses of the next steps, in the gate: see `reference.WEIGHTS`."""
         self.lost: tuple[int, float] | None = None
         """The first step, and its loss, that was infinite or no number in the reference's steps."""
         self.turns: TurnClient | None = None

@@ -61,7 +61,7 @@ class FirstUse:
 
     @property
     def inside(self) -> bool:
-        """Whether a forward pass is under way."""
+        """True while a forward pass is under way."""
         return bool(self._inside)
 
     def _enter(self, module: Module, _: Any) -> None:

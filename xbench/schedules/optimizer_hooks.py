@@ -1,4 +1,4 @@
-"""What schedules hook into `optimizer.step()`.
+"""Hooks of schedules in `optimizer.step()`.
 
 torch calls an optimizer's pre-hook with the step's arguments, and takes what the hook returns in their place. A closure
 runs after the pre-hook, inside the step: gradients of its backward pass are waited for at its end.

@@ -75,6 +75,6 @@ _WRAPPERS = (
 
 
 def _is(thing: object, path: str, kind: str) -> bool:
-    """Whether it is of a class of torch whose module takes long to import; nothing is, where nobody imported that."""
+    """True for an instance of a torch class whose module is slow to import; False while nobody has imported it."""
     module = sys.modules.get(path)
     return module is not None and isinstance(thing, getattr(module, kind, ()))

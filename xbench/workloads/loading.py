@@ -68,7 +68,7 @@ def module_name(file: Path) -> str:
 
 
 def _taken(name: str, own: Path, folders: tuple[str, ...]) -> bool:
-    """Whether a module of that name is there, or would be found outside of these folders, that is not our own file."""
+    """True if a module of that name that is not our own file is there, or would be found outside of these folders."""
     if name in sys.stdlib_module_names:
         return True
     if name in sys.modules:
@@ -125,7 +125,7 @@ def as_script(file: Path | None) -> Iterator[Heard]:
 
 
 def raised(title: str, error: BaseException, file: Path | None, last_line: str = "") -> WorkloadError:
-    """What a file or its factory raised, as one sentence with the line, and the way out where one is known.
+    """Error that a file or its factory raised, as one sentence with the line, and the way out where one is known.
 
     `last_line`: the last that it wrote to stderr, which says why where it ended the process.
     """

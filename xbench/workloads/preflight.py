@@ -217,7 +217,7 @@ def _tried(workload: Workload, steps: int = 0) -> Footprint:
 
 
 def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadError:
-    """What a step that raised means, with the user's line: of the operation, for an error of a backward pass."""
+    """Error for a step that raised, with the user's line: that of the operation, where a backward pass raised."""
     spec, detail = workload.spec, traceback.format_exc()
     short = shortage(type(error).__name__, str(error), " on its own batch")
     if short is not None:

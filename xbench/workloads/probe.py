@@ -40,7 +40,7 @@ class Probed(BaseModel):
 
     @property
     def equal_gradients(self) -> bool:
-        """Whether no variation of its batch gives the ranks gradients that differ enough to miss an average."""
+        """True if no variation of its batch makes the ranks' gradients differ enough to show a missing average."""
         return self.record.spec.variation == "none"
 
 
@@ -67,7 +67,7 @@ class Preflight(BaseModel):
 
     @property
     def warnings(self) -> list[str]:
-        """What a user must know of the workloads, each once."""
+        """Warnings about the workloads for the user, each once."""
         return list(dict.fromkeys(sentence for probed in self.workloads for sentence in probed.warnings))
 
     def environment_facts(self) -> dict[str, object]:

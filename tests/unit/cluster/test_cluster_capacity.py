@@ -136,7 +136,7 @@ def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -
 
 
 def test_service_is_what_a_job_computed_before_its_crash_too(tmp_path: Path) -> None:
-    """From 4 to 19 s, when it crashes, and again from 23 s to its end at 53 s."""
+    """The job computes from 4 to 19 s, when it crashes, and again from 23 s to its end at 53 s."""
     state, _ = played(began([entry("a")], slots=1), tmp_path, Played(1, crash_at={"a": [15.0]}))
     assert state.tracks["a"].active.computed_s(100.0) == 15.0 + 30.0
 

@@ -1,4 +1,4 @@
-"""What pip gets for Horovod is pinned by hash, is unpacked below its folder, and is logged in a new file."""
+"""Downloads of pip for Horovod are pinned by hash, unpacked below its folder, and logged in a new file."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LOCAL = FabricSpec(name="local", ranks=2)
 
 
 def launched(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: Verdict, changed: str | None) -> Outcome:
-    """How a launch ends whose ranks end with this verdict, on links that changed like this."""
+    """Result of a launch whose ranks end with this verdict, on links that changed like this."""
     fabric = LocalFabric(LOCAL, "3f9a1c")
     monkeypatch.setattr(fabric, "changed", lambda: changed)
     monkeypatch.setattr(module, "_start", lambda *arguments: None)

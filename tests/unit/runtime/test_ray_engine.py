@@ -50,7 +50,7 @@ class PlayedRay:
     options: list[dict[str, Any]] = field(default_factory=list)
     told: list[tuple[Any, ...]] = field(default_factory=list)
     alive: list[bool] = field(default_factory=lambda: [True, True])
-    """Of nodes n0, n1, ..., of which each has an actor."""
+    """True for each of the nodes n0, n1, ... that is alive; each has an actor."""
     killed: int = 0
     removed: int = 0
 

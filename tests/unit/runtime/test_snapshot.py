@@ -1,4 +1,4 @@
-"""What a training step may change besides parameters is put back exactly, wherever a model keeps it."""
+"""State besides parameters that a training step may change is put back exactly, wherever a model keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only shows in a step, or in a process group, is found before ranks are started, with the user's line."""
+"""Errors that only show in a step, or in a process group, are found before ranks are started, with the user's line."""
 
 from __future__ import annotations
 

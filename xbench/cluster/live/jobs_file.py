@@ -42,13 +42,13 @@ from xbench.workloads import parse_workload
 
 MOST = 2**31 - 1
 MOST_NAME_BYTES = 200
-"""Of a job's name, which is also the name of a folder."""
+"""Greatest length [B] of a job's name, which is also the name of a folder."""
 
 LONGEST_S = 1e9
 """Thirty years, for an arrival and for a step."""
 
 LARGEST = 1e15
-"""Of steps a second, and of bytes."""
+"""Largest number of steps a second, and of bytes."""
 
 START = "write [[job]] with name, workload, steps and batch_size: docs/cluster.md shows a jobs.toml"
 KNOWING = ("speeds", "ring", "scale")

@@ -33,9 +33,9 @@ Ending = Literal["stopped", "finished", "failed", "lost"]
 
 
 class Began(Part):
-    """What was asked for. `restart_s`: what the policy believes that a start costs, the first of a job as well.
+    """The user's request. `restart_s`: cost of a start as the policy assumes it, the first start of a job included.
 
-    `slots`: how many there were at the beginning; `most_slots`: the limit that the user set, None without one.
+    `slots`: their number at the beginning; `most_slots`: the limit that the user set, None without one.
     """
 
     event: Literal["began"] = "began"

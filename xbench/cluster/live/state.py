@@ -59,7 +59,7 @@ class State:
     retries: int = 0
     """Crashes after which a job is started again."""
     resized: bool = False
-    """Whether the number of slots ever changed."""
+    """True if the number of slots ever changed."""
 
     def __post_init__(self) -> None:
         began = self.began
@@ -254,7 +254,7 @@ class State:
             self.policy.arrived(track.active, now_s)
 
     def _fits(self, job: Job) -> bool:
-        """Whether the policy could serve this job on the slots that there are."""
+        """True if the policy could serve this job on the slots that there are."""
         if needed_gpus(job, self.policy.elastic) > self.cluster.gpus:
             return False
         return not self.policy.elastic or bool(all_sizes(job, self.cluster))

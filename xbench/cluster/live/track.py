@@ -49,7 +49,7 @@ class Incarnation:
 
     @property
     def overhead_s(self) -> float | None:
-        """Of the time from its launch until it was gone: what it did not train. None where its speed is not known."""
+        """Time [s] from its launch until it was gone in which it did not train. None where its speed is not known."""
         if self.speed is None or self.ended_s is None:
             return None
         return self.ended_s - self.started_s - (self.end_steps - self.from_steps) / self.speed
@@ -75,13 +75,13 @@ class Track:
         self.retried = 0
         """Crashes, since the limit on them was last set."""
         self.withheld = False
-        """Whether the policy does not know of it, because it does not fit the slots that there are."""
+        """True while the policy does not know of it, because it does not fit the slots that there are."""
         self.finished_s: float | None = None
         self.gave_up: str | None = None
         """Why."""
         self.last_reason = ""
         self.learned = 0.0
-        """What the policy's view knows of `steps`."""
+        """Value of `steps` in the policy's view."""
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Track:
 
     @property
     def over(self) -> bool:
-        """Whether it finished, or was given up."""
+        """True once it has finished or was given up."""
         return self.finished_s is not None or self.gave_up is not None
 
     @property

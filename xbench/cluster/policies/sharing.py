@@ -73,7 +73,7 @@ class Seen(Active):
         return self.real.attained_s(now_s)
 
     def computed_s(self, now_s: float) -> float:
-        """Of the real job."""
+        """Computing time [s] of the real job."""
         return self.real.computed_s(now_s)
 
 

@@ -32,7 +32,7 @@ __all__ = ["TRACES", "BadRow", "RowsPolicy", "Trace", "load_trace"]
 ROWS = ("refuse", "skip")
 MOST = 10**9
 MOST_JOBS = 2_000_000
-"""Of a generated trace: twice the largest public one."""
+"""Most jobs of a generated trace: twice the number in the largest public one."""
 
 Loader = Callable[[str, dict[str, str]], Trace]
 

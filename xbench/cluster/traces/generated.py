@@ -42,7 +42,7 @@ Sizes = Literal["lognormal", "pareto"]
 ARRIVALS = ("poisson", "bursty")
 SIZES = ("lognormal", "pareto")
 LEAST, MOST = 1e-6, 1e9
-"""Of the load, a mean duration [s] and a burst."""
+"""Bounds of the load, of a mean duration [s] and of a burst."""
 
 LOGNORMAL_SIGMA = 1.8
 PARETO_SHAPE = 1.5

@@ -142,7 +142,7 @@ def _job(
 
 
 def _fact(key: str, cell: str) -> float:
-    """What a policy may be told of a job. Raises ValueError for a value that the fact cannot have."""
+    """Value of a fact that a policy may be told of a job. Raises ValueError for a value that the fact cannot have."""
     value = above_zero(cell, key) if key == "step_s" else number(cell, key)
     if key in ("exposed", "forward_share") and not 0 <= value < 1:
         raise ValueError(f"{key} = {value:g} is no share: it is from 0 to below 1")

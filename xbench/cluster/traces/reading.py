@@ -25,21 +25,21 @@ from xbench.errors import SpecError, listed, nearest
 from xbench.regular_file import MIB, read_bounded, read_regular
 
 MOST_BYTES = 1024 * MIB
-"""Of a file, and of what it unpacks to. The largest public trace unpacks to a fifth of it."""
+"""Largest file, and largest unpacked content [B]. The largest public trace unpacks to a fifth of it."""
 
 MOST_COLUMNS = 10_000
 LARGEST = 1e15
-"""Of a number in a cell."""
+"""Largest number in a cell."""
 
 SMALLEST = 1e-9
-"""Of a number that has to be above zero."""
+"""Smallest number where one has to be above zero."""
 
 _UNPACKED: dict[bytes, Callable[[io.BytesIO], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]] = {
     b"\x1f\x8b": lambda packed: gzip.GzipFile(fileobj=packed),
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ": lzma.LZMAFile,
 }
-"""What unpacks a file, by its first bytes."""
+"""Decompressors by the first bytes of a file."""
 
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError)
 

@@ -44,11 +44,11 @@ INSTALL = "pip install 'ray>=2.9'"
 CONNECT_S = 5.0
 REACH_S = 60.0
 COUNT_S = 0.5
-"""How old the number of slots may be."""
+"""Greatest age [s] of the number of slots."""
 
 ENDING_S = 60.0
 SOCKET = "/ray/session_2026-11-25_09-33-59_123456_4194304/sockets/plasma_store.1"
-"""What Ray puts after its temporary folder, for an example: the path of a Unix socket, which may not be long."""
+"""Example of what Ray appends to its temporary folder: the path of a Unix socket, whose length is limited."""
 
 _PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 

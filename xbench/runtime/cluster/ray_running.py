@@ -33,17 +33,17 @@ from xbench.runtime.journal import JournalReader
 from xbench.runtime.launch_processes import GUARD
 
 PLACING_S = 120.0
-"""How long actors may take to start once their bundles are there."""
+"""Longest time [s] that actors may take to start once their bundles are there."""
 
 PATIENCE_S = 10.0
-"""How long an incarnation waits for its bundles before it says so."""
+"""Time [s] that an incarnation waits for its bundles before it says so."""
 
 VERDICT_S = 90.0
-"""How long Ray may take to notice that a node is gone."""
+"""Longest time [s] that Ray may take to notice that a node is gone."""
 
 KILLED = "it was killed"
 RAY = "Ray: "
-"""What Ray says of a worker, and not the worker itself, begins so."""
+"""Prefix of what Ray, and not the worker itself, says of a worker."""
 
 
 class RayRunning:
@@ -58,7 +58,7 @@ class RayRunning:
         self._ready: Any = None
         self._workers: list[Any] = []
         self._places: list[Any] = []
-        """Of each worker, awaited: (address, node)."""
+        """Futures of each worker's (address, node)."""
         self._nodes: set[str] = set()
         """Nodes of its workers; until these are known, all that were alive when it asked for bundles."""
         self._exits: list[Any] = []
@@ -69,9 +69,9 @@ class RayRunning:
         self._verdict_s: float | None = None
         """When a crash is a crash at last; None while no worker has failed."""
         self._certain = False
-        """Whether a rank has died by itself."""
+        """True once a rank has died by itself."""
         self._silent = False
-        """Whether a worker cannot be reached, which may come of the loss of its node."""
+        """True once a worker could not be reached, which may come of the loss of its node."""
         self._lost = ""
         self._why = ""
         self._ending = False
@@ -80,7 +80,7 @@ class RayRunning:
 
     @property
     def over(self) -> bool:
-        """Whether `look` has said that it is over."""
+        """True once `look` has said that it is over."""
         return self._look.state in OVER
 
     def look(self) -> Look:
@@ -178,7 +178,7 @@ class RayRunning:
             self._kill_workers()
 
     def _cause(self) -> str | None:
-        """What a rank died of by itself; None where all that is known may be the effect of a lost node."""
+        """Error that a rank died of by itself; None where all that is known may be the effect of a lost node."""
         errors = errors_of(self.directory, self._program.workers)
         causes = [(rank, event) for rank, event in errors if not monitor_log.PEER_LOSS.search(event["message"])]
         if causes:
@@ -196,7 +196,7 @@ class RayRunning:
         return not self._ray.wait(asked, num_returns=len(asked), timeout=0)[1]
 
     def _waiting(self) -> str:
-        """What it waits for, where that takes long."""
+        """Clause that says what it waits for; empty until the wait is long."""
         if self._workers or self._ending or time.monotonic() - self._begun_s < PATIENCE_S:
             return ""
         count = self._program.workers
@@ -237,7 +237,7 @@ class RayRunning:
         self._look = self._look._replace(state=state, kept_steps=max(kept, self._look.kept_steps), reason=reason)
 
     def _reason(self) -> str:
-        """What a rank died of, rather than what others then noticed."""
+        """Error that a rank died of, rather than the errors that others then noticed."""
         if self._why == KILLED:
             return KILLED
         errors = errors_of(self.directory, self._program.workers)
@@ -292,7 +292,7 @@ class Worker:
 
 
 def _rank_env(rank: int, workers: int, address: str, own: str) -> dict[str, str]:
-    """What torch.distributed reads, and the network device that this node is reached by."""
+    """Variables that torch.distributed reads, and those that name the network device by which this node is reached."""
     found = {
         "RANK": str(rank),
         "LOCAL_RANK": "0",

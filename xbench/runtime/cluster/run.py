@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LiveRequest:
-    """What the user asked for. `folder`: None makes a new one in results/runs. `slots`: None leaves it to the file,
+    """The user's request. `folder`: None makes a new one in results/runs. `slots`: None leaves it to the file,
     and else to the engine."""
 
     jobs: Path
