@@ -230,6 +230,11 @@ def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_
     assert len(record.samples) >= 2
 
 
+def kept_blocks(output: Path, rank: int) -> int:
+    """Blocks of that rank which rank 0 has written into the only run's folder."""
+    return sum(path.read_text().count('"block"') for path in output.glob(f"*/launch0/job0-rank{rank}.jsonl"))
+
+
 def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp",
@@ -239,7 +244,9 @@ def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tm
         for line in ranks[0].stderr:
             if "round 3" in line:
                 break
-        time.sleep(1.5)  # a beat, by which rank 0 has what rank 1 had measured
+        deadline_s = time.monotonic() + 30
+        while kept_blocks(tmp_path, rank=1) < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.1)
         ranks[0].kill()
         ((code, said),) = ended(ranks[1:], 60)
     assert code == 1
