@@ -35,19 +35,19 @@ def plan(hosts: int, ranks: int) -> list[dict[str, Any]]:
     ]
 
 
-def listening_at(address: str, server: Any) -> Any:
-    """The class of a server that listens at `address`, whatever address it is constructed with (IPv4 and IPv6)."""
+def listen_at(address: str, server: Any) -> None:
+    """Let every server of this class listen at `address`, on the port that it is constructed with (IPv4 and IPv6).
 
-    class Here(server):  # type: ignore[misc]
-        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        server_address: tuple[str, int]
+    The class itself is changed: Horovod's constructor names it in `super()`, so a subclass in its place would recurse.
+    """
+    bind = server.server_bind
 
-        def server_bind(self) -> None:
-            """Listen at the address in place of the one that was given, on the same port."""
-            self.server_address = (address, self.server_address[1])
-            super().server_bind()
+    def server_bind(self: Any) -> None:
+        self.server_address = (address, self.server_address[1])
+        bind(self)
 
-    return Here
+    server.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server.server_bind = server_bind
 
 
 def main(argv: list[str]) -> None:
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
 
     own = listening_address(argv[2], one_host=int(argv[0]) == 1)
     if own is not None:
-        http_server.RendezvousHTTPServer = listening_at(own, http_server.RendezvousHTTPServer)
+        listen_at(own, http_server.RendezvousHTTPServer)
     slots = [SlotInfo(**slot) for slot in plan(int(argv[0]), int(argv[1]))]
     server = http_server.RendezvousServer()
     port = server.start()
