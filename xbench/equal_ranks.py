@@ -32,8 +32,11 @@ def digest(value: Tensor, before: str = "") -> str:
 def apart(tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> list[str]:
     """Names of tensors whose shape, dtype, `requires_grad` or value differ between ranks, or that some have not.
 
-    Collective: every rank of the group must call it, and all get the same answer.
+    Collective: every rank of the group must call it, and all get the same answer. A group of all ranks may be of a
+    backend that carries gradients alone, so the default group gathers for it.
     """
+    if group is not None and dist.get_world_size(group) == dist.get_world_size():
+        group = None
     mine = {name: (tuple(t.shape), str(t.dtype), t.requires_grad, digest(t)) for name, t in tensors}
     everyone: list[dict[str, tuple[tuple[int, ...], str, bool, str]]] = [{} for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(everyone, mine, group=group)
