@@ -27,7 +27,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     explore = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
     first, count = (random.SystemRandom().randrange(10**9), 1000) if explore else (0, 100)
     store = tmp_path_factory.mktemp("store") / "store"
-    return said_by_two_ranks(RANKS, str(first), str(count), store=store, timeout_s=600)
+    return said_by_two_ranks(RANKS, str(first), str(count), store=store, timeout_s=1200 if explore else 200)
 
 
 @pytest.mark.integration

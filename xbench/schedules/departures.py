@@ -25,6 +25,9 @@ from typing import Any
 from xbench.schedules.bucket import Travelling
 from xbench.schedules.engine import Watch
 
+PATIENCE_S = 30.0
+"""How long a schedule that is detached within a step waits for what is under way [s]."""
+
 
 class Parcel:
     """One collective: `start` launches it, with `nbytes` of gradients; `arrived` returns what is ready by its arrival.
@@ -195,6 +198,17 @@ class Departures:
             parcel.work = None
             parcel.is_ready = parcel.is_here = False
         self._next = self._landed = self._under_way = self._under_way_bytes = 0
+
+    def settle(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until nothing is under way, so that all ranks that stop at one place have launched the same parcels.
+
+        What follows an arrival is launched by another thread: a rank that forgets it a moment earlier than the others
+        leaves them a collective that nobody answers. Gives up after `patience_s` [s], because a rank that stops alone
+        must say so.
+        """
+        if self._hears:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._under_way or self._failure is not None, patience_s)
 
     def forget(self) -> None:
         """Nothing will be launched any more: let go of buffers, which would else wait for the collector of cycles."""

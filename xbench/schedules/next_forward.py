@@ -454,7 +454,10 @@ class NextForward(Engine):
         self._over()
 
     def detach(self) -> None:
-        """See `Engine.detach`: the last step is completed, and gradients without a step are averaged."""
+        """See `Engine.detach`: the last step is completed, and gradients without a step are averaged.
+
+        After a step that was refused or raised, what is under way is waited for, up to a bound.
+        """
         self.finish()
         self.synchronize()
         for waiter in self._waiters:
@@ -463,6 +466,7 @@ class NextForward(Engine):
         if self._first_use is not None:
             self._first_use.close()
             self._first_use = None
+        self.departures.settle()
         self.departures.forget()
         self.pieces = []
         super().detach()

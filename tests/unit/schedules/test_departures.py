@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -130,6 +131,31 @@ def test_a_wait_is_for_the_parcel_and_is_seen_only_when_it_is_one() -> None:
     departures.wait(step.parcels[0])
     assert waited == ["since", "until"]
     assert step.collectives[1].waits == 0
+
+
+def test_settled_when_what_arrivals_launch_has_arrived_too() -> None:
+    step = Step([1, 1, 1])
+    step.parcels[0].arrived = lambda: [step.parcels[1]]
+    departures = Departures(step.parcels, streams=False)
+    departures.ready(step.parcels[:1])
+
+    def arrive() -> None:
+        step.collectives[0].arrive()
+        step.collectives[1].arrive()
+
+    threading.Timer(0.05, arrive).start()
+    departures.settle()
+    assert step.launched == [0, 1]
+    assert step.collectives[1].is_completed()
+
+
+def test_what_never_arrives_is_waited_for_no_longer_than_its_patience() -> None:
+    step = Step([1, 1])
+    step.parcels[0].arrived = lambda: []
+    departures = Departures(step.parcels, streams=False)
+    departures.ready(step.parcels)
+    departures.settle(patience_s=0.01)
+    assert step.launched == [0, 1]
 
 
 @pytest.mark.parametrize(("credit", "followed", "told"), [(None, False, 0), (8, False, 2), (None, True, 2)])
