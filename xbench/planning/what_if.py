@@ -27,6 +27,7 @@ from pathlib import Path
 
 from xbench import records
 from xbench.errors import RecordError, SpecError
+from xbench.field_types import SHORTEST_S
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, ring
 from xbench.planning.plans import Planner
@@ -188,6 +189,11 @@ class Change:
                     f"--{option}: {value:g}{unit} is out of range {low:g} to {high:g}",
                     hint=f"as in --{option} {example}",
                 )
+        if self.latency_s is not None and 0 < self.latency_s < SHORTEST_S:
+            raise SpecError(
+                f"--latency: {self.latency_s:g} s is below {SHORTEST_S:g} s, which no clock can tell",
+                hint="as in --latency 50us, or --latency 0",
+            )
         if self.workers is not None and not 2 <= self.workers <= MOST_WORKERS:
             near = min(max(self.workers, 2), MOST_WORKERS)
             raise SpecError(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import RecordError, SpecError
 from xbench.fabrics import parse_fabric
+from xbench.field_types import SHORTEST_S
 from xbench.planning import contention as planning
 from xbench.planning.cost import Curve, fit, ring
 from xbench.planning.replan import replan, to_profile
@@ -331,6 +332,7 @@ def costs(draw: st.DrawFn) -> CostModel:
 
 
 SIZES = [1.0, 100.0, 1024.0, 1500.0, 40_000.0, 65_536.0, 1e6, 4e6, 6e7]
+LATENCIES = st.just(0.0) | st.floats(SHORTEST_S, 1e-2)
 
 
 @settings(deadline=None)
@@ -373,7 +375,7 @@ def test_a_faster_link_makes_no_size_slower_and_not_the_exact_plan(
 
 
 @settings(deadline=None)
-@given(costs(), st.floats(0, 1e-2), st.floats(0, 1e-2))
+@given(costs(), LATENCIES, LATENCIES)
 def test_a_shorter_latency_makes_no_size_slower(cost: CostModel, one_s: float, other_s: float) -> None:
     was = given_cost(cost)
     short, long = (what_if(was, Change(latency_s=latency)).cost for latency in sorted((one_s, other_s)))
@@ -388,7 +390,7 @@ def test_a_shorter_latency_makes_no_size_slower(cost: CostModel, one_s: float, o
     costs(),
     st.none() | contentions(),
     st.floats(1e6, 1e12),
-    st.just(0.0) | st.floats(1e-9, 1e-2),
+    LATENCIES,
     st.integers(2, 3000),
     st.floats(1e-3, 1e3),
 )

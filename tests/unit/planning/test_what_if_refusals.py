@@ -26,6 +26,7 @@ from xbench.records import (
         ({"compute_scale": math.inf}, "--compute-scale: inf is out of range"),
         ({"rate_bps": 0.0}, "--rate: 0 bit/s is out of range"),
         ({"latency_s": -1.0}, "--latency: -1 s is out of range 0 to 1000"),
+        ({"latency_s": 2e-309}, "--latency: 2e-309 s is below 1e-12 s, which no clock can tell"),
     ],
 )
 def test_changes_that_cannot_be(change: dict[str, float], sentence: str) -> None:
