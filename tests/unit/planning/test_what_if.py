@@ -321,7 +321,7 @@ def costs(draw: st.DrawFn) -> CostModel:
     """A cost model: a line, or measured points with whatever segments they need."""
     workers = draw(st.integers(2, 8))
     if draw(st.booleans()):
-        return line(draw(st.floats(0, 1e-2)), draw(st.just(0.0) | st.floats(1e-30, 1e-7)), workers)
+        return line(draw(st.just(0.0) | st.floats(1e-10, 1e-2)), draw(st.just(0.0) | st.floats(1e-30, 1e-7)), workers)
     count = draw(st.integers(2, 9))
     times = draw(st.lists(st.floats(1e-5, 1.0), min_size=count, max_size=count))
     points = [
