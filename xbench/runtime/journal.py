@@ -27,7 +27,6 @@ A journal has one owner: it is made, and never opened again to write. No torch h
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import mmap
@@ -94,14 +93,17 @@ def new_file(path: Path) -> io.FileIO:
 
 
 def write_line(stream: io.FileIO, event: Mapping[str, Any]) -> None:
-    """Append an event, whole or not at all. Raises OSError when the disk is full."""
+    """Append an event, whole or not at all. Raises OSError where it does not fit, as the system says why."""
     data = (json.dumps(event) + "\n").encode()
     begin = stream.tell()
-    written = stream.write(data)
-    if written != len(data):
+    written = 0
+    try:
+        while written < len(data):  # a disk that is nearly full takes a part, and gives its reason at the next write
+            written += stream.write(data[written:])
+    except OSError:
         stream.seek(begin)
         stream.truncate()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise
 
 
 class Journals:

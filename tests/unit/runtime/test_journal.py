@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_a_broken_line_in_the_middle_is_told(tmp_path: Path, broken: bytes) -> N
     assert told[1]["message"] == "job0-rank0.jsonl has a broken line, which was left out"
 
 
-def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path, 0, 0)
     journal.write("hello")
 
@@ -50,13 +51,17 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
         room = 10
 
         def write(self, data: Any) -> int:
-            return super().write(data[: self.room])
+            if not Full.room:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            written = super().write(data[: Full.room])
+            Full.room -= written
+            return written
 
     journal._events = Full(tmp_path / "job0-rank0.jsonl", "r+b")
     journal._events.seek(0, io.SEEK_END)
-    with pytest.raises(OSError, match="No space") as full:
+    with pytest.raises(OSError, match="quota") as full:
         journal.write("block", stamps=[0.0] * 100)
-    assert full.value.errno == errno.ENOSPC
+    assert full.value.errno == errno.EDQUOT
     Full.room = 10_000
     journal.write("error", message="the disk is full")
     assert [event["event"] for event in JournalReader(tmp_path, 0, 0).poll()] == ["hello", "error"]
