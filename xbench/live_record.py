@@ -28,7 +28,7 @@ class LiveSpan(Part):
     from_steps: float
     to_steps: float
     how: Literal["stopped", "finished", "failed", "lost", "running"] = Field(
-        description="lost: the controller ended while it ran"
+        description="lost: the controller, or a node of its slots, ended while it ran"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.errors import SpecError, nearest
-from xbench.field_types import Text
+from xbench.field_types import LARGEST_COUNT, PositiveCount, Text
 
 
 class Spec(BaseModel):
@@ -63,10 +63,10 @@ class FabricSpec(Spec):
     """
 
     name: Literal["auto", "local", "shaped", "emulated", "cluster"]
-    hosts: int = 1
-    ranks: int = 1
+    hosts: PositiveCount = 1
+    ranks: PositiveCount = 1
     rate: Text | None = None
-    workers: int | None = Field(default=None, ge=2, description="of an emulated fabric")
+    workers: int | None = Field(default=None, ge=2, le=LARGEST_COUNT, description="of an emulated fabric")
     latency: Text | None = Field(default=None, description="of a message on an emulated link")
     topology: Text | None = Field(default=None, description="by which emulated workers are joined")
     source: Text | None = Field(default=None, description="the record that an emulated link is as")
