@@ -17,19 +17,24 @@ from xbench.runtime.collect import Collector
 from xbench.spec import RunSpec
 
 
-class RunFrame(Part):
-    """Frame of profile, compare and tune. `failed`: modes that the parent gave up, with the reason."""
+class MeasuredFrame(Part):
+    """Fields of every frame of a run that starts ranks."""
 
-    kind: Literal["measured"] = "measured"
     format: Literal[1] = 1
     created: str
     command: str
     run: RunSpec
     environment: Environment
     fabric: FabricRecord
+    warnings: list[str]
+
+
+class RunFrame(MeasuredFrame):
+    """Frame of profile, compare and tune. `failed`: modes that the parent gave up, with the reason."""
+
+    kind: Literal["measured"] = "measured"
     emulated: EmulatedLink | None
     workloads: list[WorkloadRecord]
-    warnings: list[str]
     failed: dict[str, str]
 
     @classmethod
@@ -54,21 +59,14 @@ class RunFrame(Part):
         return frame
 
 
-class ConvergenceFrame(Part):
+class ConvergenceFrame(MeasuredFrame):
     """Frame of converge. `an_epoch`: steps of an epoch."""
 
     kind: Literal["convergence"] = "convergence"
-    format: Literal[1] = 1
-    created: str
-    command: str
-    run: RunSpec
-    environment: Environment
-    fabric: FabricRecord
     label: Label
     workload: WorkloadRecord
     training: Training
     an_epoch: int
-    warnings: list[str]
 
 
 class LiveFrame(Part):

@@ -26,7 +26,7 @@ from xbench.schedules.bucket import Travelling
 from xbench.schedules.engine import Watch
 
 PATIENCE_S = 30.0
-"""How long a schedule that is detached within a step waits for what is under way [s]."""
+"""Longest wait [s] for what is under way when a schedule is detached within a step."""
 
 
 class Parcel:
