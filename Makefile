@@ -18,8 +18,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet 
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
-# Files of tests that look at nothing but their own processes, and judge no time: two of them run beside each other.
-BESIDE := $(foreach name,copies live_job partial plan_snippets put_off_updates races schedules,tests/integration/test_$(name).py)
+# Files of tests that look at nothing but what they started, and judge no time: two of them run beside each other.
+BESIDE := $(foreach name,converge copies drawn_loops emulated gate given_ranks killed_runs live_cluster live_job \
+	own_models partial plan_snippets put_off_updates races runs schedules tune wheel,tests/integration/test_$(name).py)
 
 .PHONY: compare test lint faults all-faults gpu horovod docs clean
 

@@ -5,5 +5,8 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["xbench*"]), "xbench.cuda"],
     package_dir={"xbench.cuda": "cuda"},
-    package_data={"xbench": ["py.typed", "report/html/page.*", "horovod/pinned.txt"], "xbench.cuda": ["*.cu"]},
+    package_data={
+        "xbench": [f"**/*.{kind}" for kind in ("css", "jinja", "js", "txt", "typed")],
+        "xbench.cuda": ["*.cu"],
+    },
 )

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from xbench.fabrics import shaped
+from xbench.fabrics import links, shaped
+from xbench.fabrics.leftovers import owner_lives
 from xbench.records import Comparison, Profile, load
 from xbench.runtime.journal import pid_alive
 
@@ -73,12 +74,26 @@ def has_ip() -> bool:
     return any((Path(folder) / "ip").exists() for folder in ("/usr/sbin", "/sbin", "/usr/bin"))
 
 
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""The worker of pytest-xdist that these tests run in, which what they start inherits; empty without xdist."""
+
+
 def present() -> set[str]:
-    """Processes of ours and namespaces that are there."""
+    """Processes that these tests started and namespaces without an owner that are there."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout if has_ip() else ""
-    names = [line.split()[0] for line in listed.splitlines() if line.startswith("xb")]
+    matches = [links.NAMESPACE.fullmatch(line.split()[0]) for line in listed.splitlines()]
+    names = [match[0] for match in matches if match is not None and not owner_lives(match["run"])]
     ranks = subprocess.run(["pgrep", "-af", "xbench.runtime.worker|crossover.arbiter"], capture_output=True, text=True)
-    return {*names, *ranks.stdout.splitlines()}
+    return {*names, *(line for line in ranks.stdout.splitlines() if _worker_of(int(line.split()[0])) == WORKER)}
+
+
+def _worker_of(pid: int) -> str | None:
+    """See `WORKER`; None: the process is gone."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((one.partition(b"=")[2].decode() for one in environment if one.startswith(b"PYTEST_XDIST_WORKER=")), "")
 
 
 BEFORE = present()
@@ -86,5 +101,5 @@ BEFORE = present()
 
 
 def left_behind() -> str:
-    """Processes of ours and namespaces that were not there before the tests, and still are."""
+    """Processes of ours and namespaces without an owner that were not there before the tests, and still are."""
     return "\n".join(sorted(present() - BEFORE))
