@@ -1,5 +1,6 @@
 """`python -m xbench`, which torchrun needs: `torchrun ... -m xbench compare`."""
 
+import atexit
 import os
 import sys
 
@@ -18,9 +19,12 @@ def run() -> None:
     except KeyboardInterrupt:  # one more, while main told of the first
         code = Interrupted.exit_code
     ignore_interrupts()
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or code == Interrupted.exit_code:
         # In ranks that others started this process was a rank. Threads and libraries of a backend abort or chatter
-        # (dozens of lines about leaks) while an interpreter ends in peace, so it ends at once.
+        # (dozens of lines about leaks) while an interpreter ends in peace, so it ends at once. And `python -m` dies of
+        # SIGINT, whatever the exit code, where an extension module was running Python code as the interrupt came.
+        if "torch" not in sys.modules:
+            atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,24 @@ def test_every_command_ends_as_by_ctrl_c(number: signal.Signals) -> None:
     )
     done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "error: interrupted")
+
+
+def test_an_interrupt_inside_an_extension_module_leaves_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "inside.py").write_text(
+        "import atexit, ctypes, sys, click, xbench.commands.modes as module\n"
+        "from xbench.__main__ import run\n"
+        "inside = ctypes.pythonapi.PyRun_String\n"
+        "inside.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object]\n"
+        "inside.restype = ctypes.py_object\n"
+        "interrupted = lambda: inside(b'raise KeyboardInterrupt', 257, {}, {})\n"
+        "module.modes = click.Command('modes', callback=interrupted)\n"
+        "atexit.register(print, 'closed')\n"
+        "sys.argv = ['xbench', 'modes']\n"
+        "run()\n"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-m", "inside"], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "closed\n", "error: interrupted")
 
 
 def test_a_signal_at_the_very_end_leaves_the_exit_code() -> None:
