@@ -23,6 +23,7 @@ from typing import Any
 from xbench import environment
 from xbench.environment import differences, fingerprint
 from xbench.fabrics import links_missing, shaped_obstacle
+from xbench.launch_guard import GUARD
 from xbench.limits import last_line
 from xbench.machine_record import Gpu, GpuLink, Machine
 from xbench.records import Environment
@@ -41,7 +42,7 @@ Ask = Callable[[str], "subprocess.Popen[str]"]
 def start_probe(what: str) -> subprocess.Popen[str]:
     """A process that will say what torch, or NVML, knows."""
     return subprocess.Popen(
-        [*PROBE, what],
+        [*GUARD, str(os.getpid()), *PROBE, what],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """Processes that a launch starts: each in a session of its own, tied to our life, its output in a file.
 
 A session of its own keeps the terminal's Ctrl-C away from ranks (the parent decides when they stop) and makes one
-signal reach a whole group. The guard (`runtime.launch_guard`) makes the kernel kill them should the parent be killed.
+signal reach a whole group. The guard (`launch_guard`) makes the kernel kill them should the parent be killed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from pathlib import Path
 
 import psutil
 
+from xbench.launch_guard import GUARD
+
 TERMINATE_S = 3.0
 KILL_S = 5.0
-GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launch_guard.py")))
 
 
 @dataclass

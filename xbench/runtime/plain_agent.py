@@ -19,7 +19,7 @@ from types import FrameType
 
 POLL_S = 0.02
 ENDING_S = 3.0
-GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launch_guard.py")), "any")
+GUARD = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "launch_guard.py"), "any")
 
 
 def main(argv: list[str]) -> int:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xbench import errors
 from xbench.errors import WorkloadError, XbenchError
+from xbench.launch_guard import GUARD
 from xbench.limits import last_line, limit_behind
 from xbench.records import WorkloadRecord
 from xbench.spec import DeviceType, WorkloadSpec
@@ -125,7 +126,7 @@ def probe(
 def _ask(request: str, timeout_s: float, titles: str) -> tuple[str, str, int]:
     """(stdout, tail of stderr, exit status) of one preflight, which is never left running."""
     process = subprocess.Popen(
-        PREFLIGHT,
+        [*GUARD, str(os.getpid()), *PREFLIGHT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

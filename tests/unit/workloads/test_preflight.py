@@ -1,5 +1,6 @@
 """What is found before anything is launched: images, memory, factories; and the process that finds it."""
 
+import subprocess
 import sys
 import time
 import warnings
@@ -281,10 +282,32 @@ def test_a_check_that_hangs_is_given_up_and_killed_with_its_children(monkeypatch
         probe([parse_workload("resnet50")], "cpu", 1, timeout_s=2)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert pids
-    deadline = time.monotonic() + 10  # the kernel takes a moment to end what was killed
+    assert alive_at_last(pids) == []
+
+
+def alive_at_last(pids: list[int]) -> list[int]:
+    """Those that live on for ten seconds: the kernel takes a moment to end what was killed."""
+    deadline = time.monotonic() + 10
     while time.monotonic() < deadline and any(process_state(pid) not in (None, "Z") for pid in pids):
         time.sleep(0.01)
-    assert [process_state(pid) for pid in pids if process_state(pid) not in (None, "Z")] == []
+    return [pid for pid in pids if process_state(pid) not in (None, "Z")]
+
+
+def test_a_check_dies_with_the_run_that_is_killed(tmp_path):
+    pids = tmp_path / "pids"
+    checking = f"import os, time; open({str(pids)!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(600)"
+    code = (
+        "import sys; from xbench.workloads import parse_workload, probe\n"
+        f"probe.PREFLIGHT = (sys.executable, '-S', '-c', {checking!r})\n"
+        "probe.probe([parse_workload('resnet50')], 'cpu', 1)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code])
+    while not (pids.exists() and pids.read_text().endswith(" ")):
+        assert run.poll() is None
+        time.sleep(0.01)
+    run.kill()
+    run.wait()
+    assert alive_at_last([int(pids.read_text())]) == []
 
 
 FOUND = {"torch": "2.15", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13.2", "workloads": []}

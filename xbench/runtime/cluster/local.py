@@ -27,6 +27,7 @@ from xbench.errors import RunError, SpecError
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import this_machine
 from xbench.interrupts import interrupts_held
+from xbench.launch_guard import GUARD
 from xbench.profilers.gpu import NotAvailable, load_nvml
 from xbench.profilers.gpu_list import list_gpus
 from xbench.runtime import monitor_log, plain_agent
@@ -45,7 +46,6 @@ from xbench.runtime.cluster.incarnation import (
 )
 from xbench.runtime.journal import JournalReader
 from xbench.runtime.launch import rank_env
-from xbench.runtime.launch_processes import GUARD
 from xbench.spec import DeviceType
 
 MODULE = "xbench.runtime.cluster.job_rank"

@@ -9,7 +9,7 @@ share** (each worker looks whether it sees its incarnation, and says so if not);
 node.
 
 Nothing outlives its starter: actors are not detached, so the end of the controller ends them; the guard
-(`runtime.launch_guard`) ties each rank to its actor, because a subprocess of an actor that is killed is otherwise left
+(`launch_guard`) ties each rank to its actor, because a subprocess of an actor that is killed is otherwise left
 (ray-project/ray#42861); and every rank holds a shared lock in the job's folder, so an incarnation is over when nobody
 holds that, and none is begun before.
 

@@ -25,12 +25,12 @@ from typing import Any
 import psutil
 
 from xbench.cluster.live.engine import OVER, Look, State
+from xbench.launch_guard import GUARD
 from xbench.runtime import monitor_log
 from xbench.runtime.cluster import checkpoints
 from xbench.runtime.cluster.incarnation import LOCK, LOG, PROGRAM, STOP, Incarnation, errors_of, first_line, seen
 from xbench.runtime.cluster.local import MODULE, free
 from xbench.runtime.journal import JournalReader
-from xbench.runtime.launch_processes import GUARD
 
 PLACING_S = 120.0
 """Longest time [s] that actors may take to start once their bundles are there."""

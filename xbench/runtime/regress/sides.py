@@ -22,9 +22,9 @@ from typing import IO, Self
 from pydantic import ValidationError
 
 from xbench.errors import Interrupted, RunError
+from xbench.launch_guard import GUARD
 from xbench.limits import last_line
 from xbench.records import SideName
-from xbench.runtime.launch_processes import GUARD
 from xbench.runtime.regress.protocol import VERSION, Answer, Order
 from xbench.scratch import Scratch
 

@@ -4,7 +4,7 @@
 
 Asks the kernel to kill this process when its parent dies (prctl PR_SET_PDEATHSIG, which a later exec keeps), holds it
 to its own cores when the environment names them (XBENCH_CORES: a JSON list of lists by LOCAL_RANK), and becomes
-COMMAND. With a guard before every agent and before every rank, `kill -9` of xbench takes all of them along.
+COMMAND. With a guard before every agent, rank and probe, `kill -9` of xbench takes all of them along.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import json
 import os
 import signal
 import sys
+
+GUARD = (sys.executable, "-I", "-S", __file__)
+"""The words before PARENT."""
 
 _PR_SET_PDEATHSIG = 1
 
