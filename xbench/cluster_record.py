@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveCount, SimulatedSeconds, Text
-from xbench.record_parts import Interval, Part
+from xbench.record_parts import Interval, Part, Result
 
 
 class TraceRecord(Part):
@@ -105,7 +105,7 @@ class ClusterSpan(Part):
     to_s: SimulatedSeconds
 
 
-class ClusterComparison(Part):
+class ClusterComparison(Result):
     """`xbench cluster compare`. The first of `policies` is the reference, at each restart cost and placement."""
 
     kind: Literal["cluster"] = "cluster"

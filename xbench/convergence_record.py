@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, PositiveSeconds, Text
-from xbench.record_parts import Environment, FabricRecord, Interval, Label, Part, WorkloadRecord
+from xbench.record_parts import Environment, FabricRecord, Interval, Label, Part, Result, WorkloadRecord
 
 
 class MeanOf(Part):
@@ -94,7 +94,7 @@ class Converged(Part):
     device_peak_bytes: Count | None = None
 
 
-class Convergence(Part):
+class Convergence(Result):
     """`xbench converge`."""
 
     kind: Literal["convergence"] = "convergence"

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveCount, Seconds, SimulatedSeconds, Text
-from xbench.record_parts import Environment, Part
+from xbench.record_parts import Environment, Part, Result
 
 LiveStatus = Literal["finished", "failed", "unfinished"]
 
@@ -57,7 +57,7 @@ class LiveResult(Part):
     speeds: dict[Count, float] = Field(default={}, description="steps a second by workers, as measured")
 
 
-class LiveRun(Part):
+class LiveRun(Result):
     """`xbench cluster run`."""
 
     kind: Literal["live"] = "live"

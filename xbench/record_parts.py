@@ -6,7 +6,7 @@ The kinds themselves are in `records` (measured) and `scaling_record` (simulated
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -42,6 +42,13 @@ class Part(BaseModel):
         if _is_beyond(value, LARGEST_NUMBER if info.context == FOREIGN else math.inf):
             raise PydanticCustomError("too_large", "a number so large, or so close to zero, means nothing here")
         return value
+
+
+class Result(Part):
+    """Base of every kind of record. Its repr is one line: a record has up to a million numbers."""
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in ("created", "command", "complete")]
 
 
 def _is_beyond(value: object, most: float) -> bool:

@@ -14,6 +14,7 @@ bytes, all rates bits per second. Nothing here imports torch.
 from __future__ import annotations
 
 import json
+import os
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,7 @@ from xbench.record_parts import (
     Label,
     Part,
     Ratio,
+    Result,
     Verdict,
     WorkloadRecord,
 )
@@ -293,7 +295,7 @@ class Job(Part):
     layers: list[Layer] = []
 
 
-class RecordBase(Part):
+class RecordBase(Result):
     """What every record has."""
 
     schema_version: Literal[1] = 1
@@ -378,11 +380,12 @@ def save(record: AnyRecord, path: Path) -> Path:
     return write_whole(dump(record), path)
 
 
-def load(path: Path) -> AnyRecord:
+def load(path: str | os.PathLike[str]) -> AnyRecord:
     """Read a record, or a run's directory that holds one. Raises RecordError with one sentence.
 
     A run that was killed before it wrote its record has its journals: the record is then made from those, incomplete.
     """
+    path = Path(path)
     try:
         if path.is_dir():
             path = path / RECORD
@@ -397,7 +400,7 @@ def load(path: Path) -> AnyRecord:
     return loads(text, str(path))
 
 
-def load_measured(path: Path) -> Profile | Comparison:
+def load_measured(path: str | os.PathLike[str]) -> Profile | Comparison:
     """As `load`, for what starts from measurements: a record of another kind is refused. Raises RecordError."""
     record = load(path)
     if isinstance(record, (Profile, Comparison)):
@@ -455,5 +458,5 @@ def _one_line(text: str) -> str:
     return line if len(line) <= 160 else f"{line[:159]}…"
 
 
-def _short(path: Path) -> str:
+def _short(path: str | os.PathLike[str]) -> str:
     return repr(_one_line(str(path)))

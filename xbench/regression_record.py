@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from xbench.field_types import Count, PositiveCount, Seconds, Text
-from xbench.record_parts import Environment, Interval, Label, Part, WorkloadRecord
+from xbench.record_parts import Environment, Interval, Label, Part, Result, WorkloadRecord
 
 MetricName = Literal[
     "buckets",
@@ -180,7 +180,7 @@ class Side(Part):
     measurements: list[Measurement] = Field(default=[], description="of the deterministic layer")
 
 
-class Baseline(Part):
+class Baseline(Result):
     """`xbench regress record`: results/baselines/<machine>/baseline.json."""
 
     kind: Literal["baseline"] = "baseline"
@@ -199,7 +199,7 @@ class Baseline(Part):
     failures: list[Failure] = []
 
 
-class Noise(Part):
+class Noise(Result):
     """`xbench regress calibrate`: A/A, results/baselines/<machine>/noise.json. Both sides of a pair are one tree."""
 
     kind: Literal["noise"] = "noise"
@@ -268,7 +268,7 @@ class Judged(Part):
         return self.metric in ("step_time", "time_per_sample", "exposed")
 
 
-class Regression(Part):
+class Regression(Result):
     """`xbench regress check`: both sides, every launch, and the verdicts that `xbench.regress.judge` gave."""
 
     kind: Literal["regression"] = "regression"

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from xbench.field_types import Count, Duration, PositiveCount, Text
-from xbench.record_parts import Environment, Estimate, Label, Part, WorkloadRecord
+from xbench.record_parts import Environment, Estimate, Label, Part, Result, WorkloadRecord
 
 RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first step", "total", "lost"]
 
@@ -84,7 +84,7 @@ class LossCheck(Part):
     depends: list[Text] = Field(default=[], description="what of the model depends on how a batch is shared")
 
 
-class Restart(Part):
+class Restart(Result):
     """`xbench cluster restart`."""
 
     kind: Literal["restart"] = "restart"

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import LARGEST_COUNT, Count, Duration, PositiveSeconds, Seconds, Text
-from xbench.record_parts import FabricRecord, Interval, Part, WorkloadRecord
+from xbench.record_parts import FabricRecord, Interval, Part, Result, WorkloadRecord
 
 
 class ScalingSource(Part):
@@ -53,7 +53,7 @@ class ScalingPoint(Part):
     largest_bucket_bytes: Count
 
 
-class Scaling(Part):
+class Scaling(Result):
     """`xbench scale`. `points` hold every mode at every size, modes in their order and sizes ascending."""
 
     kind: Literal["scaling"] = "scaling"

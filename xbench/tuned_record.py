@@ -12,10 +12,10 @@ from pydantic import Field
 
 from xbench.field_types import Count, Text
 from xbench.measured_parts import Parts
-from xbench.record_parts import FabricRecord, Label, Part, Ratio, WorkloadRecord
+from xbench.record_parts import FabricRecord, Label, Ratio, Result, WorkloadRecord
 
 
-class Tuned(Part):
+class Tuned(Result):
     """The winner of `xbench tune`, or the reference where nothing tried was worth a change."""
 
     kind: Literal["tuned"] = "tuned"

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveSeconds, Text
-from xbench.record_parts import Environment, Estimate, FabricRecord, Interval, Part, Verdict, WorkloadRecord
+from xbench.record_parts import Environment, Estimate, FabricRecord, Interval, Part, Result, Verdict, WorkloadRecord
 from xbench.spec import Collectives, Overlap
 
 
@@ -79,7 +79,7 @@ class Goal(Part):
     held: bool
 
 
-class Validation(Part):
+class Validation(Result):
     """`xbench validate`."""
 
     kind: Literal["validation"] = "validation"

@@ -153,6 +153,7 @@ def test_the_public_api_is_what_it_says() -> None:
     assert len(xbench.__all__) == len(set(xbench.__all__))
     for name in xbench.__all__:
         assert hasattr(xbench, name), name
+    assert dir(xbench) == sorted(xbench.__all__)
 
 
 def test_constraints_pin_every_dependency() -> None:

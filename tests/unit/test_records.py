@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import xbench
 from xbench.errors import RecordError
 from xbench.records import AnyRecord, dump, json_schema, load, load_measured, loads, save
 from xbench.report.terminal import render
@@ -230,6 +231,15 @@ def test_save_replaces_the_whole_file_or_nothing(tmp_path: Path, monkeypatch: py
         save(loads(TEXTS["comparison"]), path)
     assert load(path) == record
     assert [entry.name for entry in path.parent.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-v1.json")), ids=lambda path: path.stem)
+def test_a_record_is_read_by_its_path_as_text_and_shown_in_one_line(path: Path) -> None:
+    record = xbench.load_result(str(path))
+    assert record == load(path)
+    assert repr(record).startswith(f"{type(record).__name__}(created='{record.created}', command=")
+    assert "\n" not in repr(record)
+    assert len(repr(record)) < 300
 
 
 def test_records_are_immutable() -> None:

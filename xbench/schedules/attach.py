@@ -10,6 +10,7 @@ with xbench.attach(model, optimizer, schedule="optimal", plan="results/runs/.../
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from xbench.schedules.equal_ranks import broadcast_state, check_equal
 from xbench.schedules.gloo_threads import favour_gloo_threads
 from xbench.spec import Compress, Copies
 
-PlanSource = Plan | Profile | Comparison | Tuned | str | Path | Sequence[Sequence[str]] | Mapping[str, Any]
+PlanSource = Plan | Profile | Comparison | Tuned | str | os.PathLike[str] | Sequence[Sequence[str]] | Mapping[str, Any]
 
 
 class Carried(NamedTuple):
@@ -82,7 +83,7 @@ def attach(
     unknown schedule, a plan that does not fit the model, or compression that `copies` has no place for, UsageError for
     a model that the schedule cannot serve or that differs between ranks, RecordError for a broken file.
     """
-    if isinstance(plan, (str, Path)):
+    if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))
     if schedule is None:
         schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else "wfbp"
@@ -136,7 +137,7 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
 
 def carried(plan: PlanSource | None, schedule: str) -> Carried:
     """What `plan` has for `schedule`. Raises SpecError when it has nothing, or when a mapping is no plan."""
-    if isinstance(plan, (str, Path)):
+    if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))
     if isinstance(plan, Tuned):
         if schedule != plan.schedule:
