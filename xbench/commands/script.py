@@ -30,9 +30,7 @@ COMMANDS = ("compare", "profile")
     "--ranks-per-node",
     "ranks",
     type=click.IntRange(1, 1024),
-    default=1,
-    show_default=True,
-    help="Ranks on each; twice its GPUs for a paired mode.",
+    help="Ranks on each node.  [default: one a GPU, two a GPU for a paired mode]",
 )
 @click.option(
     "--gpus-per-node",
@@ -58,7 +56,7 @@ COMMANDS = ("compare", "profile")
 def script(
     engine: str,
     nodes: int,
-    ranks: int,
+    ranks: int | None,
     gpus: int,
     name: str,
     time: str | None,
@@ -75,7 +73,9 @@ def script(
     xbench script --engine slurm --nodes 4 compare resnet50 --modes ddp,optimal
     """
     _check(engine, name, time, image, {"--time": time, "--partition": partition, "--account": account})
-    check_inner(command, arguments, nodes * ranks, ranks)
+    jobs = check_inner(command, arguments)
+    ranks = ranks or jobs * max(1, gpus)
+    _check_shared(jobs, nodes, ranks, gpus)
     check_json(str(output) if output is not None else None, "--output")
 
     from xbench import scripts
@@ -97,8 +97,11 @@ def script(
     return 0
 
 
-def check_inner(command: str, arguments: tuple[str, ...], ranks: int, ranks_a_node: int) -> None:
-    """Parse what the script will run as its own command does. Raises UsageError, or click's own."""
+def check_inner(command: str, arguments: tuple[str, ...]) -> int:
+    """Parse what the script will run as its own command does: the jobs that share its devices.
+
+    Raises UsageError, or click's own.
+    """
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
     from xbench.commands.compare import compare
@@ -118,7 +121,7 @@ def check_inner(command: str, arguments: tuple[str, ...], ranks: int, ranks_a_no
     sizes = {key: given[key] for key in ("batch_size", "image_size", "seq_len", "dtype", "optimizer", "seed")}
     workloads = [parse_workload(name, **sizes) for name in names]
     if command == "profile":
-        return
+        return 1
     effort_from(**{key: given[key] for key in ("launches", "rounds", "steps", "quick", "rigorous")})
     modes = parse_modes(given["modes"])
 
@@ -126,12 +129,16 @@ def check_inner(command: str, arguments: tuple[str, ...], ranks: int, ranks_a_no
     from xbench.spec import Effort
 
     request = RunRequest("comparison", workloads, parse_fabric("cluster"), Effort(), modes, given["reference"])
-    jobs = len(check_request(request)[0])
-    if jobs > 1 and (ranks_a_node % jobs or ranks < 2 * jobs):
+    return len(check_request(request)[0])
+
+
+def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:
+    """Raise SpecError where the ranks of each node cannot be shared by the jobs."""
+    if jobs > 1 and (ranks % jobs or nodes * ranks < 2 * jobs):
         raise SpecError(
             f"{jobs} jobs share the devices, so each node needs {jobs} ranks a device and the jobs two ranks each, and "
-            f"this makes {ranks_a_node} a node, {ranks} in all",
-            hint="try --ranks-per-node 2",
+            f"this makes {ranks} a node, {nodes * ranks} in all",
+            hint=f"try --ranks-per-node {max(2 if nodes > 1 else 4, jobs * gpus)}",
         )
 
 

@@ -65,6 +65,11 @@ class Launch:
         return ["xbench", self.command, *self.arguments, "--fabric", "cluster"]
 
     @property
+    def ranks_each(self) -> str:
+        """'with 8 ranks each'."""
+        return f"with {self.ranks} rank{'s' if self.ranks > 1 else ''} each"
+
+    @property
     def versions(self) -> str:
         """'xbench 0.1.0, Python 3.11.7, torch 2.15.0'."""
         return ", ".join(f"{name} {version}" for name, version in self.written_with.items())

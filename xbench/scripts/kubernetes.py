@@ -25,7 +25,7 @@ def script(launch: Launch) -> str:
         f"exec {run}",
     ]
     lines = [
-        f"# xbench {launch.command} on {launch.nodes} pods of {launch.ranks} ranks, written by `xbench script`",
+        f"# xbench {launch.command} on {launch.nodes} pods {launch.ranks_each}, written by `xbench script`",
         f"# with {launch.versions}.",
         *taken(launch),
         "#     kubectl apply -f FILE",

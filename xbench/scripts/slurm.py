@@ -26,7 +26,7 @@ def script(launch: Launch) -> str:
         "#!/usr/bin/env bash",
         *(f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None),
         "#SBATCH --exclusive",
-        f"# xbench {launch.command} on {launch.nodes} nodes of {launch.ranks} ranks, written by `xbench script`",
+        f"# xbench {launch.command} on {launch.nodes} nodes {launch.ranks_each}, written by `xbench script`",
         f"# with {launch.versions}. Submit it with: sbatch FILE",
         *taken(launch),
         "set -euo pipefail",

@@ -10,7 +10,7 @@ def script(launch: Launch) -> str:
     run = one_torchrun(launch, '"$NODE_RANK"', '"$MASTER_ADDR"', '"$MASTER_PORT"')
     lines = [
         "#!/usr/bin/env bash",
-        f"# xbench {launch.command} on {launch.nodes} nodes of {launch.ranks} ranks, written by `xbench script`",
+        f"# xbench {launch.command} on {launch.nodes} nodes {launch.ranks_each}, written by `xbench script`",
         f"# with {launch.versions}.",
         *taken(launch),
         "#",
