@@ -189,7 +189,10 @@ def _folder_gone() -> bool:
 
 
 def _another_rank_says_it() -> bool:
-    """Whether we are another rank than 0 of several that were given the same words: rank 0 says what is wrong there."""
+    """Whether an engine started us as another rank than 0: rank 0 was given the same words, and says what is wrong.
+
+    RANK and WORLD_SIZE alone may be left of an old run, so nobody else may be there.
+    """
     ranks = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
     if all(os.environ.get(name, "0") == "0" for name in ranks):
         return False
@@ -199,7 +202,7 @@ def _another_rank_says_it() -> bool:
         ours = ranks_around(os.environ)
     except XbenchError:
         return False
-    return ours is not None and ours.rank > 0
+    return ours is not None and ours.rank > 0 and not ours.bare
 
 
 def _complain(sentence: str, hint: str | None) -> None:

@@ -352,3 +352,17 @@ def test_json_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == ""
     write_json(record, "-")
     assert loads(capsys.readouterr().out) == record
+
+
+@pytest.mark.parametrize(("torchruns_own", "says"), [({}, True), ({"TORCHELASTIC_RUN_ID": "1"}, False)])
+def test_another_rank_is_silent_only_where_an_engine_started_it(
+    torchruns_own: dict[str, str],
+    says: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in (place | torchruns_own).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["compare", "resnet51"]) == 2
+    assert ("unknown workload 'resnet51'" in capsys.readouterr().err) is says

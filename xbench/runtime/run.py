@@ -73,7 +73,8 @@ def check_output(output: Path) -> None:
 
 def execute(request: RunRequest, console: Console) -> Result:
     """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record."""
-    speaks = our_rank() == 0
+    starts_ranks = request.fabric.name not in ("auto", "cluster")  # then those around us, if any, take no part
+    speaks = starts_ranks or our_rank() == 0
     if not speaks:
         console = Console(quiet=True)
     if speaks:
