@@ -1,4 +1,4 @@
-"""Your own model in xbench: `xbench compare examples/train.py:make --modes ddp,optimal`."""
+"""Your own model in xbench: `xbench compare examples/train.py:make --modes ddp,auto`."""
 
 import torch
 from torch import nn

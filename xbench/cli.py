@@ -129,7 +129,7 @@ def _add_debug(command: click.Command) -> None:
 def cli() -> None:
     """Find the fastest gradient-communication schedule for a training step, and prove it.
 
-    Start with `xbench compare --modes ddp,optimal`; `xbench COMMAND --help` explains each command.
+    Start with `xbench compare --modes ddp,auto`; `xbench COMMAND --help` explains each command.
     """
 
 

@@ -70,7 +70,7 @@ def script(
     """Write the launch script of a comparison for torchrun, Slurm or Kubernetes.
 
     COMMAND is compare or profile, with its own arguments after it, which are checked here:
-    xbench script --engine slurm --nodes 4 compare resnet50 --modes ddp,optimal
+    xbench script --engine slurm --nodes 4 compare resnet50 --modes ddp,auto
     """
     _check(engine, name, time, image, {"--time": time, "--partition": partition, "--account": account})
     jobs = check_inner(command, arguments)

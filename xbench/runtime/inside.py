@@ -1,6 +1,6 @@
 """A run inside ranks that an engine started around us: every rank is worker and, on rank 0, parent.
 
-    torchrun --nproc-per-node 4 -m xbench compare resnet50 --modes ddp,optimal
+    torchrun --nproc-per-node 4 -m xbench compare resnet50 --modes ddp,auto
     srun --ntasks 8 python -m xbench compare resnet50 --modes sequential,crossover
 
 Nothing is launched. The ranks meet (`runtime.muster`); where two jobs share the devices they divide the ranks between

@@ -35,7 +35,7 @@ MODES.add("single", "xbench.schedules.single:Single", "one collective after the 
 MODES.add("wfbp", "xbench.schedules.wfbp:Wfbp", "one collective a tensor, as soon as it is ready", planned=True)
 MODES.add("mgwfbp", "xbench.schedules.mgwfbp:MgWfbp", "the MG-WFBP paper's greedy merging", planned=True)
 MODES.add(
-    "optimal", "xbench.schedules.optimal:Optimal", "exact best contiguous buckets for the measured link", planned=True
+    "optimal", "xbench.schedules.optimal:Optimal", "exact best buckets for a link that costs computation nothing", planned=True
 )
 MODES.add(
     "auto",
@@ -156,7 +156,7 @@ def parse_modes(text: str) -> tuple[ModeSpec, ...]:
     for piece in pieces:
         plain, at, alias = piece.strip().partition("@")
         if not plain:
-            raise SpecError(f"the list of modes {text!r} has an empty place", hint="write --modes ddp,optimal")
+            raise SpecError(f"the list of modes {text!r} has an empty place", hint="write --modes ddp,auto")
         if at and not alias.isidentifier():
             raise SpecError(f"{piece.strip()!r}: the name after '@' must be letters and digits", hint=f"{plain}@b")
         mode = parse_mode(plain)

@@ -99,7 +99,7 @@ def _is_unknown(fabric: str) -> bool:
 def test_names_come_with_their_summary() -> None:
     shell = ShellComplete(cli.cli, {}, "xbench", "_XBENCH_COMPLETE")
     (item,) = shell.get_completions(["compare", "--modes"], "ddp,optimal"[:7])
-    assert (item.value, item.help) == ("ddp,optimal", "exact best contiguous buckets for the measured link")
+    assert (item.value, item.help) == ("ddp,optimal", "exact best buckets for a link that costs computation nothing")
 
 
 def test_a_python_file_and_the_functions_in_it(folder: Path) -> None:
@@ -200,7 +200,7 @@ def test_bash_gets_what_it_puts_in_place_of_its_own_last_word(
     ("line", "reply"),
     [
         ("xbench compare --modes ddp,crossover:wf", "plain\tddp,crossover:wfbp\tone collective a tensor"),
-        ("xbench compare --modes=ddp,opt", "plain\t--modes=ddp,optimal\texact best contiguous buckets"),
+        ("xbench compare --modes=ddp,opt", "plain\t--modes=ddp,optimal\texact best buckets"),
         ("xbench compare --fabric shaped:hosts=2,rat", "plain\tshaped:hosts=2,rate="),
     ],
 )
