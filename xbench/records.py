@@ -362,6 +362,7 @@ REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", list
 """Functions that make a killed run's record from its journals, by the kind that its `frame.json` names."""
 REBUILDERS.add("measured", "xbench.runtime.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runtime.rebuild:convergence", "converge")
+REBUILDERS.add("restart", "xbench.runtime.rebuild:restart", "cluster restart")
 REBUILDERS.add("live", "xbench.runtime.rebuild:live", "cluster run")
 
 

@@ -93,7 +93,8 @@ class Restart(Result):
     command: Text
     xbench: Text = Field(description="version")
     label: Label = "real"
-    complete: Literal[True] = True
+    complete: bool = True
+    error: Text | None = Field(default=None, description="why the study ended early, one sentence")
     environment: Environment
     workload: WorkloadRecord
     batch_size: PositiveCount = Field(description="samples of a step over all workers")
@@ -101,12 +102,12 @@ class Restart(Result):
     backend: Text
     from_workers: PositiveCount
     to_workers: PositiveCount
-    checkpoint_bytes: Count = Field(ge=0)
+    checkpoint_bytes: Count | None = Field(description="null: the study ended early")
     findings: list[Text] = Field(default=[], description="sentences, the answer first")
     warnings: list[Text] = []
     restarts: list[RestartTimes] = Field(min_length=1)
     results: list[RestartResult]
-    check: LossCheck
+    check: LossCheck | None = Field(description="null: the study ended before it")
     losses: list[float | None] = Field(description="by step, null where it was no number")
     uncut_losses: list[float | None]
 

@@ -151,14 +151,14 @@ def restart_command(
     check_json(json_to)
     console = make_console()
     request = RestartRequest(workload, start, to, repeats, batch_size, steps, seed, device)
-    record, path, interrupted = measure(request, lambda said: console.print(said, highlight=False, markup=False))
+    record, path, error = measure(request, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
     show(record, console)
     console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
-    if interrupted is not None:
-        raise interrupted
-    return 0 if record.check.held else 3
+    if error is not None:
+        raise error
+    return 0 if record.check is not None and record.check.held else 3
 
 
 @cluster.command("fit", short_help="Fit a job's speed to runs of it, or its loss curve to losses.")

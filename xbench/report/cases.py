@@ -179,6 +179,8 @@ def _restart(record: Restart) -> Iterator[Case]:
             continue
         told = f"{row.told}: {format_seconds(seconds.median)} ({record.label})"
         yield Case(heading(record), row.part, seconds.median, message=told)
+    if record.check is None:
+        return
     status: Status = "passed" if record.check.held else "failed"
     yield Case(heading(record), "loss curve", status=status, message=(record.findings or [""])[-1])
 

@@ -44,8 +44,10 @@ NOTE = (
 
 def render_restart(record: Restart, console: Console) -> None:
     """The findings, the parts, and what it rests on."""
+    if (cut := incomplete(record)) is not None:
+        say(console, cut, "bold yellow")
     for position, sentence in enumerate(record.findings):
-        say(console, sentence, "bold" if position == 0 else "" if record.check.held else "red")
+        say(console, sentence, "bold" if position == 0 else "red" if fails(record) else "")
     console.print()
     say(console, heading(record), "italic")
     shown = titled_table("", ("part", "left"), *((way_of(way), "right") for way in ways(record)))
@@ -66,6 +68,18 @@ def render_restart(record: Restart, console: Console) -> None:
         fact(console, name, sentence)
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
+
+
+def incomplete(record: Restart) -> str | None:
+    """That the study ended early; None for a whole one."""
+    if record.complete:
+        return None
+    return f"INCOMPLETE: {record.error or 'it ended early'}. What follows is what had been measured by then."
+
+
+def fails(record: Restart) -> bool:
+    """Whether the loss curve was compared and does not go on."""
+    return record.check is not None and not record.check.held
 
 
 def heading(record: Restart) -> str:
@@ -136,17 +150,16 @@ def _in_turn(workers: Sequence[int]) -> str:
 def basis(record: Restart) -> list[tuple[str, str]]:
     """What was measured, as names and sentences."""
     check = record.check
-    found = [
-        ("workload", job_line(record)),
-        ("launches", f"{launches(record)} (means)"),
-        ("checkpoint", f"{format_bytes(record.checkpoint_bytes)}"),
-        (
+    found = [("workload", job_line(record)), ("launches", f"{launches(record)} (means)")]
+    if record.checkpoint_bytes is not None:
+        found.append(("checkpoint", f"{format_bytes(record.checkpoint_bytes)}"))
+    if check is not None:
+        found.append((
             "loss curve",
             f"{check.steps} steps in {len(check.workers)} incarnations of {_in_turn(check.workers)}, held to a run on "
             f"{record.from_workers} without a stop",
-        ),
-    ]
-    if check.depends:
+        ))  # fmt: skip
+    if check is not None and check.depends:
         others = "so other numbers of workers have other losses by right, and one number throughout was held to it"
         found.append(("but", f"{'; '.join(check.depends)}; {others}"))
     found.append(("machine", environment_line(record.environment)))
@@ -158,8 +171,10 @@ def markdown(record: Restart) -> list[str]:
     """The parts of a Markdown summary, but for warnings and the command."""
     first, *others = record.findings or ["Nothing was found."]
     shown = [[code(row[0]), *row[1:]] for row in rows(record)]
+    cut = incomplete(record)
     return [
         f"### {plain(heading(record))}",
+        *([f"**{plain(cut)}**"] if cut is not None else []),
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
         table(["part", *(way_of(way) for way in ways(record))], shown),
         NOTE,

@@ -77,6 +77,24 @@ class LiveFrame(Part):
     environment: Environment
 
 
-def write_frame(frame: RunFrame | ConvergenceFrame | LiveFrame, folder: Path) -> None:
+class RestartFrame(Part):
+    """Frame of cluster restart: see `restart_record.Restart` for the fields."""
+
+    kind: Literal["restart"] = "restart"
+    format: Literal[1] = 1
+    created: str
+    command: str
+    xbench: str
+    environment: Environment
+    workload: WorkloadRecord
+    batch_size: int
+    slots: list[list[int]]
+    backend: str
+    from_workers: int
+    to_workers: int
+    warnings: list[str]
+
+
+def write_frame(frame: RunFrame | ConvergenceFrame | LiveFrame | RestartFrame, folder: Path) -> None:
     """Write it, whole. Raises OSError."""
     write_whole(frame.model_dump_json(indent=1) + "\n", folder / FRAME)

@@ -17,17 +17,18 @@ from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import RecordError
 from xbench.record_files import FRAME
-from xbench.records import Comparison, Convergence, LiveRun, Profile
+from xbench.records import Comparison, Convergence, LiveRun, Profile, Restart, RestartTimes
 from xbench.runtime.assemble import comparison_record, profile_record
+from xbench.runtime.cluster.restart_result import RESTARTS, record_of
 from xbench.runtime.collect import Collector
 from xbench.runtime.converge import Curves, convergence_record
-from xbench.runtime.frames import ConvergenceFrame, LiveFrame, RunFrame
+from xbench.runtime.frames import ConvergenceFrame, LiveFrame, RestartFrame, RunFrame
 from xbench.runtime.journal import JournalReader
 
 WHY = "rebuilt from the journals: the run was killed, or has not ended yet"
 
 Made = TypeVar("Made")
-F = TypeVar("F", RunFrame, ConvergenceFrame, LiveFrame)
+F = TypeVar("F", RunFrame, ConvergenceFrame, LiveFrame, RestartFrame)
 
 
 def measured(folder: Path) -> Profile | Comparison:
@@ -63,6 +64,22 @@ def live(folder: Path) -> LiveRun:
         return outcome(state, None if state.over else WHY.replace("journals", "ledger"), stored.environment)
 
     return _made(folder, make)
+
+
+def restart(folder: Path) -> Restart:
+    """The record of a study of restarts. Raises RecordError."""
+    stored = _frame(folder, RestartFrame)
+    try:
+        lines = (folder / RESTARTS).read_bytes().split(b"\n")[:-1]  # after the last line end: cut off, or nothing
+    except FileNotFoundError:
+        raise RecordError(f"{str(folder)!r} has no restart that was timed") from None
+    times = []
+    for line in lines:
+        try:
+            times.append(RestartTimes.model_validate_json(line))
+        except ValueError:
+            stored.warnings.append(f"{RESTARTS} has a broken line, which was left out")
+    return _made(folder, lambda: record_of(stored, times, error=WHY.replace("the journals", RESTARTS)))
 
 
 def launches(folder: Path) -> list[tuple[int, Path]]:

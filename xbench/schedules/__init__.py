@@ -35,7 +35,10 @@ MODES.add("single", "xbench.schedules.single:Single", "one collective after the 
 MODES.add("wfbp", "xbench.schedules.wfbp:Wfbp", "one collective a tensor, as soon as it is ready", planned=True)
 MODES.add("mgwfbp", "xbench.schedules.mgwfbp:MgWfbp", "the MG-WFBP paper's greedy merging", planned=True)
 MODES.add(
-    "optimal", "xbench.schedules.optimal:Optimal", "exact best buckets for a link that costs computation nothing", planned=True
+    "optimal",
+    "xbench.schedules.optimal:Optimal",
+    "exact best buckets for a link that costs computation nothing",
+    planned=True,
 )
 MODES.add(
     "auto",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,16 @@ from click.testing import CliRunner
 
 from xbench.cluster.compare import parse_costs
 from xbench.commands.cluster import cluster
-from xbench.errors import Interrupted, RecordError, SpecError
+from xbench.errors import Interrupted, RecordError, RunError, SpecError
 from xbench.records import Restart, dump, load, loads, save
 from xbench.report import cases, markdown, terminal
 from xbench.report.html.parts import figures
 from xbench.report.html.restart import restart_page
 from xbench.report.tables import tables
 from xbench.runtime.cluster import restart as restarting
-from xbench.runtime.cluster.restart import RestartRequest, compare_losses, loss_sentence, measure, times_of
+from xbench.runtime.cluster.restart import RestartRequest, measure
+from xbench.runtime.cluster.restart_result import compare_losses, loss_sentence, times_of
+from xbench.runtime.frames import RestartFrame, write_frame
 from xbench.runtime.run_folder import keep
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -205,36 +209,107 @@ def test_the_exit_code_tells_whether_the_loss_curve_goes_on(monkeypatch: pytest.
     assert loads(outcome.stdout) == made.restart(held=held)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_stop_keeps_the_restarts_that_were_timed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
-) -> None:
-    def stopped(*given: Any) -> Restart:
-        folder = given[4]
-        (folder / "work").mkdir()
-        (folder / "restarts.jsonl").write_text(made.restart().restarts[0].model_dump_json() + "\n")
-        os.kill(os.getpid(), number)
-        raise AssertionError("went on")
+class Studied:
+    """Takes the place of a study of real jobs: it times two restarts, and then does what a test says."""
+
+    then: Callable[[], Restart]
+    timed = 2
+
+    def __init__(self, *given: Any) -> None:
+        self.folder, self.times = given[4], given[5]
+
+    def frame(self) -> RestartFrame:
+        return made.frame()
+
+    def measured(self) -> Restart:
+        write_frame(self.frame(), self.folder)
+        self.times += made.four()[: self.timed]
+        return type(self).then()
+
+
+@pytest.fixture
+def studied(monkeypatch: pytest.MonkeyPatch) -> type[Studied]:
+    class Here(Studied):
+        pass
 
     monkeypatch.setattr(restarting, "_checked", lambda request: (None, None, "cpu"))
-    monkeypatch.setattr(restarting, "_measured", stopped)
-    with pytest.raises(Interrupted) as ended:
+    monkeypatch.setattr(restarting, "_Study", Here)
+    return Here
+
+
+def sent(number: signal.Signals) -> Restart:
+    os.kill(os.getpid(), number)
+    raise AssertionError("went on")
+
+
+def broken(_: object = None) -> Restart:
+    raise RunError("resnet18: rank 1 was killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_keeps_the_restarts_that_were_timed(
+    studied: type[Studied], tmp_path: Path, number: signal.Signals
+) -> None:
+    studied.then = staticmethod(partial(sent, number))
+    record, path, error = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
+    assert isinstance(error, Interrupted)
+    assert load(path) == record == made.cut_short()
+
+
+def test_a_failure_keeps_them_too(studied: type[Studied], tmp_path: Path) -> None:
+    studied.then = staticmethod(broken)
+    record, path, error = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
+    assert isinstance(error, RunError)
+    assert load(path) == record == made.cut_short("resnet18: rank 1 was killed")
+
+
+def test_where_nothing_was_timed_the_error_is_all(studied: type[Studied], tmp_path: Path) -> None:
+    studied.then, studied.timed = staticmethod(broken), 0
+    with pytest.raises(RunError, match="rank 1 was killed"):
         measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
-    (folder,) = tmp_path.iterdir()
-    assert [path.name for path in folder.iterdir()] == ["restarts.jsonl"]
-    assert ended.value.hint == f"{folder / 'restarts.jsonl'} has the restarts that were timed"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_study_is_rebuilt(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="there is no result file"):
+        load(tmp_path)
+    write_frame(made.frame(), tmp_path)
+    with pytest.raises(RecordError, match="has no restart that was timed"):
+        load(tmp_path)
+    first, second, third, _ = (one.model_dump_json() for one in made.four())
+    (tmp_path / "restarts.jsonl").write_text(f"{first}\n{second}\n{third[:50]}")
+    why = "rebuilt from restarts.jsonl: the run was killed, or has not ended yet"
+    assert load(tmp_path) == made.cut_short(why)
+    (tmp_path / "restarts.jsonl").write_text(f"{first}\n{third[:50]}\n{second}\n")
+    rebuilt = load(tmp_path)
+    assert isinstance(rebuilt, Restart)
+    assert len(rebuilt.restarts) == 2
+    assert rebuilt.warnings == ["restarts.jsonl has a broken line, which was left out"]
+
+
+def test_what_ended_early_in_every_format() -> None:
+    record = made.cut_short()
+    assert loads(dump(record)) == record
+    told = "INCOMPLETE: interrupted. What follows is what had been measured by then."
+    assert terminal.render(record, width=120).splitlines()[0] == told
+    assert f"**{told}**" in markdown.render(record)
+    page = restart_page(record)
+    assert page.incomplete == told
+    assert [figure.key for figure in figures(page)] == ["restart-parts"]
+    assert (page.failures, tables(record)["losses"]) == ([], [])
+    last = list(cases.cases(record))[-1]
+    assert (last.name, last.status, last.message) == ("the whole run", "error", "INCOMPLETE: interrupted")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_while_the_record_is_saved_comes_after_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+    studied: type[Studied], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
 ) -> None:
     def slowly(record: Restart, path: Path) -> Path:
         os.kill(os.getpid(), number)
         return keep(record, path)
 
-    monkeypatch.setattr(restarting, "_checked", lambda request: (None, None, "cpu"))
-    monkeypatch.setattr(restarting, "_measured", lambda *_: made.restart())
+    studied.then = staticmethod(made.restart)
     monkeypatch.setattr(restarting, "keep", slowly)
     record, path, interrupted = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
     assert isinstance(interrupted, Interrupted)

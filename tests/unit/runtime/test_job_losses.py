@@ -9,7 +9,8 @@ import torch
 
 from xbench.cluster.live.engine import LiveJob
 from xbench.runtime.cluster.incarnation import incarnation_of, share
-from xbench.runtime.cluster.restart import TOLERANCE, compare_losses
+from xbench.runtime.cluster.restart import TOLERANCE
+from xbench.runtime.cluster.restart_result import compare_losses
 from xbench.runtime.cluster.samples import Order, samples_of
 from xbench.workloads.build import build
 

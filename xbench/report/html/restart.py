@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xbench.records import Restart, RestartPart
+from xbench.records import LossCheck, Restart, RestartPart
 from xbench.report import restart as told
 from xbench.report.html.axes import BELOW, COLOURS, rounded, time_unit
 from xbench.report.html.facts import command_section, environment_section, moment, warnings_section
@@ -21,10 +21,11 @@ def restart_page(record: Restart) -> Page:
         subtitle=f"{moment(record.created)} · {record.environment.hostname}",
         labels=[record.label],
         answer=record.findings,
-        failures=[] if record.check.held else [record.findings[-1]],
+        incomplete=told.incomplete(record),
+        failures=[record.findings[-1]] if told.fails(record) else [],
         sections=[
             Section("parts", "What a restart takes", [_parts(record)]),
-            Section("loss", "The loss curve", [_losses(record)]),
+            *([Section("loss", "The loss curve", [_losses(record, record.check)])] if record.check is not None else []),
             Section("basis", "What it rests on", [Facts(told.basis(record))]),
             environment_section(record.environment),
             *warnings_section(record.warnings),
@@ -66,7 +67,7 @@ def _parts(record: Restart) -> Figure:
     )
 
 
-def _losses(record: Restart) -> Figure:
+def _losses(record: Restart, check: LossCheck) -> Figure:
     """Both curves by step, with a line where it was stopped."""
     traces: list[Trace] = [
         {
@@ -80,7 +81,7 @@ def _losses(record: Restart) -> Figure:
             ("stopped and started", record.losses, "--c1", 2, "dot"),
         )
     ]  # fmt: skip
-    verdict: Cell = Badge("held", "faster") if record.check.held else Badge("NOT held", "failed")
+    verdict: Cell = Badge("held", "faster") if check.held else Badge("NOT held", "failed")
     return Figure(
         key="losses",
         title="Loss by step",
@@ -94,7 +95,7 @@ def _losses(record: Restart) -> Figure:
             "shapes": [
                 {"type": "line", "x0": stop + 0.5, "x1": stop + 0.5, "yref": "paper", "y0": 0, "y1": 1,
                  "line": {"color": "--ink", "dash": "dot", "width": 1}}
-                for stop in record.check.stops
+                for stop in check.stops
             ],
         },
         height=360,
@@ -103,9 +104,9 @@ def _losses(record: Restart) -> Figure:
             [Column("it goes on", figures=False), Column("steps"), Column("worst"), Column("at step"),
              Column("allowed")],
             [[
-                verdict, str(record.check.steps),
-                "no number" if record.check.worst is None else f"{record.check.worst:.1e}",
-                str(record.check.worst_step), f"{record.check.tolerance:g}",
+                verdict, str(check.steps),
+                "no number" if check.worst is None else f"{check.worst:.1e}",
+                str(check.worst_step), f"{check.tolerance:g}",
             ]],
             opened=True,
         ),

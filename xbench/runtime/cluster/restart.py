@@ -21,31 +21,29 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from itertools import cycle, islice, pairwise
 from pathlib import Path
-from typing import Any, get_args
 
 from xbench import environment
 from xbench.cluster.live.engine import OVER, LiveJob
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
-from xbench.record_files import RECORD
-from xbench.records import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
+from xbench.record_files import FRAME, RECORD
+from xbench.records import Restart, RestartTimes
 from xbench.runtime.assemble import now
 from xbench.runtime.cluster.checkpoints import candidates
 from xbench.runtime.cluster.incarnation import events_of, incarnation_of, losses
 from xbench.runtime.cluster.local import LocalEngine, LocalRunning, opened
+from xbench.runtime.cluster.restart_result import RESTARTS, compare_losses, record_of, times_of
+from xbench.runtime.frames import RestartFrame, write_frame
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.spec import DeviceType
-from xbench.stats.summary import median_estimate
-from xbench.units import format_seconds
 from xbench.workloads import family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
 
@@ -58,8 +56,8 @@ ENDLESS = 10**9
 """Steps of a job that ends when it is asked to."""
 
 SILENCE_S = 600.0
-RESTARTS, WORK = "restarts.jsonl", "work"
-"""In the run's folder: a line of `RestartTimes` for each restart so far, and what the incarnations need."""
+WORK = "work"
+"""In the run's folder: what the incarnations need."""
 
 
 @dataclass(frozen=True)
@@ -79,88 +77,116 @@ class RestartRequest:
 
 def measure(
     request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")
-) -> tuple[Restart, Path, Interrupted | None]:
-    """Do it all: the record, its file in a new folder of `output`, and the interruption that waited for the save.
+) -> tuple[Restart, Path, XbenchError | None]:
+    """Do it all: the record, its file in a new folder of `output`, and the error that ended the study early, if any.
 
     Every restart is in `restarts.jsonl` there as soon as it was timed. Raises SpecError and WorkloadError before
-    anything is launched, RunError when an incarnation fails, Interrupted; these two say where the restarts are.
+    anything is launched, and where no restart was timed RunError when an incarnation fails, or Interrupted.
     """
     job, found, device = _checked(request)
     folder = new_run_folder(output, "restart").absolute()
+    times: list[RestartTimes] = []
     with interrupts_held() as held:
+        study: _Study | None = None
+        error: XbenchError | None = None
         try:
             with held.let_through():
-                record = _measured(request, job, found, device, folder, say)
-        except KeyboardInterrupt:
-            raise _with_restarts(Interrupted("interrupted"), folder) from None
-        except XbenchError as failed:
-            raise _with_restarts(failed, folder) from None
+                study = _Study(request, job, found, device, folder, times, say)
+                record = study.measured()
+        except (KeyboardInterrupt, OSError, XbenchError) as stopped:
+            error = _as_error(stopped)
+            if study is None or not times:
+                _forget(folder)
+                raise error from None
+            record = record_of(study.frame(), times, error=str(error))
         finally:
             shutil.rmtree(folder / WORK, ignore_errors=True)
-            with suppress(OSError):
-                folder.rmdir()  # where nothing was timed
         path = keep(record, folder / RECORD)
-        return record, path, held.interrupted()
+        return record, path, error or held.interrupted()
 
 
-def _with_restarts(error: XbenchError, folder: Path) -> XbenchError:
-    """The error, with a hint on what had been timed."""
-    if (kept := folder / RESTARTS).exists():
-        error.hint = error.hint or f"{kept} has the restarts that were timed"
-    return error
+def _as_error(stopped: BaseException) -> XbenchError:
+    if isinstance(stopped, XbenchError):
+        return stopped
+    return Interrupted("interrupted") if isinstance(stopped, KeyboardInterrupt) else RunError(str(stopped))
 
 
-def _measured(
-    request: RestartRequest,
-    job: LiveJob,
-    found: Preflight,
-    device: DeviceType,
-    folder: Path,
-    say: Callable[[str], None],
-) -> Restart:
-    most, work = max(request.start, request.to), folder / WORK
-    with opened(LocalEngine(_slots(request, device), device)) as engine:
-        run = _Run(engine, job, request.steps, say)
-        workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
-        times = run.restarts(work / "restarted", workers, folder / RESTARTS)
-        cut = losses(work / "restarted")
-        kept = candidates(work / "restarted", incarnation_of(job, (0,), device).key)[0]
-        depends = _depends(work / "restarted" / "incarnation-0001")
-        compared, of, stops = cut, workers, times
-        if depends:
-            of = [request.start, request.start]
-            say(f"once more with {_workers(request.start)} before and after: {'; '.join(depends)}")
-            stops = run.restarts(work / "checked", of)
-            compared = losses(work / "checked")
-        say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
-        run.whole(work / "whole", len(compared), request.start)
-        uncut = losses(work / "whole")
-        cores = [list(one) for one in engine.cores]
-        warnings = list(engine.warnings)
-    size = kept[0].path.stat().st_size if kept else 0
-    check = compare_losses(compared, uncut, TOLERANCE[found.specs[0].dtype], of, depends)
-    check = check.model_copy(update={"stops": [one.steps for one in stops]})
-    results = results_of(times)
-    return Restart(
-        created=now(),
-        command=request.command,
-        xbench=metadata.version("xbench"),
-        environment=environment.capture(found.environment_facts()),
-        workload=found.workloads[0].record,
-        batch_size=job.batch_size,
-        slots=cores[:most],
-        backend="nccl" if device == "cuda" else "gloo",
-        from_workers=request.start,
-        to_workers=request.to,
-        checkpoint_bytes=size,
-        findings=findings(results, check),
-        warnings=warnings,
-        restarts=times,
-        results=results,
-        check=check,
-        losses=[_number(one) for one in compared.values()],
-        uncut_losses=[_number(one) for one in uncut.values()],
-    )
+def _forget(folder: Path) -> None:
+    """Remove the folder of a study that timed nothing."""
+    shutil.rmtree(folder / WORK, ignore_errors=True)
+    (folder / FRAME).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+class _Study:
+    """One study under way. `times`: each restart, as soon as it was timed."""
+
+    def __init__(
+        self,
+        request: RestartRequest,
+        job: LiveJob,
+        found: Preflight,
+        device: DeviceType,
+        folder: Path,
+        times: list[RestartTimes],
+        say: Callable[[str], None],
+    ) -> None:
+        self.request, self.job, self.found, self.device = request, job, found, device
+        self.folder, self.times, self.say = folder, times, say
+        self._created = now()
+        self._environment = environment.capture(found.environment_facts())
+        self._engine = LocalEngine(_slots(request, device), device)
+
+    def frame(self) -> RestartFrame:
+        """Everything in the record that is not measured, as it stands."""
+        most = max(self.request.start, self.request.to)
+        return RestartFrame(
+            created=self._created,
+            command=self.request.command,
+            xbench=metadata.version("xbench"),
+            environment=self._environment,
+            workload=self.found.workloads[0].record,
+            batch_size=self.job.batch_size,
+            slots=[list(one) for one in self._engine.cores][:most],
+            backend="nccl" if self.device == "cuda" else "gloo",
+            from_workers=self.request.start,
+            to_workers=self.request.to,
+            warnings=list(self._engine.warnings),
+        )
+
+    def measured(self) -> Restart:
+        """Time the restarts, and hold the loss curve to that of a run without a stop. Raises RunError."""
+        request, work = self.request, self.folder / WORK
+        with opened(self._engine) as engine:
+            write_frame(self.frame(), self.folder)
+            run = _Run(engine, self.job, request.steps, self.say)
+            workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
+            for one in run.restarts(work / "restarted", workers):
+                self.times.append(one)
+                with (self.folder / RESTARTS).open("a", encoding="utf-8") as stream:
+                    stream.write(one.model_dump_json() + "\n")
+            cut = losses(work / "restarted")
+            kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.device).key)[0]
+            depends = _depends(work / "restarted" / "incarnation-0001")
+            compared, of, stops = cut, workers, self.times
+            if depends:
+                of = [request.start, request.start]
+                self.say(f"once more with {_workers(request.start)} before and after: {'; '.join(depends)}")
+                stops = list(run.restarts(work / "checked", of))
+                compared = losses(work / "checked")
+            self.say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
+            run.whole(work / "whole", len(compared), request.start)
+            uncut = losses(work / "whole")
+        check = compare_losses(compared, uncut, TOLERANCE[self.found.specs[0].dtype], of, depends)
+        return record_of(
+            self.frame(),
+            self.times,
+            checkpoint_bytes=kept[0].path.stat().st_size if kept else 0,
+            check=check.model_copy(update={"stops": [one.steps for one in stops]}),
+            losses=compared.values(),
+            uncut_losses=uncut.values(),
+        )
 
 
 def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight, DeviceType]:
@@ -223,9 +249,8 @@ class _Run:
     def __init__(self, engine: LocalEngine, job: LiveJob, steps: int, say: Callable[[str], None]) -> None:
         self.engine, self.job, self.steps, self.say = engine, job, steps, say
 
-    def restarts(self, folder: Path, workers: Sequence[int], kept: Path | None = None) -> list[RestartTimes]:
-        """Train `steps` steps with each number of workers in turn: what the changes took, a line of each in `kept`."""
-        found = []
+    def restarts(self, folder: Path, workers: Sequence[int]) -> Iterator[RestartTimes]:
+        """Train `steps` steps with each number of workers in turn: what each change took."""
         running = self._start(folder, workers[0])
         self._train(running)
         for number, (before, after) in enumerate(pairwise(workers), start=1):
@@ -237,13 +262,9 @@ class _Run:
             stopped = running.directory
             running = self._start(folder, after)
             self._train(running)
-            found.append(times_of(events_of(stopped), events_of(running.directory), asked_s, gone_s, before, after))
-            if kept is not None:
-                with kept.open("a", encoding="utf-8") as stream:
-                    stream.write(found[-1].model_dump_json() + "\n")
+            yield times_of(events_of(stopped), events_of(running.directory), asked_s, gone_s, before, after)
         running.stop()
         self._until_over(running)
-        return found
 
     def whole(self, folder: Path, steps: int, workers: int) -> None:
         """Train so many steps without a stop."""
@@ -283,124 +304,9 @@ class _Run:
             raise RunError(f"{self.job.name}: nothing was heard of its workers for {SILENCE_S:.0f} s")
 
 
-def times_of(
-    stopped: Sequence[dict[str, Any]],
-    started: Sequence[dict[str, Any]],
-    asked_s: float,
-    gone_s: float,
-    from_workers: int,
-    to_workers: int,
-) -> RestartTimes:
-    """The parts of one restart, from the two journals of rank 0 and from when the stop was asked for and done."""
-    first = {event["event"]: event for event in reversed(started)}
-    steps = [event for event in started if event["event"] == "step"]
-    last = [event for event in stopped if event["event"] == "step"][-1]
-    kept = [event for event in stopped if event["event"] == "kept"][-1]
-    hello = first["hello"]
-    ends = [
-        asked_s,
-        last["t"],
-        kept["t"],
-        gone_s,
-        hello["started_s"],
-        hello["t"],
-        first["joined"]["t"],
-        first["built"]["t"],
-        first["ready"]["t"],
-        first["step"]["t"],
-    ]
-    # The last step may have ended in the instant in which the stop was asked for.
-    for place in range(1, len(ends)):
-        ends[place] = max(ends[place], ends[place - 1])
-    parts = [later - earlier for earlier, later in pairwise(ends)]
-    ordinary = [later["t"] - earlier["t"] for earlier, later in pairwise(steps)]
-    return RestartTimes(
-        from_workers=from_workers,
-        to_workers=to_workers,
-        steps=last["step"],
-        last_step_s=parts[0],
-        checkpoint_s=parts[1],
-        teardown_s=parts[2],
-        start_s=parts[3],
-        imports_s=parts[4],
-        join_s=parts[5],
-        build_s=parts[6],
-        load_s=parts[7],
-        first_step_s=parts[8],
-        step_s=statistics.median(ordinary) if ordinary else parts[8],
-    )
-
-
-def compare_losses(
-    cut: dict[int, float], uncut: dict[int, float], tolerance: float, workers: Sequence[int], depends: Sequence[str]
-) -> LossCheck:
-    """Whether two loss curves are one: they have the same steps, and no loss differs by more than `tolerance`."""
-    steps = sorted(cut.keys() | uncut.keys())
-    worst, worst_step = 0.0, steps[0]
-    for step in steps:
-        one, other = cut.get(step, math.nan), uncut.get(step, math.nan)
-        off = abs(one - other) / abs(other) if other else abs(one - other)
-        if not off <= worst:  # a missing loss, or one that is no number, is the worst of all
-            worst, worst_step = off, step
-            if not math.isfinite(off):
-                break
-    return LossCheck(
-        held=worst <= tolerance,
-        steps=len(steps),
-        worst=_number(worst),
-        worst_step=worst_step,
-        tolerance=tolerance,
-        workers=list(workers),
-        depends=list(depends),
-    )
-
-
-def findings(results: Sequence[RestartResult], check: LossCheck) -> list[str]:
-    """The answer in sentences."""
-    medians = {one.part: one.seconds.median for one in results if one.from_workers is None}
-    total, lost = medians["total"], medians["lost"]
-    parts = {name: medians[name] for name in ("checkpoint", "tear-down", "launch", "first step")}
-    longest = max(parts, key=lambda name: parts[name])
-    return [
-        f"A restart takes {format_seconds(total)} from the stop being asked for to the first step applied, and "
-        f"{format_seconds(lost)} of that are lost to training.",
-        f"The longest part is {longest}: {format_seconds(parts[longest])}.",
-        loss_sentence(check),
-    ]
-
-
-def loss_sentence(check: LossCheck) -> str:
-    """Whether the loss curve goes on."""
-    against = f"{check.steps} steps against a run without a stop"
-    if check.worst == 0:
-        return f"The loss curve goes on: {against}, every loss the same to the last bit."
-    told = f"{'no number' if check.worst is None else f'{check.worst:.1e}'} at step {check.worst_step}"
-    against += f", largest relative difference {told}"
-    if not check.held:
-        return f"The loss curve does NOT go on: {against}, allowed {check.tolerance:g}."
-    return f"The loss curve goes on: {against}, allowed {check.tolerance:g}."
-
-
-def results_of(times: Sequence[RestartTimes]) -> list[RestartResult]:
-    """Each part, over all restarts and each way by itself."""
-    ways = list(dict.fromkeys((one.from_workers, one.to_workers) for one in times))
-    found = []
-    for way in [None, *ways]:
-        here = [one for one in times if way is None or (one.from_workers, one.to_workers) == way]
-        for part in get_args(RestartPart):
-            seconds = median_estimate([one.part_s(part) for one in here])
-            start, to = way or (None, None)
-            found.append(RestartResult(part=part, from_workers=start, to_workers=to, seconds=seconds))
-    return found
-
-
 def _depends(incarnation: Path) -> list[str]:
     return next((list(event["on"]) for event in events_of(incarnation) if event["event"] == "depends"), [])
 
 
 def _workers(count: int) -> str:
     return f"{count} worker" if count == 1 else f"{count} workers"
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
