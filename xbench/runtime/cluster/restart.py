@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +42,7 @@ from xbench.runtime.cluster.local import LocalEngine, LocalRunning, opened
 from xbench.runtime.cluster.restart_result import RESTARTS, compare_losses, record_of, times_of
 from xbench.runtime.frames import RestartFrame, write_frame
 from xbench.runtime.run_folder import keep, new_run_folder
+from xbench.scratch import Scratch
 from xbench.spec import DeviceType
 from xbench.workloads import family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
@@ -56,8 +56,6 @@ ENDLESS = 10**9
 """Steps of a job that ends when it is asked to."""
 
 SILENCE_S = 600.0
-WORK = "work"
-"""In the run's folder: what the incarnations need."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,6 @@ def measure(
                 _forget(folder)
                 raise error from None
             record = record_of(study.frame(), times, error=str(error))
-        finally:
-            shutil.rmtree(folder / WORK, ignore_errors=True)
         path = keep(record, folder / RECORD)
         return record, path, error or held.interrupted()
 
@@ -113,7 +109,6 @@ def _as_error(stopped: BaseException) -> XbenchError:
 
 def _forget(folder: Path) -> None:
     """Remove the folder of a study that timed nothing."""
-    shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / FRAME).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
@@ -157,27 +152,30 @@ class _Study:
 
     def measured(self) -> Restart:
         """Time the restarts, and hold the loss curve to that of a run without a stop. Raises RunError."""
-        request, work = self.request, self.folder / WORK
-        with opened(self._engine) as engine:
-            write_frame(self.frame(), self.folder)
-            run = _Run(engine, self.job, request.steps, self.say)
-            workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
-            for one in run.restarts(work / "restarted", workers):
-                self.times.append(one)
-                with (self.folder / RESTARTS).open("a", encoding="utf-8") as stream:
-                    stream.write(one.model_dump_json() + "\n")
-            cut = losses(work / "restarted")
-            kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.device).key)[0]
-            depends = _depends(work / "restarted" / "incarnation-0001")
-            compared, of, stops = cut, workers, self.times
-            if depends:
-                of = [request.start, request.start]
-                self.say(f"once more with {_workers(request.start)} before and after: {'; '.join(depends)}")
-                stops = list(run.restarts(work / "checked", of))
-                compared = losses(work / "checked")
-            self.say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
-            run.whole(work / "whole", len(compared), request.start)
-            uncut = losses(work / "whole")
+        write_frame(self.frame(), self.folder)
+        with Scratch("xb-", str(self.folder)) as made, opened(self._engine) as engine:
+            return self._measured(engine, Path(made))
+
+    def _measured(self, engine: LocalEngine, work: Path) -> Restart:
+        request = self.request
+        run = _Run(engine, self.job, request.steps, self.say)
+        workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
+        for one in run.restarts(work / "restarted", workers):
+            self.times.append(one)
+            with (self.folder / RESTARTS).open("a", encoding="utf-8") as stream:
+                stream.write(one.model_dump_json() + "\n")
+        cut = losses(work / "restarted")
+        kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.device).key)[0]
+        depends = _depends(work / "restarted" / "incarnation-0001")
+        compared, of, stops = cut, workers, self.times
+        if depends:
+            of = [request.start, request.start]
+            self.say(f"once more with {_workers(request.start)} before and after: {'; '.join(depends)}")
+            stops = list(run.restarts(work / "checked", of))
+            compared = losses(work / "checked")
+        self.say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
+        run.whole(work / "whole", len(compared), request.start)
+        uncut = losses(work / "whole")
         check = compare_losses(compared, uncut, TOLERANCE[self.found.specs[0].dtype], of, depends)
         return record_of(
             self.frame(),
