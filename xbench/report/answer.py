@@ -1,8 +1,9 @@
 """The answer of a comparison in words: which mode is fastest, by how much, and how sure that is.
 
 Modes are ranked by their ratio to the reference, which is paired within launches, and not by their absolute times,
-which drift. A mode whose gradients differ from DDP's, or that failed, takes no part; nor does a control, which trains
-no common network at all.
+which drift. Modes whose ratio is proven below 1 come first: a noisy mode with the best estimate hides none of them. A
+mode whose gradients differ from DDP's, or that failed, takes no part; nor does a control, which trains no common
+network at all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from xbench.records import Comparison, ModeResult
 from xbench.schedules import MODES
 from xbench.units import format_percent
 
-MORE = "More launches would decide: --rigorous, or --launches 5."
+MORE = "More launches may decide: --rigorous, or --launches 5."
 
 
 def trusted(result: ModeResult) -> bool:
@@ -40,16 +41,16 @@ def partial(record: Comparison) -> set[str]:
 
 
 def ranking(record: Comparison) -> list[ModeResult]:
-    """Modes that may win, fastest first."""
+    """Modes that may win: those that are proven faster than the reference, then the others; fastest first."""
     out = controls(record)
 
-    def key(result: ModeResult) -> tuple[bool, float]:
+    def key(result: ModeResult) -> tuple[int, float]:
         if result.mode == record.reference:
-            return False, 1.0
+            return 1, 1.0
         if result.ratio is not None:
-            return False, result.ratio.value
+            return 0 if result.ratio.verdict == "faster" else 1, result.ratio.value
         assert result.seconds_per_sample is not None  # trusted() asked for it
-        return True, result.seconds_per_sample.median
+        return 2, result.seconds_per_sample.median
 
     return sorted((r for name, r in record.modes.items() if name not in out and trusted(r)), key=key)
 
@@ -83,8 +84,10 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     if ratio.verdict == "faster":
         saved = format_percent(1 - ratio.value)
         span = f"95 % CI {format_percent(1 - high)} to {format_percent(1 - low)}"
-        return [f"{best.mode} is fastest: {saved} less time per sample than {reference}, the reference ({span}).",
-                *_close(order)]  # fmt: skip
+        unproven = [r for r in order[1:] if r.ratio is not None and r.ratio.value < ratio.value]
+        shown = "faster" if unproven else "fastest"
+        return [f"{best.mode} is {shown}: {saved} less time per sample than {reference}, the reference ({span}).",
+                *_perhaps(unproven, reference), *_close(order)]  # fmt: skip
     if ratio.verdict == "equivalent":
         return [
             f"No mode is faster than {reference}, the reference, by an amount that matters; {best.mode} is equivalent "
@@ -97,6 +100,15 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         f"({interval}).",
         MORE,
     ]
+
+
+def _perhaps(unproven: list[ModeResult], reference: str) -> list[str]:
+    """Modes with a better estimate than the winner's that are not proven faster than the reference."""
+    if not unproven:
+        return []
+    names = _and([result.mode for result in unproven])
+    return [f"{names} may be faster still, but this run cannot tell {'it' if len(unproven) == 1 else 'them'} from "
+            f"{reference}.", MORE]  # fmt: skip
 
 
 def _partial(record: Comparison) -> list[str]:
@@ -119,7 +131,7 @@ def _close(order: list[ModeResult]) -> list[str]:
     best = order[0].ratio
     assert best is not None
     close = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict != "reference"
-             and r.ratio.ci95[0] <= best.ci95[1]]  # fmt: skip
+             and r.ratio.value >= best.value and r.ratio.ci95[0] <= best.ci95[1]]  # fmt: skip
     if not close:
         return []
     return [f"This run cannot tell {_and(close)} from {order[0].mode}: the intervals overlap."]

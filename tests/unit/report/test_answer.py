@@ -4,6 +4,7 @@ import sample_records as made
 
 from xbench.records import ModeResult
 from xbench.report.answer import answer, ranking, trusted
+from xbench.report.paste import what_to_paste
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 
@@ -19,6 +20,20 @@ def test_the_fastest_mode_is_named_with_its_gain_and_its_rivals() -> None:
         "optimal is fastest: 10.8 % less time per sample than ddp, the reference (95 % CI 10.0 % to 11.6 %).",
         "This run cannot tell mgwfbp from optimal: the intervals overlap.",
     ]
+
+
+def test_a_noisy_mode_hides_none_that_is_proven_faster() -> None:
+    mgwfbp = made.mode_result("mgwfbp", 0.61, (0.929, 0.89, 0.969), "faster")
+    record = made.comparison([DDP, mgwfbp, _optimal(0.926, 0.833, 1.028, "inconclusive")])
+    assert [result.mode for result in ranking(record)] == ["mgwfbp", "optimal", "ddp"]
+    assert answer(record)[:3] == [
+        "mgwfbp is faster: 7.1 % less time per sample than ddp, the reference (95 % CI 3.1 % to 11.0 %).",
+        "optimal may be faster still, but this run cannot tell it from ddp.",
+        "More launches may decide: --rigorous, or --launches 5.",
+    ]
+    found = what_to_paste(record)
+    assert found is not None
+    assert "mgwfbp" in found.told
 
 
 def test_the_control_never_wins() -> None:
