@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from contextlib import suppress
 
 from xbench.streams import secure
 
@@ -19,16 +20,24 @@ def run() -> None:
     except KeyboardInterrupt:  # one more, while main told of the first
         code = Interrupted.exit_code
     ignore_interrupts()
-    if "torch" in sys.modules or code == Interrupted.exit_code:
-        # In ranks that others started this process was a rank. Threads and libraries of a backend abort or chatter
-        # (dozens of lines about leaks) while an interpreter ends in peace, so it ends at once. And `python -m` dies of
-        # SIGINT, whatever the exit code, where an extension module was running Python code as the interrupt came.
-        if "torch" not in sys.modules:
-            atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    if code or "torch" in sys.modules:
+        _end_at_once(code)
     sys.exit(code)
+
+
+def _end_at_once(code: int) -> None:
+    """End the process with this code, whatever an interpreter that ends in peace would make of it.
+
+    It would write again to a stdout that is full, and say 120. `python -m` would die of SIGINT where an interrupt came
+    while an extension module ran Python code. And where others started this process as a rank, so that it has torch,
+    threads and libraries of a backend would abort or chatter (dozens of lines about leaks).
+    """
+    if "torch" not in sys.modules:
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import pytest
 from xbench.errors import Interrupted
 from xbench.interrupts import Held, interrupts_held, stop_signals_interrupt
 
+pytestmark = pytest.mark.usefixtures("hangs_up")
+
 STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 

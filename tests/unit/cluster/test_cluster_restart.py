@@ -28,6 +28,8 @@ from xbench.runtime.cluster.restart_result import compare_losses, loss_sentence,
 from xbench.runtime.frames import RestartFrame, write_frame
 from xbench.runtime.run_folder import keep
 
+pytestmark = pytest.mark.usefixtures("hangs_up")
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
 

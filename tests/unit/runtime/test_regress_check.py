@@ -31,6 +31,8 @@ from xbench.runtime.regress.record import calibrate, record
 from xbench.runtime.run_folder import keep
 from xbench.stats.regression import noise_floor
 
+pytestmark = pytest.mark.usefixtures("hangs_up")
+
 SUITE = """
 [regress]
 pairs = 7
@@ -44,6 +46,7 @@ metrics = ["step_time", "collectives"]
 FAKE = f"""
 import json, os, signal, sys, time
 from pathlib import Path
+
 
 tree = Path(__file__).parents[1]
 step_s = float((tree / "step_s").read_text())

@@ -25,6 +25,8 @@ from xbench.runtime.validation_cells import cell_of
 from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
 
+pytestmark = pytest.mark.usefixtures("hangs_up")
+
 MODES = parse_modes("compute,ddp,single,wfbp,mgwfbp,optimal,auto")
 MIB = 1024 * 1024
 GOLDEN = Path(__file__).parents[2] / "golden"
