@@ -189,7 +189,7 @@ def _folder_gone() -> bool:
 
 
 def _another_rank_says_it() -> bool:
-    """Whether an engine started us as another rank than 0: rank 0 was given the same words, and says what is wrong.
+    """True if an engine started us as another rank than 0: rank 0 was given the same words, and says what is wrong.
 
     RANK and WORLD_SIZE alone may be left of an old run, so nobody else may be there.
     """

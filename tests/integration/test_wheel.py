@@ -1,4 +1,4 @@
-"""What is installed: a wheel made of the tracked files, away from the checkout."""
+"""A wheel made of the tracked files, installed and used away from the checkout."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def incomplete(record: Restart) -> str | None:
 
 
 def fails(record: Restart) -> bool:
-    """Whether the loss curve was compared and does not go on."""
+    """True if the loss curve was compared and does not go on."""
     return record.check is not None and not record.check.held
 
 

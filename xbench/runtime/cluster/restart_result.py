@@ -1,4 +1,4 @@
-"""What a study of restarts says, from the journals of the incarnations: parts of a restart, and the two loss curves.
+"""Results of a study of restarts, from the journals of the incarnations: parts of a restart, and two loss curves.
 
 `record_of` makes the record of a whole study and of one that ended early: see `runtime.rebuild` for one that was
 killed. Nothing here imports torch.
@@ -111,7 +111,7 @@ def times_of(
 def compare_losses(
     cut: dict[int, float], uncut: dict[int, float], tolerance: float, workers: Sequence[int], depends: Sequence[str]
 ) -> LossCheck:
-    """Whether two loss curves are one: they have the same steps, and no loss differs by more than `tolerance`."""
+    """Comparison of two loss curves: one if they have the same steps, and no loss differs by more than `tolerance`."""
     steps = sorted(cut.keys() | uncut.keys())
     worst, worst_step = 0.0, steps[0]
     for step in steps:
@@ -147,7 +147,7 @@ def findings(results: Sequence[RestartResult], check: LossCheck | None) -> list[
 
 
 def loss_sentence(check: LossCheck) -> str:
-    """Whether the loss curve goes on."""
+    """Sentence that says whether the loss curve goes on."""
     against = f"{check.steps} steps against a run without a stop"
     if check.worst == 0:
         return f"The loss curve goes on: {against}, every loss the same to the last bit."
