@@ -31,7 +31,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 tests/unit
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(BESIDE) tests/browser
 	$(BIN)/python -m pytest --durations 40 tests/integration $(addprefix --ignore=,$(BESIDE))
-	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest tests/gpu
+	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest -n 2 --dist loadfile tests/gpu
 
 faults: $(VENV)/.installed-dev
 	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"

@@ -14,7 +14,7 @@ from .draws import as_case, draw
 from .suite import all_cases, missing, run, share
 
 SEED = int(os.environ["XBENCH_FAULTS_SEED"])
-SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "12"))
+SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "6"))
 DRAWS = 10
 SLOW = ("G-ten", "E-cpu-3s", "R-validate", "R-tune", "P-hang", "P-stop", "B-local-long-pause")
 """Left to the whole suite: each takes longer than a minute on two cores, or starts many ranks at once."""
