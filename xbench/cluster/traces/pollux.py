@@ -15,11 +15,11 @@ and only Pollux itself would change it. w GPUs are packed onto as few hosts as w
 32, 48 and 64 of what was measured; between them see `TableSpeed`. Each GPU has batch/w samples, its step time is
 interpolated between the batch sizes that were measured, and what does not fit is accumulated: a accumulations more
 take a·(step_time − sync_time) more. As in the artifact (`Job.update_local_bsz` in simulator.py), one GPU accumulates at
-least once where the batch is above the application's initial one (`INITIAL_BATCH`). Where a GPU would have fewer samples
-than were ever measured there is no speed. Where hosts are simulated, every other placement on up to 4 hosts has the
-speed that was measured on it, too (see `HostTable`; of hosts in several orders, which are rings in several orders, that
-with the GPUs ascending), and more hosts that of scalability.csv. It is not always lower: 8 GPUs of any of the six take
-longer on two hosts than on three.
+least once where the batch is above the application's initial one (`INITIAL_BATCH`). Where a GPU would have fewer
+samples than were ever measured there is no speed. Where hosts are simulated, every other placement on up to 4 hosts has
+the speed that was measured on it, too (see `HostTable`; of hosts in several orders, which are rings in several orders,
+that with the GPUs ascending), and more hosts that of scalability.csv. It is not always lower: 8 GPUs of any of the six
+take longer on two hosts than on three.
 
 **Work** is in samples: the batch size times the steps that the application takes at it (`STEPS`): the last `iteration`
 of traces/APP/validation-BATCH.csv, up to the application's last epoch (`max_epochs` in applications.py). A workload has
