@@ -58,6 +58,10 @@ class ClusterRun(Part):
         default=0.0, description="GPU seconds that the fewest hosts would have saved, over those held"
     )
     decision_s: Duration = Field(description="one decision of the policy on average, real")
+    unfinished_middle: float | None = Field(
+        default=None, description="jobs that came and had not ended, mean over the middle fifth of the arrivals"
+    )
+    unfinished_end: float | None = Field(default=None, description="the same, over the last fifth of the arrivals")
     bound_s: SimulatedSeconds | None = Field(
         default=None, description="no schedule that shares no GPU has a lower mean JCT; None: not known, or GPUs shared"
     )
@@ -81,6 +85,10 @@ class ClusterResult(Part):
         default=None, description="mean JCT over the same policy's under the first placement; None: it is it"
     )
     placed_ratio_ci95: Interval | None = None
+    growing: bool = Field(
+        default=False,
+        description="whether the queue still grew when the last job came: means depend on the trace's length",
+    )
 
 
 class ClusterCurve(Part):
@@ -123,6 +131,9 @@ class ClusterComparison(Result):
     placements: list[Placement] = Field(default=[], description="none where there is one host")
     across_hosts: float | None = Field(
         default=None, description="what is left of a speed that knows nothing of hosts, on more than the fewest"
+    )
+    window: tuple[PositiveCount, PositiveCount] | None = Field(
+        default=None, description="first and last job, by arrival, that count in the means; None: all do"
     )
     findings: list[Text] = Field(default=[], description="sentences, the answer first")
     warnings: list[Text] = []

@@ -1,8 +1,8 @@
 """What `xbench cluster run` did: real jobs on real slots under one policy, beside the simulation of the same jobs.
 
-Live times are real. The simulated ones are of the same jobs under the same policy, with the speeds and the cost of a
-start that the run itself measured: what is left between them is what the simulator does not know of. `records` exports
-these names.
+Live times are real. Two simulations of the same jobs under the same policy stand beside them: the forecast, with the
+speeds and the cost of a start that were declared, and another with those that the run itself measured, whose error is
+what the simulator does not know of. `records` exports these names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ class LiveResult(Part):
     began_s: Seconds | None = None
     finished_s: Seconds | None = None
     jct_s: Duration | None = Field(default=None, description="live")
-    simulated_jct_s: SimulatedSeconds | None = None
+    forecast_jct_s: SimulatedSeconds | None = Field(
+        default=None, description="simulated with declared speeds and costs; None: a job has no declared speed"
+    )
+    forecast_error: float | None = Field(default=None, description="forecast over live, minus one")
+    simulated_jct_s: SimulatedSeconds | None = Field(
+        default=None, description="simulated with what the run itself measured"
+    )
     error: float | None = Field(default=None, description="simulated over live, minus one")
     restarts: Count = Field(description="further incarnations, for whatever reason")
     simulated_restarts: Count | None = None

@@ -4,9 +4,12 @@ Seeds are pairs: every policy meets the same jobs, so policies are compared by t
 times seed by seed, with the exact signed-rank estimate and interval that the CI gate uses (`stats.regression`). A trace
 from a file is what it is: one run, no interval, and its ratios hold for it alone.
 
+Averages may be taken over some of the jobs alone (`steady`). Where the queue still grows when the last job comes, a
+warning says so, and no policy is headlined by its ratio to a reference that is growing.
+
 Each mean is also told as a gap over what no schedule beats (`bounds`): the exact optimum where the trace is small
 enough to find it, else a lower bound, and then the gap is at most that. Both are of schedules that share no GPU, so a
-policy that shares some has none.
+policy that shares some has none; nor is there a bound of a window of jobs.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xbench.cluster.bounds import Bound, bound
-from xbench.cluster.findings import findings
+from xbench.cluster.findings import findings, growth_warnings
 from xbench.cluster.hosts import on_hosts
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policy import Cluster, Placement, Policy
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulated import Moment, Simulated
 from xbench.cluster.simulator import check_cluster, check_jobs, simulate
+from xbench.cluster.steady import Window, check_window, grows
 from xbench.cluster.traces import Trace
 from xbench.errors import RecordError, SpecError
 from xbench.records import (
@@ -59,7 +63,7 @@ ROUNDING = 1e-6
 class Asked:
     """What is to be compared. `trace(seed)` makes the jobs; `seeds` is (None,) for a trace that has none.
 
-    `placements` are for a cluster of several hosts; `across_hosts`: see `hosts.on_hosts`.
+    `placements` are for a cluster of several hosts; `across_hosts`: see `hosts.on_hosts`; `window`: see `steady`.
     """
 
     text: str
@@ -71,6 +75,7 @@ class Asked:
     gpus_per_host: int | None = None
     placements: tuple[Placement, ...] = ("packed",)
     across_hosts: float | None = None
+    window: Window | None = None
 
     @property
     def ways(self) -> list[Way]:
@@ -104,7 +109,7 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
     """Simulate every combination. Raises SpecError, before the first, for what the cluster or a policy cannot serve."""
     traces = _traces(asked)
     first = traces[asked.seeds[0]]
-    bounds = {seed: bound(trace.jobs, asked.cluster()) for seed, trace in traces.items()}
+    bounds = {seed: bound(trace.jobs, asked.cluster()) for seed, trace in traces.items()} if not asked.window else {}
     runs: list[ClusterRun] = []
     curves: list[ClusterCurve] = []
     spans: list[ClusterSpan] = []
@@ -116,10 +121,11 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
             drawn = trace is first
             cluster = asked.cluster(way.restart_s, way.placement)
             simulated = _run(parse_policy(way.policy), trace, cluster, drawn)
-            found = metrics(simulated)._asdict() | _bounded(bounds[seed], simulated)
+            counted = _counted(trace, asked.window)
+            found = metrics(simulated, counted)._asdict() | _bounded(bounds.get(seed), simulated)
             runs.append(ClusterRun(**way._asdict(), seed=seed, **found))
             if drawn:
-                curves.append(_curve(way, simulated))
+                curves.append(_curve(way, simulated, counted))
                 spans += _spans(way, simulated) if way[1:] == ways[0][1:] else []
     results = _results(asked, runs)
     return ClusterComparison(
@@ -142,8 +148,9 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
         gpus_per_host=asked.gpus_per_host,
         placements=list(asked.placements) if asked.gpus_per_host is not None else [],
         across_hosts=asked.across_hosts,
+        window=asked.window,
         findings=findings(results),
-        warnings=_warnings(first, bounds.values()),
+        warnings=[*_warnings(first, bounds.values()), *growth_warnings(results, runs)],
         runs=runs,
         results=results,
         curves=curves,
@@ -169,8 +176,15 @@ def _traces(asked: Asked) -> dict[int | None, Trace]:
             for cost_s in asked.restart_costs_s:
                 check_jobs(trace.jobs, asked.cluster(cost_s), elastic=policy.elastic)
             policy.begin(asked.cluster(), trace.jobs)
+        if asked.window is not None:
+            check_window(asked.window, len(trace.jobs))
         traces[seed] = trace
     return traces
+
+
+def _counted(trace: Trace, window: Window | None) -> frozenset[str] | None:
+    """The names of the jobs that count; None for all."""
+    return None if window is None else frozenset(job.name for job in trace.jobs[window[0] - 1 : window[1]])
 
 
 def _bounded(found: Bound | None, simulated: Simulated) -> dict[str, Any]:
@@ -183,8 +197,9 @@ def _run(policy: Policy, trace: Trace, cluster: Cluster, drawn: bool) -> Simulat
     return simulate(trace.jobs, policy, cluster, moments=drawn, spans=drawn and len(trace.jobs) <= DRAWN_JOBS)
 
 
-def _curve(way: Way, simulated: Simulated) -> ClusterCurve:
-    jct_s = np.percentile([job.jct_s for job in simulated.finished], range(101))
+def _curve(way: Way, simulated: Simulated, counted: frozenset[str] | None) -> ClusterCurve:
+    jobs = [one for one in simulated.finished if counted is None or one.job.name in counted]
+    jct_s = np.percentile([job.jct_s for job in jobs], range(101))
     at_s, held, waiting = thinned(simulated.moments, WINDOWS)
     return ClusterCurve(
         **way._asdict(), jct_s=[float(value) for value in jct_s], at_s=at_s, held=held, waiting=waiting,
@@ -234,7 +249,8 @@ def _results(asked: Asked, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
             times, ends = _estimate([one - math.log(least_s) for one, least_s in zip(logs, bounds_s, strict=True)])
             found |= {"gap": _gap(times), "gap_exact": all(run.bound_exact for run in own)}
             found["gap_ci95"] = ends and (_gap(ends[0]), _gap(ends[1]))
-        results.append(ClusterResult(**way._asdict(), **found))
+        growing = grows([run.unfinished_middle or 0.0 for run in own], [run.unfinished_end or 0.0 for run in own])
+        results.append(ClusterResult(**way._asdict(), **found, growing=growing))
     return results
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
-from xbench.records import ClusterResult
+from xbench.records import ClusterResult, ClusterRun
 from xbench.units import format_duration, format_percent
 
 CLEAR = 0.01
@@ -40,9 +41,32 @@ def _best(results: Sequence[ClusterResult], at: str) -> str:
     close = [one.policy for one in here[1:] if one.jct_mean_s < (1 + CLEAR) * best.jct_mean_s]
     if close:
         return f"{shortest}, and {', '.join(close)} within {format_percent(CLEAR)} of it."
+    if any(one.policy == reference and one.growing for one in here):
+        return f"{shortest}; no ratio is headlined, because the queue under {reference}, the reference, still grows."
     if best.ratio is not None:
         return f"{shortest}, {format_percent(1 - best.ratio)} less than {reference}'s{_sure(best)}."
     return f"{shortest}; {here[1].policy} is next with {format_duration(here[1].jct_mean_s)}."
+
+
+def growth_warnings(results: Sequence[ClusterResult], runs: Sequence[ClusterRun]) -> list[str]:
+    """A sentence where the queue still grows when the last job comes, under any policy."""
+    growing = {one.policy: one for one in reversed(results) if one.growing}
+    if not growing:
+        return []
+    told = []
+    for policy, one in reversed(growing.items()):
+        way = (one.policy, one.restart_s, one.placement)
+        own = [run for run in runs if (run.policy, run.restart_s, run.placement) == way]
+        middle, end = (
+            fmean(count or 0.0 for count in counts)
+            for counts in ([run.unfinished_middle for run in own], [run.unfinished_end for run in own])
+        )
+        told.append(f"{policy} {middle:.0f} and {end:.0f}")
+    return [
+        "the queue still grows when the last job comes (unfinished jobs in the middle of the arrivals and at the end: "
+        f"{', '.join(told)}); means there depend on how long jobs come, and so do ratios to them; a lower load, more "
+        "GPUs, or a longer trace with --window tells more"
+    ]
 
 
 def above(result: ClusterResult) -> str:

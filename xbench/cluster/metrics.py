@@ -6,17 +6,22 @@ max(1, JCT / max(duration, 10 s)), with the duration on the GPUs that were asked
 treated worse has more. **Makespan**: from the first arrival to the last end. **Useful** share: of the GPU seconds that
 the jobs held, those in which they computed, times their rate where they shared. **Occupancy**: GPU seconds of the
 cluster that were held, over all there were until the makespan. **Across**: of the GPU seconds that the jobs held, those
-over several hosts; **lost** to placement: those that they would not have needed on the fewest hosts.
+over several hosts; **lost** to placement: those that they would not have needed on the fewest hosts. **Unfinished**:
+see `steady`.
+
+Where only some jobs count, JCT, delay, slowdown, fairness, the useful share and restarts are theirs; all else is of the
+whole trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from xbench.cluster.simulated import Finished, Simulated
+from xbench.cluster.steady import unfinished
 
 SHORTEST_S = 10.0
 """Below this a job's slowdown says nothing of its scheduler."""
@@ -44,20 +49,25 @@ class Metrics(NamedTuple):
     lost_share: float
     decision_s: float
     """One decision of the policy, real time, on average."""
+    unfinished_middle: float
+    unfinished_end: float
 
 
-def metrics(simulated: Simulated) -> Metrics:
-    """Of all jobs that finished. Raises ValueError where none did."""
-    jobs = simulated.finished
+def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Metrics:
+    """Of the jobs that finished, or of those named in `counted`. Raises ValueError where none did."""
+    finished = simulated.finished
+    jobs = [one for one in finished if counted is None or one.job.name in counted]
     if not jobs:
         raise ValueError("no job finished, so there is nothing to judge")
     jct_s = np.array([job.jct_s for job in jobs])
     queued_s = np.array([job.queued_s for job in jobs])
     of_jobs_s = float(sum(job.held_gpu_s for job in jobs))
+    of_all_s = float(sum(job.held_gpu_s for job in finished))
     held_s = simulated.held_gpu_s
     useful_s = float(sum(job.useful_gpu_s for job in jobs))
-    began_s = min(job.job.arrival_s for job in jobs)
-    makespan_s = max(job.finished_s for job in jobs) - began_s
+    began_s = min(job.job.arrival_s for job in finished)
+    makespan_s = max(job.finished_s for job in finished) - began_s
+    middle, end = unfinished(finished, max(job.job.arrival_s for job in jobs))
     p50, p95, p99 = (float(value) for value in np.percentile(jct_s, (50, 95, 99)))
     restarts = sum(job.restarts for job in jobs)
     return Metrics(
@@ -76,9 +86,11 @@ def metrics(simulated: Simulated) -> Metrics:
         occupancy=held_s / (simulated.cluster.gpus * makespan_s) if makespan_s > 0 else 1.0,
         restarts=restarts,
         restart_gpu_s=float(sum(job.restarting_gpu_s for job in jobs)),
-        across_share=simulated.across_gpu_s / of_jobs_s if of_jobs_s > 0 else 0.0,
-        lost_share=simulated.lost_gpu_s / of_jobs_s if of_jobs_s > 0 else 0.0,
+        across_share=simulated.across_gpu_s / of_all_s if of_all_s > 0 else 0.0,
+        lost_share=simulated.lost_gpu_s / of_all_s if of_all_s > 0 else 0.0,
         decision_s=simulated.deciding_s / max(1, simulated.decisions),
+        unfinished_middle=middle,
+        unfinished_end=end,
     )
 
 

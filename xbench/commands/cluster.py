@@ -25,6 +25,9 @@ MOST_GPUS = 1_000_000
 MOST_SEEDS = 1000
 MOST_WORKERS = 1024
 EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
+DEFAULT_SEEDS = 6
+RESTART_COST_S = "4.13"
+"""Median of results/cluster-restart.json: resnet18 between one and two CPU cores; most of it is importing torch."""
 
 
 @click.group("cluster", short_help="Many jobs on one cluster: compare policies that share its GPUs; needs no torch.")
@@ -40,13 +43,14 @@ def cluster() -> None:
 @cluster.command("compare", short_help="Simulate a trace of jobs under several policies.")
 @click.option("--trace", "trace_text", default=EXAMPLE, show_default=True, metavar="TRACE",
               help="itp:PATH, philly:PATH, pollux:FOLDER, alibaba:PATH, FILE.csv, or generated:...")  # fmt: skip
-@click.option("--policies", "policy_text", default="fifo,fifo-backfill,sjf,srtf,las", show_default=True,
+@click.option("--policies", "policy_text", default="fifo-backfill,sjf,srtf,las", show_default=True,
               metavar="A,B,...", shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
 @click.option(
     "--gpus", default=32, show_default=True, type=click.IntRange(1, MOST_GPUS), metavar="N", help="The cluster's."
 )
-@click.option("--restart-cost", "cost_text", default="0", show_default=True, metavar="S,S,...",
-              help="Seconds that a job which ran before loses when it is moved, or restart's --json file.")  # fmt: skip
+@click.option("--restart-cost", "cost_text", default=RESTART_COST_S, show_default=True, metavar="S,S,...",
+              help="Seconds that a job loses when it is moved, or restart's --json file. The default is measured, on "
+              "two CPU cores.")  # fmt: skip
 @click.option("--gpus-per-host", type=click.IntRange(1, MOST_GPUS), metavar="N",
               help="Of hosts with one slower link each between them.  [default: all GPUs are on one host]")  # fmt: skip
 @click.option("--placement", "placement_text", metavar="A,B",
@@ -54,7 +58,9 @@ def cluster() -> None:
 @click.option("--across-hosts", type=float, metavar="X",
               help="Speed left on more hosts than needed, 0.8 is 80 %; for a trace that does not know.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), metavar="N",
-              help="Traces to generate; 6 and more give intervals.  [default: 1]")  # fmt: skip
+              help="Traces to generate; 6 and more give intervals.  [default: 6, or the one of seed=]")  # fmt: skip
+@click.option("--window", "window_text", metavar="A-B",
+              help="Jobs by arrival that count in the means; all are simulated.  [default: all count]")  # fmt: skip
 @click.option("--csv", "csv_to", metavar="FILE|-", help="Write one row a simulation; - is stdout.")
 @json_option
 def compare_command(
@@ -66,6 +72,7 @@ def compare_command(
     placement_text: str | None,
     across_hosts: float | None,
     seeds: int | None,
+    window_text: str | None,
     csv_to: str | None,
     json_to: str | None,
 ) -> None:
@@ -77,6 +84,7 @@ def compare_command(
     from xbench.cluster.compare import Asked, compare, parse_costs
     from xbench.cluster.placement import parse_placements
     from xbench.cluster.registry import parse_policies
+    from xbench.cluster.steady import parse_window
     from xbench.cluster.traces import Trace, load_trace
     from xbench.report.terminal import make_console, show
 
@@ -94,14 +102,17 @@ def compare_command(
         )
     if drawn and seeds is not None and "seed=" in trace_text:
         raise SpecError("--seeds and seed= in --trace exclude each other", hint="leave one of them out")
+    if drawn and seeds is None and "seed=" not in trace_text:
+        seeds = DEFAULT_SEEDS
     numbers: tuple[int | None, ...] = tuple(range(seeds)) if seeds is not None else (None,)
+    window = None if window_text is None else parsed("--window", parse_window, window_text)
 
     def trace(seed: int | None) -> Trace:
         part = "" if seed is None else f"{',' if ':' in trace_text else ':'}seed={seed}"
         return parsed("--trace", load_trace, trace_text + part)
 
     console = make_console()
-    asked = Asked(trace_text, trace, numbers, policies, gpus, costs, gpus_per_host, placements, across_hosts)
+    asked = Asked(trace_text, trace, numbers, policies, gpus, costs, gpus_per_host, placements, across_hosts, window)
     command = shlex.join(["xbench", *sys.argv[1:]])
     record = compare(asked, command, lambda said: console.print(said, highlight=False, markup=False))
     console.print()

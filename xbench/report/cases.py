@@ -167,8 +167,10 @@ def _live(record: LiveRun) -> Iterator[Case]:
             yield Case(group, job.name, None, "error", job.reason or "it had not finished when the run ended")
             continue
         told = f"job completion time {format_duration(job.jct_s)} (real)"
+        if job.forecast_jct_s is not None:
+            told += f", {format_duration(job.forecast_jct_s)} (forecast): {signed_percent(job.forecast_error)}"
         if job.simulated_jct_s is not None:
-            told += f", {format_duration(job.simulated_jct_s)} (simulated): {signed_percent(job.error)}"
+            told += f", {format_duration(job.simulated_jct_s)} (fitted): {signed_percent(job.error)}"
         yield Case(group, job.name, job.jct_s, message=told)
 
 

@@ -32,13 +32,19 @@ def _mean(runs: Sequence[ClusterRun], name: str) -> float:
     return statistics.fmean(getattr(run, name) for run in runs)
 
 
+def _times(ratio: float) -> str:
+    """'1.75×', '23.1×', '1,170×'."""
+    digits = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
+    return f"{ratio:,.{digits}f}×"
+
+
 COLUMNS = (
     Column("p50", lambda runs: format_duration(_mean(runs, "jct_p50_s"))),
     Column("p95", lambda runs: format_duration(_mean(runs, "jct_p95_s"))),
     Column("p99", lambda runs: format_duration(_mean(runs, "jct_p99_s"))),
     Column("queued", lambda runs: format_duration(_mean(runs, "queued_mean_s"))),
-    Column("slowdown", lambda runs: f"{_mean(runs, 'slowdown_mean'):.2f}"),
-    Column("unfair", lambda runs: f"{_mean(runs, 'unfairness_p95'):.2f}"),
+    Column("slowdown", lambda runs: _times(_mean(runs, "slowdown_mean"))),
+    Column("unfair", lambda runs: _times(_mean(runs, "unfairness_p95"))),
     Column("makespan", lambda runs: format_duration(_mean(runs, "makespan_s"))),
     Column("held", lambda runs: format_percent(_mean(runs, "occupancy"), 0)),
     Column("useful", lambda runs: format_percent(_mean(runs, "useful_share"), 1)),
@@ -53,8 +59,10 @@ ANY_COLUMNS = 1000
 
 NOTE = (
     "JCT: job completion time, from arrival to end; p50 to p99 of it. Queued: mean wait for the first GPU. Slowdown: "
-    "mean of JCT over the duration (at least 10 s). Unfair: 95th percentile of finish-time fairness, 1 is an even "
-    "share. Held: GPU time held of all there was; useful: of that, what computed. All of it is simulated."
+    "JCT over what the job takes alone on the GPUs that it asks for (at least 10 s), mean over jobs: 1× is no delay, "
+    "and short jobs that wait long count most. Unfair: JCT over what the job would take with an even share of the "
+    "crowded cluster, 95th percentile: above 1× it got less. Held: GPU time held, of all there was from the first "
+    "arrival to the last end; useful: of that, what computed. All of it is simulated."
 )
 GAP_NOTE = (
     "Gap: mean JCT above that of the best schedule that shares no GPU and restarts for nothing; ≤: above a lower bound "
@@ -212,6 +220,7 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
     jobs = "job" if trace.jobs == 1 else "jobs"
     what = f"{trace.name}: {trace.jobs:,} {jobs}, {trace.gpu_hours:,.0f} GPU hours in {format_duration(trace.span_s)}"
     found = [("trace", what)]
+    found += [*_loads(record), *_windows(record)]
     if trace.seeds:
         count = len(trace.seeds)
         few = "" if count >= 6 else "; fewer than 6 give no interval"
@@ -230,6 +239,28 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
     )
     found.append(("made by", f"xbench {record.xbench}: {record.command}"))
     return found
+
+
+def _loads(record: ClusterComparison) -> list[tuple[str, str]]:
+    """What the jobs ask for; none where all come at once."""
+    trace = record.trace
+    if trace.span_s <= 0:
+        return []
+    load = trace.gpu_hours * 3600 / (record.gpus * trace.span_s)
+    of = f" of seed {trace.seeds[0]}" if trace.seeds else ""
+    said = (
+        f"the jobs{of} ask for {format_percent(load, 0)} of the GPU time until the last of them comes; held is over "
+        "the time until the last ends"
+    )
+    return [("load", said)]
+
+
+def _windows(record: ClusterComparison) -> list[tuple[str, str]]:
+    if record.window is None:
+        return []
+    first, last = record.window
+    said = f"jobs {first:,} to {last:,} by arrival count; all are simulated, and makespan and held are of all"
+    return [("window", said)]
 
 
 def markdown(record: ClusterComparison) -> list[str]:

@@ -36,6 +36,7 @@ def cluster_tables(record: ClusterComparison) -> dict[str, list[Row]]:
                 "placed_ratio": one.placed_ratio,
                 "placed_ratio_low": one.placed_ratio_ci95[0] if one.placed_ratio_ci95 else None,
                 "placed_ratio_high": one.placed_ratio_ci95[1] if one.placed_ratio_ci95 else None,
+                "growing": one.growing,
             }
             for one in record.results
         ],

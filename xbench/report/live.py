@@ -1,6 +1,6 @@
 """`xbench cluster run` in the terminal, as Markdown and as tidy tables: the answer, a row a job, what it rests on.
 
-Live times are real, simulated ones are of the same jobs with the speeds and the overhead that the run measured.
+Live times are real. Simulated ones are of the same jobs: a forecast, and what the run's own measurements give.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from xbench.units import format_duration, format_seconds
 
 Row = dict[str, Any]
 
-HEADINGS = ("job", "live JCT", "simulated JCT", "error", "restarts", "simulated", "lost steps", "steps/s by workers")
+HEADINGS = (
+    "job", "live JCT", "forecast JCT", "its error", "fitted JCT", "its error", "restarts", "fitted restarts",
+    "lost steps", "steps/s by workers",
+)  # fmt: skip
 NOTE = (
-    "JCT: job completion time, from arrival to end; live ones are real, simulated ones are of the same jobs under the "
-    "same policy, with the speeds and the overhead that the run measured. Error: simulated over live, minus one. "
-    "Restarts: incarnations after the first, real and simulated. Lost steps: done again after a crash."
+    "JCT: job completion time, from arrival to end. Live ones are real. Forecast: simulated with the declared speeds "
+    "and the cost of a start that the policy was told, as before the run. Fitted: simulated with the speeds and the "
+    "overhead that this run measured, so its error is the simulator's alone and foretells nothing. Error: over live, "
+    "minus one. Restarts: incarnations after the first. Lost steps: done again after a crash."
 )
 
 
@@ -77,6 +81,8 @@ def row(job: LiveResult) -> list[str]:
     return [
         job.name,
         format_duration(job.jct_s) if job.jct_s is not None else job.status,
+        format_duration(job.forecast_jct_s),
+        signed_percent(job.forecast_error) if job.forecast_error is not None else "–",
         format_duration(job.simulated_jct_s),
         signed_percent(job.error) if job.error is not None else "–",
         str(job.restarts),

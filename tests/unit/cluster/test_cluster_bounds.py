@@ -48,6 +48,12 @@ def test_alone_and_side_by_side_by_hand() -> None:
     assert lower_bound_s(side, cluster) == pytest.approx(6.0)
 
 
+def test_half_of_a_best_time_follows_its_mean_time_of_work() -> None:
+    """Three jobs of 2 s, one GPU each, on two: mean times of work 0.5, 1.5 and 2.5 s, and 1 s more each."""
+    three = [Job(name, 0.0, 1, 2.0, Amdahl(0.0)) for name in "abc"]
+    assert lower_bound_s(three, Cluster(2)) == pytest.approx((0.5 + 1.5 + 2.5 + 3 * 1) / 3)
+
+
 def test_preemption_helps_where_jobs_come_late() -> None:
     """b comes at 1 and takes 1 s: a stops for it, or (without stopping) starts after it, at 2."""
     jobs = rigid((0, 1, 10), (1, 1, 1))

@@ -198,6 +198,43 @@ def test_a_bound_that_would_take_too_long_is_not_told(monkeypatch: pytest.Monkey
     assert compared(trace(*((0.0, gpus, 1.0) for gpus in range(1, 7))), gpus=8).warnings == []
 
 
+def test_only_the_jobs_of_a_window_count() -> None:
+    """Three jobs of 10 s on one GPU, 4 s after one another: they take 10, 16 and 22 s."""
+    three = trace((0, 1, 10), (4, 1, 10), (8, 1, 10))
+    assert compared(three, policies=("fifo",)).runs[0].jct_mean_s == pytest.approx(16)
+    record = compared(three, policies=("fifo",), window=(2, 3))
+    run = record.runs[0]
+    assert (run.jobs, run.jct_mean_s, run.queued_mean_s) == (2, 19, 9)
+    assert (run.makespan_s, run.held_gpu_s, run.occupancy) == (30, 30, 1)
+    assert (run.bound_s, record.window, record.warnings) == (None, (2, 3), [])
+    assert (record.curves[0].jct_s[0], record.curves[0].jct_s[100]) == (16, 22)
+
+
+def test_a_window_is_within_the_trace() -> None:
+    with pytest.raises(SpecError, match="the window 2-3 ends after the last of 2 jobs") as raised:
+        compared(window=(2, 3))
+    assert raised.value.hint == "write 2-2"
+
+
+def test_a_reference_whose_queue_grows_makes_no_headline() -> None:
+    """Jobs of 10 s come every 5 s: of 40 on one GPU, half wait when the last one comes. On two GPUs none does."""
+    steady = compared(trace(*((5.0 * at, 1, 10.0) for at in range(40))), gpus=2)
+    assert [one.growing for one in steady.results] == [False, False]
+    assert steady.warnings == []
+    late = trace(*((5.0 * at, 1, 10.0) for at in range(40)), (195.0, 1, 1.0))
+    record = compared(late)
+    assert [one.growing for one in record.results] == [True, True]
+    assert record.findings[0] == (
+        "srtf has the shortest mean job completion time: 105 s; no ratio is headlined, because the queue under fifo, "
+        "the reference, still grows."
+    )
+    assert record.warnings == [
+        "the queue still grows when the last job comes (unfinished jobs in the middle of the arrivals and at the end: "
+        "fifo 11 and 19, srtf 11 and 19); means there depend on how long jobs come, and so do ratios to them; a lower "
+        "load, more GPUs, or a longer trace with --window tells more"
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "a", "-1", "nan", "inf", "10,,20", "10,10"])
 def test_costs_that_are_none(text: str) -> None:
     with pytest.raises(SpecError, match=r"is no number of seconds|stands twice"):

@@ -18,6 +18,7 @@ from xbench.cluster.policies.optimus import Optimus
 from xbench.cluster.policies.sizes import all_sizes, doubling_sizes
 from xbench.cluster.policy import Cluster, Policy
 from xbench.cluster.simulated import Simulated
+from xbench.cluster.speeds import TableSpeed
 from xbench.errors import SpecError
 
 LINEAR = Amdahl(1.0)
@@ -248,6 +249,14 @@ def test_only_what_was_tried_is_used() -> None:
     }
     assert first_four["a"] == 20.0
     assert first_four["b"] >= 30.0
+
+
+def test_what_trials_found_counts_by_added_gpu() -> None:
+    """Of three spare GPUs, b's second one saves 1500 s, a's third and fourth 1000 s each. (c lets b try two GPUs.)"""
+    speed = TableSpeed.of({1: 1.0, 2: 2.5, 4: 5.0})
+    jobs = [Job("a", 0.0, 1, 10_000.0, speed), Job("b", 5.0, 1, 2500.0, speed, most=2), job("c", 7.0, 0.5, most=1)]
+    simulated = run(jobs, Exploratory(trial_s=1.0, most=4), 5, spans=True)
+    assert [(name, gpus) for name, gpus, from_s, to_s in held(simulated) if from_s <= 9 < to_s] == [("a", 2), ("b", 2)]
 
 
 def test_trials_cost_what_they_cost() -> None:

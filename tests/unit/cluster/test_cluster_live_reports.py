@@ -9,7 +9,7 @@ import pytest
 from live_cases import Played, began, entry, played
 from sample_live_runs import live_run
 
-from xbench.cluster.live.outcome import forecast, outcome, overhead_s
+from xbench.cluster.live.outcome import again, forecast, outcome, overhead_s
 from xbench.records import dump, load, loads
 from xbench.report import cases, markdown, terminal
 from xbench.report.html.live import live_page
@@ -37,7 +37,11 @@ def test_a_played_run_is_simulated_exactly(tmp_path: Path) -> None:
     assert record.complete
     assert record.warnings == []
     assert record.findings[0].startswith("Every job finished under doubling; the mean job completion time is ")
-    assert "within 10 % of the live ones: off by 0.0 % on average" in record.findings[1]
+    assert record.findings[1].startswith(
+        "Forecast from declared speeds and starts of 4.00 s, completion times are off by"
+    )
+    assert "within 10 % of the live ones: off by 0.0 % on average" in record.findings[2]
+    assert [job.forecast_error for job in record.jobs] == [0.0, 0.0, 0.0]
     assert len(record.spans) == sum(job.restarts + 1 for job in record.jobs)
     assert loads(dump(record)) == record
 
@@ -47,8 +51,31 @@ def test_the_simulator_is_fed_what_was_measured(tmp_path: Path) -> None:
     jobs = [entry("a", steps=64), entry("b", steps=24, arrival_s=6.25)]
     half = {1: 0.5, 2: 1.0}
     state, _ = played(began(jobs, "fifo", 2), tmp_path, Played(2, 7.0, speeds={"a": half, "b": half}))
-    assert {name: found.jct_s for name, found in forecast(state).items()} == {"a": 135.0, "b": 55.0}
+    assert {name: found.jct_s for name, found in again(state).items()} == {"a": 135.0, "b": 55.0}
     assert outcome(state).jobs[0].speeds == {1: 0.5}
+
+
+def test_the_forecast_knows_nothing_of_the_run(tmp_path: Path) -> None:
+    """The same run: as declared, 64 and 24 steps take 64 and 24 s, and a start 4 s."""
+    jobs = [entry("a", steps=64), entry("b", steps=24, arrival_s=6.25)]
+    half = {1: 0.5, 2: 1.0}
+    state, _ = played(began(jobs, "fifo", 2), tmp_path, Played(2, 7.0, speeds={"a": half, "b": half}))
+    assert {name: found.jct_s for name, found in forecast(state).items()} == {"a": 68.0, "b": 28.0}
+    record = outcome(state)
+    assert [job.forecast_jct_s for job in record.jobs] == [68.0, 28.0]
+    assert [job.forecast_error for job in record.jobs] == [
+        pytest.approx(68 / 135 - 1), pytest.approx(28 / 55 - 1)
+    ]  # fmt: skip
+    assert record.findings[1] == (
+        "Forecast from declared speeds and starts of 4.00 s, completion times are off by 49.4 % on average, by 49.6 % "
+        "at most (a)."
+    )
+
+
+def test_without_declared_speeds_nothing_is_forecast(tmp_path: Path) -> None:
+    state, _ = played(began([entry("a", speeds=None)]), tmp_path)
+    assert forecast(state) == {}
+    assert outcome(state).jobs[0].forecast_jct_s is None
 
 
 def test_waiting_for_others_to_stop_is_what_the_simulator_does_not_know(tmp_path: Path) -> None:
@@ -99,7 +126,7 @@ def test_one_case_a_job_and_one_for_the_end() -> None:
     assert [(case.name, case.status) for case in found] == [
         ("long", "passed"), ("shaky", "passed"), ("broken", "error"), ("late", "error"), ("the whole run", "error")
     ]  # fmt: skip
-    assert "60.0 s (simulated): -5.5 %" in found[0].message
+    assert "88.9 s (forecast): +40.0 %, 60.0 s (fitted): -5.5 %" in found[0].message
     assert found[2].message == "it failed 2 times, at last: rank 0: boom"
 
 
@@ -115,8 +142,9 @@ def test_the_page_draws_the_record_s_numbers() -> None:
     record = live_run()
     found = {figure.key: figure for figure in figures(live_page(record))}
     assert list(found) == ["completion-times", "gantt"]
-    live, simulated = found["completion-times"].traces
+    live, foretold, simulated = found["completion-times"].traces
     assert list(live["y"]) == [63.5, 22.0]
+    assert list(foretold["y"]) == [88.9, 19.8, 12.5]
     assert list(simulated["y"]) == [60.0, 23.0]
     drawn = sorted(
         (base, base + length)

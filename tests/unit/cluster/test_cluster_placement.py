@@ -144,6 +144,12 @@ def test_rings_share_the_link_of_a_host_while_they_meet() -> None:
     assert spread.lost_gpu_s == pytest.approx(2 * (28 + 12) - 2 * (12 + 4))
 
 
+def test_a_ring_is_as_fast_as_its_slowest_link() -> None:
+    """On three hosts b meets a on one of a's two hosts alone: as slow as where they meet on both."""
+    jobs = [Job("a", 0.0, 2, 12.0, RING), Job("b", 6.0, 2, 4.0, RING)]
+    assert ends(on(jobs, Fifo(), "spread", 3, 2, None)) == {"a": pytest.approx(28.0), "b": pytest.approx(18.0)}
+
+
 def test_a_restart_is_not_lost_to_placement() -> None:
     script = {0.0: {"a": Grant(2)}, 4.0: {"a": Grant(0)}, 6.0: {"a": Grant(2)}}
     simulated = on(rigid((0, 2, 10)), Scripted(script), "spread", 2, 2, restart_s=5.0)

@@ -13,7 +13,7 @@ from xbench.cluster.traces import load_trace
 from xbench.cluster.traces.alibaba import load_alibaba
 from xbench.cluster.traces.itp import load_itp
 from xbench.cluster.traces.philly import load_philly
-from xbench.cluster.traces.pollux import STEPS, load_application, load_pollux, steps_of
+from xbench.cluster.traces.pollux import Application, Measured, load_application, load_pollux, steps_of
 from xbench.errors import SpecError
 
 ITP = "job_id,submission_time,duration,num_gpu"
@@ -144,6 +144,14 @@ def test_pollux_measures_packed_gpus_and_accumulates_what_does_not_fit(tmp_path:
         application.speed(3)
 
 
+def test_one_gpu_accumulates_at_least_once_above_the_initial_batch() -> None:
+    times = Measured((128.0, 256.0, 512.0), (2.0, 3.0, 5.0), (0.5, 0.5, 0.5))
+    application = Application("ncf", {1: times, 2: times})
+    assert application.step(256, 1) == pytest.approx((3.0, 0.5))
+    assert application.step(512, 1) == pytest.approx((3.0 + 2.5, 0.5))  # two times 256
+    assert application.step(512, 2) == pytest.approx((3.0, 0.5))
+
+
 def test_pollux_s_jobs_take_what_their_steps_imply(tmp_path: Path) -> None:
     trace = load_pollux(pollux_folder(tmp_path))
     four, two = trace.jobs
@@ -177,26 +185,20 @@ def test_pollux_s_malformed_rows(tmp_path: Path, row: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("application", "known", "percent"),
-    [("cifar10", (256, 1024, 2048), 3.2), ("deepspeech2", (160, 320, 640), -3.3), ("ncf", (4096, 8192, 16384), 0.9),
-     ("yolov3", (16, 32, 64), 0.8)],
-)  # fmt: skip
-def test_the_estimate_of_steps_is_as_far_off_as_is_said(
-    monkeypatch: pytest.MonkeyPatch, application: str, known: tuple[int, int, int], percent: float
-) -> None:
-    low, high, held_out = known
-    truth = STEPS[application][held_out]
-    only = {application: {batch: STEPS[application][batch] for batch in (low, high)}}
-    monkeypatch.setattr("xbench.cluster.traces.pollux.STEPS", only)
-    steps, estimated = steps_of(application, held_out)
-    assert estimated
-    assert round(100 * (steps / truth - 1), 1) == percent
+    ("application", "batch", "steps"),
+    [("cifar10", 4096, 2011), ("ncf", 32768, 1548), ("imagenet", 3200, 42123), ("imagenet", 6400, 23972)],
+)
+def test_the_steps_are_those_of_the_artifact(application: str, batch: int, steps: int) -> None:
+    assert steps_of(application, batch) == steps
 
 
 def test_work_that_is_not_known_is_refused() -> None:
-    assert steps_of("bert", 384) == (480.0, False)
-    with pytest.raises(SpecError, match="work of bert at batch 12 is not known"):
+    assert steps_of("bert", 384) == 480
+    with pytest.raises(SpecError, match="work of bert at batch 12 is not known") as raised:
         steps_of("bert", 12)
+    assert raised.value.hint == "bert's is known at batch 384"
+    with pytest.raises(SpecError, match="work of gpt at batch 12 is not known"):
+        steps_of("gpt", 12)
 
 
 @pytest.mark.parametrize("number", range(1, 7))
@@ -206,7 +208,7 @@ def test_pollux_whole(number: int) -> None:
     assert len(trace.jobs) == 160
     assert trace.span_s < 8 * 3600
     assert trace.elastic
-    assert "the work of ncf at batch 32768 is estimated" in trace.notes
+    assert trace.notes == ()
     for job in trace.jobs:
         assert job.duration_s < 48 * 3600, job.name
         assert 0 < job.facts["exposed"] < 1  # type: ignore[operator]

@@ -33,7 +33,8 @@ def test_the_file_format() -> None:
 
 NEW = {
     "placement", "placements", "gpus_per_host", "across_hosts", "across_share", "lost_share", "bound_s", "bound_exact",
-    "gap", "gap_ci95", "gap_exact", "placed_ratio", "placed_ratio_ci95",
+    "gap", "gap_ci95", "gap_exact", "placed_ratio", "placed_ratio_ci95", "window", "growing", "unfinished_middle",
+    "unfinished_end",
 }  # fmt: skip
 
 
@@ -95,6 +96,21 @@ def test_the_gap_of_every_simulation_is_in_its_table() -> None:
     rows = tables(made.comparison())["runs"]
     assert next(row["gap"] for row in rows if row["policy"] == "srtf") == pytest.approx(2000 / 1750 - 1)
     assert [row["gap"] for row in rows if row["policy"] == "las:queues=3"] == [None] * 4
+
+
+def test_a_window_is_told() -> None:
+    assert "jobs 11 to 20 by arrival count" not in terminal.render(made.comparison(), width=140)
+    record = made.comparison().model_copy(update={"window": (11, 20)})
+    assert "window     jobs 11 to 20 by arrival count" in terminal.render(record, width=140)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "shown"), [(1.0, "1.00×"), (9.996, "10.0×"), (99.96, "100×"), (1169.91, "1,170×")]
+)
+def test_a_large_slowdown_has_no_decimals(slowdown: float, shown: str) -> None:
+    record = made.comparison()
+    runs = [run.model_copy(update={"slowdown_mean": slowdown}) for run in record.runs]
+    assert f" {shown} " in terminal.render(record.model_copy(update={"runs": runs}), width=200)
 
 
 def test_golden_markdown() -> None:

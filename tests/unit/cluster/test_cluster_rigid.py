@@ -162,6 +162,14 @@ def walked(kind: type[Ordered]) -> type[Ordered]:
     return Walked
 
 
+def test_a_job_rises_after_the_seconds_that_it_held_its_gpus() -> None:
+    """a held 2 GPUs for 3 s until b came, so it rises at 6 and runs before c, which came at 6.5, when b falls at 7."""
+    jobs = rigid((0, 2, 20), (3, 1, 20), (6.5, 2, 2))
+    simulated = run(jobs, Las(thresholds=(4.0,), promote=1.0), 2, spans=True)
+    assert [(span.job, span.to_s) for span in simulated.spans if span.from_s == 7.0] == [("a", 9.0)]
+    assert ends(simulated)["c"] == 11.0
+
+
 @pytest.mark.parametrize("promote", [0.0, 0.5, 3.0])
 @given(trace=TRACES, learn=st.booleans())
 @settings(max_examples=100, deadline=None)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from xbench import cli
-from xbench.records import ClusterComparison, load
+from xbench.commands.cluster import RESTART_COST_S
+from xbench.records import ClusterComparison, Restart, load
 
 Outcome = tuple[int, str, str]
 FEW = "generated:jobs=20,gpus=8,load=1.5"
@@ -46,7 +47,8 @@ def test_a_comparison_answers_first_and_is_kept(run: Callable[..., Outcome], tmp
 
 def test_placements_are_a_column(run: Callable[..., Outcome], tmp_path: Path) -> None:
     kept = tmp_path / "cluster.json"
-    words = ["--trace", FEW, "--gpus", "8", "--policies", "fifo,doubling", "--gpus-per-host", "2"]
+    words = ["--trace", FEW, "--gpus", "8", "--policies", "fifo,doubling", "--gpus-per-host", "2", "--seeds", "1"]
+    words += ["--restart-cost", "0"]
     code, out, err = run("compare", *words, "--placement", "packed,spread", "--json", str(kept), "--csv", "-")
     assert code == 0
     found = [(row["policy"], row["placement"], row["gpus_per_host"]) for row in csv.DictReader(io.StringIO(out))]
@@ -78,9 +80,27 @@ def test_json_and_csv_have_stdout_alone(run: Callable[..., Outcome]) -> None:
     _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--json", "-")
     assert json.loads(out)["kind"] == "cluster"
     _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--csv", "-")
-    assert [row["policy"] for row in csv.DictReader(io.StringIO(out))] == [
-        "fifo", "fifo-backfill", "sjf", "srtf", "las"
-    ]  # fmt: skip
+    assert [(row["policy"], row["seed"], row["restart_s"]) for row in csv.DictReader(io.StringIO(out))] == [
+        (policy, str(seed), "4.13") for policy in ("fifo-backfill", "sjf", "srtf", "las") for seed in range(6)
+    ]
+    _, out, _ = run("compare", "--trace", FEW + ",seed=3", "--gpus", "8", "--policies", "fifo", "--csv", "-")
+    assert [row["policy"] for row in csv.DictReader(io.StringIO(out))] == ["fifo"]
+
+
+def test_the_default_restart_cost_is_the_measured_one() -> None:
+    measured = load(Path(__file__).parents[3] / "results" / "cluster-restart.json")
+    assert isinstance(measured, Restart)
+    assert f"{measured.cost_s:.2f}" == RESTART_COST_S
+
+
+def test_a_window_counts_jobs_by_arrival(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("name,arrival_s,gpus,duration_s\na,0,1,100\nb,0,1,10\nc,5,1,10\n")
+    words = ["compare", "--trace", str(jobs), "--gpus", "1", "--policies", "fifo", "--window", "2-3"]
+    code, _, err = run(*words)
+    assert code == 0
+    assert "The mean job completion time under fifo: 112 s." in err
+    assert "jobs 2 to 3 by arrival count" in err
 
 
 def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None:
@@ -111,6 +131,11 @@ def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None
         (["--seeds", "0"], "--seeds"),
         (["--seeds", "3", "--trace", "itp:nowhere.tar.gz"], "has no seeds"),
         (["--seeds", "3", "--trace", "generated:seed=4"], "exclude each other"),
+        (["--window", "2"], "--window: '2' is no window of jobs\n  hint: write 1001-2000"),
+        (["--window", "0-9"], "--window: '0-9' begins before the first job\n  hint: write 1-9"),
+        (["--window", "9-2"], "--window: '9-2' ends before it begins\n  hint: write 2-9"),
+        (["--window", "150-300"], "the window 150-300 ends after the last of 200 jobs\n  hint: write 150-200"),
+        (["--window", "250-300"], "hint: write 1-200"),
         (["--json", "-", "--csv", "-"], "both want stdout"),
         (["--policy", "fifo"], "--policies"),
         (["--placement", "spread"], "--placement is for a cluster of several hosts"),
@@ -129,7 +154,7 @@ def test_what_is_wrong_is_one_sentence(run: Callable[..., Outcome], words: list[
     assert (code, out) == (2, "")
     assert told in err
     assert "Traceback" not in err
-    assert "of 5:" not in err  # nothing was simulated
+    assert "of 4:" not in err  # nothing was simulated
 
 
 def test_a_policy_that_needs_speeds_says_which_job_has_none(run: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -14,20 +14,21 @@ A placement is a digit for each host: '24' is 2 GPUs on one and 4 on another.
 and only Pollux itself would change it. w GPUs are packed onto as few hosts as will do, which leaves w = 1 to 16, 24,
 32, 48 and 64 of what was measured; between them see `TableSpeed`. Each GPU has batch/w samples, its step time is
 interpolated between the batch sizes that were measured, and what does not fit is accumulated: a accumulations more
-take a·(step_time − sync_time) more. Where a GPU would have fewer samples than were ever measured there is no speed.
-Where hosts are simulated, every other placement on up to 4 hosts has the speed that was measured on it, too (see
-`HostTable`; of hosts in several orders, which are rings in several orders, that with the GPUs ascending), and more
-hosts that of scalability.csv. It is not always lower: 8 GPUs of any of the six take longer on two hosts than on three.
+take a·(step_time − sync_time) more. As in the artifact (`Job.update_local_bsz` in simulator.py), one GPU accumulates at
+least once where the batch is above the application's initial one (`INITIAL_BATCH`). Where a GPU would have fewer
+samples than were ever measured there is no speed. Where hosts are simulated, every other placement on up to 4 hosts has
+the speed that was measured on it, too (see `HostTable`; of hosts in several orders, which are rings in several orders,
+that with the GPUs ascending), and more hosts that of scalability.csv. It is not always lower: 8 GPUs of any of the six
+take longer on two hosts than on three.
 
-**Work** is in samples: the batch size times the steps that the application takes at it. A workload has no durations,
-and the artifact's simulator goes on until an application has run all its epochs (`max_epochs` in applications.py). How
-many steps that is at a batch size is the last `iteration` of traces/APP/validation-BATCH.csv. `STEPS` has that number
-for bert, deepspeech2, yolov3 and for cifar10 at 2048. Those of the other batch sizes in the workloads (cifar10 at 4096,
-ncf at 32768, imagenet at 3200 and 6400) were not at hand. They are **estimated**: a + b/batch through the two largest
-batch sizes of `STEPS`, which is the law of McCandlish et al. (An Empirical Model of Large-Batch Training, 2018,
-eq. 2.11). The same estimate of numbers that are known is 3.2 % high for cifar10 at 2048, 3.3 % low for deepspeech2 at
-640, 0.9 % high for ncf at 16384 and 0.8 % high for yolov3 at 64. Imagenet's goes furthest, from 200 and 800. A trace's
-notes name what was estimated, and `steps` replaces any of it.
+**Work** is in samples: the batch size times the steps that the application takes at it (`STEPS`): the last `iteration`
+of traces/APP/validation-BATCH.csv, up to the application's last epoch (`max_epochs` in applications.py). A workload has
+no durations.
+
+**What is not the artifact's.** Its simulator advances a job by goodput, from the gradient noise that was measured at
+each epoch, and not by the count of steps: its jobs are not exactly as long as these, and those of cifar10 and yolov3
+are longer. It also decides once a minute, and charges the first start of a job like a restart. So averages over these
+jobs are not to be held against those that the artifact publishes.
 """
 
 from __future__ import annotations
@@ -52,12 +53,15 @@ GPUS_A_HOST = 4
 LARGEST_LOCAL = {"yolov3": 8.0}
 """Samples that one GPU holds at once, where the artifact allows fewer than were measured."""
 
+INITIAL_BATCH = {"bert": 12, "cifar10": 128, "deepspeech2": 20, "imagenet": 200, "ncf": 256, "yolov3": 8}
+"""Batch size at which each application was tuned on one GPU (Qiao et al., table 1)."""
+
 STEPS: Mapping[str, Mapping[int, int]] = {
     "bert": {384: 480},
-    "cifar10": {256: 20377, 1024: 5722, 2048: 3178},
+    "cifar10": {256: 20377, 1024: 5722, 2048: 3178, 4096: 2011},
     "deepspeech2": {160: 4041, 320: 2264, 640: 1423},
-    "imagenet": {200: 576525, 800: 150231},
-    "ncf": {4096: 12172, 8192: 6122, 16384: 3069},
+    "imagenet": {200: 576525, 800: 150231, 3200: 42123, 6400: 23972},
+    "ncf": {4096: 12172, 8192: 6122, 16384: 3069, 32768: 1548},
     "yolov3": {16: 52905, 32: 27430, 64: 14577},
 }
 """Steps until the last epoch (2, 100, 80, 90, 10 and 50 epochs), by application and batch size."""
@@ -71,13 +75,13 @@ class Measured:
     step_s: tuple[float, ...]
     sync_s: tuple[float, ...]
 
-    def at(self, local: float, largest: float) -> tuple[float, float] | None:
+    def at(self, local: float, largest: float, least: int) -> tuple[float, float] | None:
         """A step of so many samples a GPU, and the part of it in which gradients are exchanged; None if too few.
 
-        At most `largest` of them, and no more than were measured, at once.
+        At most `largest` of them, and no more than were measured, at once; at least `least` accumulations.
         """
         most = min(largest, self.local[-1])
-        accumulations = max(0, math.ceil(local / most - 1e-8) - 1)
+        accumulations = max(least, math.ceil(local / most - 1e-8) - 1)
         at_once = local / (accumulations + 1)
         if at_once < self.local[0]:
             return None
@@ -103,7 +107,8 @@ class Application:
         return None if measured is None else self._at(measured, batch, gpus)
 
     def _at(self, measured: Measured, batch: int, gpus: int) -> tuple[float, float] | None:
-        return measured.at(batch / gpus, LARGEST_LOCAL.get(self.name, math.inf))
+        least = 1 if gpus == 1 and batch > INITIAL_BATCH.get(self.name, math.inf) else 0
+        return measured.at(batch / gpus, LARGEST_LOCAL.get(self.name, math.inf), least)
 
     def speed(self, batch: int) -> HostTable:
         """Samples a second at that batch size. Raises SpecError where it fits no number of GPUs."""
@@ -131,19 +136,14 @@ class Application:
         return HostTable(tuple(sorted(found.items())), gpus_per_host=GPUS_A_HOST, by_shape=shapes, by_hosts=by_hosts)
 
 
-def steps_of(application: str, batch: int) -> tuple[float, bool]:
-    """Steps until that application is done at that batch size, and whether they are estimated (see the module).
-
-    Raises SpecError for an application without an entry, or with one alone.
-    """
+def steps_of(application: str, batch: int) -> int:
+    """Steps until that application is done at that batch size. Raises SpecError where they are not in `STEPS`."""
     known = STEPS.get(application, {})
-    if batch in known:
-        return float(known[batch]), False
-    if len(known) < 2:
-        raise SpecError(f"the work of {application} at batch {batch} is not known")
-    low, high = sorted(known)[-2:]
-    slope = (known[low] - known[high]) / (1 / low - 1 / high)
-    return known[high] + slope * (1 / batch - 1 / high), True
+    if batch not in known:
+        sizes = ", ".join(map(str, known))
+        hint = f"{application}'s is known at batch {sizes}" if known else None
+        raise SpecError(f"the work of {application} at batch {batch} is not known", hint=hint)
+    return known[batch]
 
 
 def load_application(folder: Path, name: str) -> Application:
@@ -206,7 +206,7 @@ def load_pollux(
     rows: RowsPolicy = "refuse",
     steps: Mapping[tuple[str, int], float] | None = None,
 ) -> Trace:
-    """Workload N of the artifact. `steps`, by application and batch size, goes before `STEPS` and its estimates.
+    """Workload N of the artifact. `steps`, by application and batch size, goes before `STEPS`.
 
     A job's facts are its application, its batch_size, and `exposed`: the share of its step in which gradients are
     exchanged (sync_time) on the GPUs that it asks for. Raises SpecError for files that cannot be read, and for bad
@@ -222,7 +222,6 @@ def load_pollux(
         path.parent.name: load_application(folder, path.parent.name) for path in sorted(folder.glob("*/placements.csv"))
     }
     speeds: dict[tuple[str, int], HostTable] = {}
-    estimated: set[tuple[str, int]] = set()
     names: set[str] = set()
     jobs = []
     for row, cells in table.numbered():
@@ -244,7 +243,7 @@ def load_pollux(
                 raise ValueError(f"{application.name} of batch {kind[1]} was not measured on {gpus} packed GPUs")
             if cell["name"] in names:
                 raise ValueError(f"there is already a job {cell['name']!r}")
-            count, guessed = (steps[kind], False) if steps and kind in steps else steps_of(*kind)
+            count = steps[kind] if steps and kind in steps else steps_of(*kind)
             job = Job(
                 cell["name"], number(cell["time"], "time"), gpus, count * kind[1], speeds[kind],
                 facts={"application": application.name, "batch_size": float(kind[1]), "exposed": step[1] / step[0]},
@@ -254,7 +253,4 @@ def load_pollux(
             continue
         names.add(job.name)
         jobs.append(job)
-        if guessed:
-            estimated.add(kind)
-    notes = [f"the work of {name} at batch {batch} is estimated" for name, batch in sorted(estimated)]
-    return collected.trace(jobs, notes)
+    return collected.trace(jobs)

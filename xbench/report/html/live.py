@@ -33,11 +33,12 @@ def live_page(record: LiveRun) -> Page:
 
 
 def _times(record: LiveRun) -> Figure:
-    """Two bars a job."""
-    times = [time_s for job in record.jobs for time_s in (job.jct_s, job.simulated_jct_s) if time_s is not None]
+    """Three bars a job."""
+    bars = (("live", "jct_s"), ("forecast", "forecast_jct_s"), ("fitted", "simulated_jct_s"))
+    times = [time_s for job in record.jobs for _, key in bars if (time_s := getattr(job, key)) is not None]
     unit = long_unit(max(times, default=0.0))
     traces: list[Trace] = []
-    for place, (name, key) in enumerate((("live", "jct_s"), ("simulated", "simulated_jct_s"))):
+    for place, (name, key) in enumerate(bars):
         shown = [job for job in record.jobs if getattr(job, key) is not None]
         if not shown:
             continue
