@@ -60,10 +60,9 @@ def _data(page: Page) -> str:
     return json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-@cache
 def _plotly() -> str:
-    """plotly.js as the Python package brings it."""
-    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    """plotly.js's basic bundle: bars and scatter plots are all that pages draw."""
+    return own_file("plotly-basic.min.js")
 
 
 @cache
