@@ -4,7 +4,7 @@
 # make faults    the security suite, and a share of the fault suite with ten random draws (make all-faults: all of that)
 # make horovod   build Horovod against this torch, for its mode and --backend horovod (5 minutes, then kept in ~/.cache)
 # make gpu       everything that only a GPU can say, in ten minutes, into results/gpu (installs nothing)
-# make docs      the pages of docs/ as a site into site/: open site/index.html, no server needed (installs the test tools)
+# make docs      the pages of docs/ as a site into site/: open site/index.html, no server needed (installs no torch)
 # make clean     remove .venv and caches; results stay
 #
 # PYTHON=python3.12 make ... picks the interpreter. The stamps lie inside .venv, so a removed .venv is made again, and a
@@ -50,7 +50,7 @@ gpu:
 horovod: | $(VENV)/.installed
 	@$(BIN)/python -m xbench.horovod.build
 
-docs: $(VENV)/.installed-dev
+docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/make_site.py
 
 lint: $(VENV)/.installed-dev
@@ -86,7 +86,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing xbench, torch and the test tools into $(VENV): about 2 minutes and 5 GB the first time" >&2
 	@$(PIP) -e '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-docs
+
+$(VENV)/.installed-docs: constraints.txt | $(BIN)/python
+	@$(PIP) zensical
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

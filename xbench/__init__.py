@@ -6,7 +6,7 @@ The public API, and nothing else. Nothing here imports torch until it is used.
     favour_gloo_threads()                              make small all-reduces quick where a rank has one core
     keep_heap()                                        let steps on a CPU pay for no page faults
     new_socket_group()                                 a process group of CPUs, for DDP or attach, that is not Gloo's
-    load_result(path)                                  a saved record, of whatever kind
+    load_result(path)                                  a saved record, of whatever kind; record.frame(NAME) is a table
     Profile, Comparison, Plan                          what records are made of
     XbenchError                                        the root of every error
 """

@@ -30,7 +30,11 @@ CLOSE = 0.6
 
 
 class XbenchError(Exception):
-    """The root: one sentence, an exit code, and where there is one, a hint."""
+    """The root of every error: `str(error)` is one sentence.
+
+    `exit_code` is what the command line exits with. `hint` names the next command or the nearest right value, `detail`
+    is a traceback or a log; both are None where there is none.
+    """
 
     exit_code = 1
 

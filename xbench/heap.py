@@ -28,9 +28,10 @@ _PRELOADED = ("malloc", "mimalloc", "snmalloc", "hoard")
 
 
 def keep_heap() -> bool:
-    """Let glibc keep all memory that is freed, from now on; whether it does: not with another C library or allocator.
+    """Let glibc keep all memory that is freed, from now on, so that steps on a CPU cause no page faults.
 
-    What the environment says about the heap is left alone (`settled_by`).
+    The process keeps its peak of memory. Returns whether glibc does so: False with another C library or allocator, and
+    where the environment settles the heap already (MALLOC_…_, GLIBC_TUNABLES, LD_PRELOAD), which is left alone.
     """
     if settled_by() is not None:
         return False

@@ -206,12 +206,12 @@ class Parts(Part):
 class Plan(Part):
     """The buckets of a schedule in launch order, and the step that the model predicts for them."""
 
-    mode: Text
-    buckets: list[list[Text]] = Field(description="parameter names")
-    bucket_bytes: list[Count]
+    mode: Text = Field(description="the schedule")
+    buckets: list[list[Text]] = Field(description="parameter names by bucket")
+    bucket_bytes: list[Count] = Field(description="gradient bytes by bucket")
     predicted_step_s: SimulatedSeconds
-    predicted_exposed_s: SimulatedSeconds
-    timeline: Timeline | None = None
+    predicted_exposed_s: SimulatedSeconds = Field(description="what of the step is spent waiting for gradients")
+    timeline: Timeline | None = Field(default=None, description="the predicted step")
     note: Text | None = None
     parts: Parts | None = Field(default=None, description="of `priority`; null: whole buckets, in launch order")
     carrier: Text | None = Field(

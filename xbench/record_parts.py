@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from xbench.field_types import Count, Rate, Text
 from xbench.spec import WorkloadSpec
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Label = Literal["real", "emulated", "simulated"]
 Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
@@ -45,10 +49,27 @@ class Part(BaseModel):
 
 
 class Result(Part):
-    """Base of every kind of record. Its repr is one line: a record has up to a million numbers."""
+    """Base of every kind of record. Its repr is one line: a record has up to a million numbers.
+
+    Frames and the notebook view are made in `xbench.report`, which imports records and is imported only when asked for.
+    """
+
+    def frame(self, table: str) -> DataFrame:
+        """One of the record's tables as a pandas data frame: the columns and rows that `xbench report --csv` writes.
+
+        A comparison has `samples`, `steps`, `modes` and `layers`; docs/report.md has the tables of the other kinds.
+        Names of columns end in their unit: `step_s` is in seconds, `grad_bytes` in bytes. Raises UsageError for a table
+        that the record does not have, naming those that it has, and where pandas is not installed.
+        """
+        return import_module("xbench.report.data_frames").data_frame(self, table)
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in ("created", "command", "complete")]
+
+    def _repr_html_(self) -> str:
+        """Headline and table for a notebook: self-contained, without scripts, all text escaped."""
+        shown: str = import_module("xbench.report.html.summary").summary(self)
+        return shown
 
 
 def _is_beyond(value: object, most: float) -> bool:

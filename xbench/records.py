@@ -305,37 +305,37 @@ class RecordBase(Result):
     environment: Environment
     fabric: FabricRecord
     emulated: EmulatedLink | None = Field(default=None, description="of an emulated fabric")
-    complete: bool
+    complete: bool = Field(description="false: the run ended early, and the record has what was measured by then")
     error: Text | None = Field(default=None, description="why the run ended early, one sentence")
     warnings: list[Text] = []
 
 
 class Profile(RecordBase):
-    """`xbench profile`."""
+    """What `xbench profile` measured: every layer, the step without communication, an all-reduce, and the plans."""
 
     kind: Literal["profile"] = "profile"
     workload: WorkloadRecord
-    layers: list[Layer]
-    step: StepTimes | None
-    cost_model: CostModel | None = None
+    layers: list[Layer] = Field(description="in gradient-ready order: the layer nearest the loss is first")
+    step: StepTimes | None = Field(description="without communication")
+    cost_model: CostModel | None = Field(default=None, description="T(M) of an all-reduce of M bytes, as fitted")
     contention: Contention | None = None
     bounds: Bounds | None = None
-    plans: dict[Text, Plan] = {}
-    samples: dict[Text, list[float]] = Field(default={}, description="raw per-step times by series name")
+    plans: dict[Text, Plan] = Field(default={}, description="by schedule")
+    samples: dict[Text, list[float]] = Field(default={}, description="raw per-step times [s] by series name")
     gpu: GpuUse | None = Field(default=None, description="what NVML said during the whole profile")
     gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
 
 
 class Comparison(RecordBase):
-    """`xbench compare`."""
+    """What `xbench compare` measured: each mode's result, and the raw samples that it rests on."""
 
     kind: Literal["comparison"] = "comparison"
-    reference: Text
-    modes: dict[Text, ModeResult]
-    jobs: list[Job]
+    reference: Text = Field(description="the mode that ratios are against")
+    modes: dict[Text, ModeResult] = Field(description="by mode, in the order in which they were asked for")
+    jobs: list[Job] = Field(description="one; two where a mode is paired")
     bounds: Bounds | None = None
-    cost_model: CostModel | None = None
-    samples: list[Sample] = []
+    cost_model: CostModel | None = Field(default=None, description="T(M) of an all-reduce of M bytes, as fitted")
+    samples: list[Sample] = Field(default=[], description="one a block of timed steps, raw")
     gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
 
 
@@ -382,9 +382,11 @@ def save(record: AnyRecord, path: Path) -> Path:
 
 
 def load(path: str | os.PathLike[str]) -> AnyRecord:
-    """Read a record, or a run's directory that holds one. Raises RecordError with one sentence.
+    """Read the record in a file, or in the folder of a run: the model of its kind, such as Comparison or Profile.
 
-    A run that was killed before it wrote its record has its journals: the record is then made from those, incomplete.
+    A run that was killed before it wrote its record has its journals: the record is then made from those, and its
+    `complete` is False. Raises RecordError where there is no such file, or where it is cut off, of another program or
+    of a newer schema.
     """
     path = Path(path)
     try:

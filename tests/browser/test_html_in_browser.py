@@ -187,6 +187,15 @@ def test_a_recorded_step_is_drawn_slice_by_slice(rivals: Any) -> None:
     assert drawn == pytest.approx(sorted(1e3 * part.end_s for part in both), rel=1e-4)
 
 
+def test_no_button_of_a_plot_sends_it_anywhere(rivals: Any) -> None:
+    titles = rivals.evaluate(
+        "() => [...new Set([...document.querySelectorAll('.modebar-btn')].map(button => button.dataset.title))]"
+    )
+    assert titles == ["Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"]
+    servers = "() => [...document.querySelectorAll('.plot')].map(plot => plot._context?.plotlyServerURL ?? '')"
+    assert set(rivals.evaluate(servers)) == {""}
+
+
 def test_failed_modes_are_seen(browser: Any, files: dict[str, Path]) -> None:
     with Opened(browser, files["troubled"]) as opened:
         page = opened.drawn()

@@ -84,6 +84,21 @@ def test_the_command_is_the_installed_one(installed: Path, tmp_path: Path) -> No
     assert said.strip() == str(installed / "xbench" / "__init__.py")
 
 
+def test_it_trains_with_the_torch_that_is_there(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import torch, xbench\n"
+        "model = torch.nn.Linear(4, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "with xbench.attach(model, optimizer, schedule='wfbp') as handle:\n"
+        "    handle.model(torch.ones(1, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    print(handle.buckets, xbench.__file__)\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == f"[['bias'], ['weight']] {installed / 'xbench' / '__init__.py'}", done.stderr
+
+
 def test_a_page_of_every_kind_of_record(installed: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"

@@ -11,5 +11,5 @@ import xbench.report.html  # noqa: F401 (the module of that name is hidden by it
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page without plotly's own 4.5 MB, which hold nothing foreign."""
+    """A page without plotly's own 1.2 MB, which hold nothing foreign."""
     monkeypatch.setattr(sys.modules["xbench.report.html.assemble"], "_plotly", lambda: "")

@@ -78,7 +78,8 @@ def is_sentence(error: XbenchError) -> bool:
 
 
 def shown(record: AnyRecord) -> Iterator[tuple[str, str]]:
-    """The record in every format that can show its kind, every table of CSV by itself."""
+    """The record in every format that can show its kind, every table of CSV by itself, and as a notebook shows it."""
+    yield "notebook", record._repr_html_()
     for name in FORMATS.names():
         if record.kind not in FORMATS.entry(name).facts.get("kinds", [record.kind]):
             continue

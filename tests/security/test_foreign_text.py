@@ -30,6 +30,10 @@ def _html(text: str) -> list[str]:
     return [word for word, there in (("tag", "<img" in body), ("tag in a figure", "\\u003cimg" in data)) if there]
 
 
+def _notebook(text: str) -> list[str]:
+    return [tag for tag in ("<img", "<script") if tag in text]
+
+
 def _markdown(text: str) -> list[str]:
     naked = re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     return [word for word, there in (("tag", "<img" in naked), ("link", re.search(r"(?<!\\)\]\(javascript", naked)))
@@ -47,7 +51,7 @@ def wrong_with(name: str, text: str) -> list[str]:
         json.loads(text)
     if name == "junit":
         ET.fromstring(text)
-    found = {"html": _html, "markdown": _markdown, "csv": _csv}.get(name, lambda text: [])(text)
+    found = {"html": _html, "notebook": _notebook, "markdown": _markdown, "csv": _csv}.get(name, lambda text: [])(text)
     control = OBEYED.search(text)
     if control and (name != "html" or MARK in text[max(0, control.start() - 300) : control.end() + 300]):
         found.append(f"control {control[0]!r}")

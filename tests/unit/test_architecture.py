@@ -19,7 +19,8 @@ from xbench.schedules import MODES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "xbench").rglob("*.py"))
-OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md and docs/script.md
+OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md and docs/script.md; pip's in getting-started.md
+    "--index-url", "--no-deps",
     "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--ntasks-per-node",
     "--gpus-per-task", "--pty", "--job-name", "--exclusive", "--kill-on-bad-exit",
 }  # fmt: skip

@@ -12,20 +12,17 @@ from typing import Any
 
 from xbench.characters import defused
 from xbench.records import AnyRecord
-from xbench.report.tables import Table
-from xbench.report.tables import tables as tidy
+from xbench.report.tables import Table, tables_with_rows
 
 
 def render(record: AnyRecord) -> str:
     """The main table: of a comparison its samples, of a profile its layers."""
-    return _text(next(iter(tidy(record).values())))
+    return _text(next(iter(tables_with_rows(record).values())))
 
 
 def tables(record: AnyRecord) -> dict[str, str]:
     """Every table by name, the main one first. One without rows is left out, unless it is the main one."""
-    found = tidy(record)
-    main = next(iter(found))
-    return {name: _text(table) for name, table in found.items() if table or name == main}
+    return {name: _text(table) for name, table in tables_with_rows(record).items()}
 
 
 def _text(table: Table) -> str:

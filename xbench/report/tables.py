@@ -76,6 +76,13 @@ def tables(record: AnyRecord) -> dict[str, Table]:
     return {"tried": list(_tuned(record))}
 
 
+def tables_with_rows(record: AnyRecord) -> dict[str, Table]:
+    """The tables that have rows; the main one comes first and is there even without any."""
+    found = tables(record)
+    main = next(iter(found))
+    return {name: table for name, table in found.items() if table or name == main}
+
+
 def _of(record: Comparison | Profile, label: str) -> Row:
     """What every row of a measured record begins with."""
     return {

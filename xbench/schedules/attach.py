@@ -59,29 +59,35 @@ def attach(
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
+    Returns the handle: `handle.model` is what the loop calls in place of the model, and leaving the handle's `with`
+    detaches it.
+
     `schedule` is a single-job mode of `xbench modes`, options and all ("spb:variant=temporal"); None is the one that a
     tuned file or a plan names, else `wfbp`. `plan` holds the buckets: the tuned file of `xbench tune`, a record of
     `xbench profile` or `xbench compare` (or the path of one), one of its plans, lists of parameter names in launch
     order, or a mapping with these as `buckets` and with `parts` as in a plan of `priority`; `auto`, `mgwfbp`, `optimal`
     and `ddp-tuned` need one, `wfbp` and `single` do not. A plan of `auto` that another schedule carries brings that
-    schedule. With `wait="backward"` gradients are averaged when `loss.backward()` returns; with `wait="step"` they may
-    travel until `optimizer.step()`, and `handle.synchronize()` must come before anything else that reads them
-    (clipping, GradScaler).
+    schedule. A plan that was made of a model fits it after `torch.compile` too, and the other way round.
+
+    `process_group` holds the ranks that average with each other; None is all of them. With `wait="backward"` gradients
+    are averaged when `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and
+    `handle.synchronize()` must come before anything else that reads them (clipping, GradScaler).
     `unused_parameters=True` tells the DDP schedules to look for parameters without a gradient; ours always cope with
-    them. A plan that was made of a model fits it after `torch.compile` too, and the other way round. `copies` says how
-    our schedules get gradients into a collective and back: "views", "coalesced" or "fused" (see `bucket`); None is
-    "views". `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
+    them. `copies` says how our schedules get gradients into a collective and back: "views", "coalesced" or "fused";
+    None is "views". `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
 
     `dear` and `priority` put updates off into the next forward pass, whatever `wait` says, and need the optimizer: what
     reads parameters between a step and the next forward pass calls `handle.finish()` first, and what reads gradients
-    before the step calls `handle.synchronize()` (see `next_forward`).
+    before the step calls `handle.synchronize()`.
 
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike: their digests are compared
     here, so all ranks call this together. `broadcast=True` copies the first rank's parameters and buffers to the others
     before that, as DDP does. Averages are exact means over ranks, but for compressed gradients. Over Gloo its sending
-    threads are put first, where that is allowed, as in every measurement (see `gloo_threads`). Raises SpecError for an
-    unknown schedule, a plan that does not fit the model, or compression that `copies` has no place for, UsageError for
-    a model that the schedule cannot serve or that differs between ranks, RecordError for a broken file.
+    threads are put first, where that is allowed, as in every measurement (see `favour_gloo_threads`).
+
+    Raises SpecError for an unknown schedule, a plan that does not fit the model, or compression that `copies` has no
+    place for, UsageError for a model that the schedule cannot serve or that differs between ranks, RecordError for a
+    broken file.
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))

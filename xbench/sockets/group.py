@@ -332,12 +332,13 @@ def _close(connections: Sequence[Connection]) -> None:
 def new_group(
     ranks: Sequence[int] | None = None, *, timeout: timedelta | None = None, poll_s: float = 0.0
 ) -> dist.ProcessGroup:
-    """A group of these ranks, None being all, over connections of its own. These ranks call it together.
+    """Make a process group of CPUs over sockets of its own, in place of Gloo's: for DDP or `attach`.
 
-    `poll_s`: how long the main thread polls; see `SocketGroup.poll`.
-    It takes the network that GLOO_SOCKET_IFNAME names, or else the one that leads to MASTER_ADDR. Needs an initialised
-    process group. Raises UsageError for an interface without an address, and TimeoutError or torch's
-    DistStoreError where a rank does not come.
+    `ranks` are the global ranks in it, None being all; these call it together, after `init_process_group`. `timeout`
+    is how long a collective waits for a rank, None being torch's own. `poll_s` is how long the main thread polls a
+    socket before it sleeps [s]. The group takes the network that GLOO_SOCKET_IFNAME names, or else the one that leads
+    to MASTER_ADDR. Raises UsageError for an interface without an address, and TimeoutError or torch's DistStoreError
+    where a rank does not come.
     """
     register()
     own_only = ranks is not None

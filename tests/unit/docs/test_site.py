@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -38,6 +39,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     assert script("make_site").build(folder) == 0, "make docs says what is wrong"
     return folder / "site"
+
+
+def test_making_the_site_installs_what_it_needs_and_no_torch(tmp_path: Path) -> None:
+    make = ["make", "--dry-run", "docs", f"VENV={tmp_path}/venv"]
+    told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    installed = [line.partition("constraints.txt ")[2] for line in told.splitlines() if " -m pip " in line]
+    assert installed == ["zensical"]
 
 
 def test_every_page_is_there(site: Path) -> None:

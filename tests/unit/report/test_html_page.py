@@ -19,6 +19,7 @@ from xbench.errors import UsageError
 from xbench.records import AnyRecord, Contention, ContentionPoint, Job, load
 from xbench.report import FORMATS
 from xbench.report.html import contents, page, render
+from xbench.report.html.assemble import own_file
 from xbench.report.html.parts import figures
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -38,6 +39,7 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
         for kind in ("regression", "baseline", "noise", "cluster", "live", "restart")
     },
 }
+IN_BASIC_BUNDLE = {"bar", "pie", "scatter"}
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
 
@@ -123,7 +125,19 @@ def test_figures_are_what_plotly_takes(kind: str) -> None:
         assert figure.table is not None, f"{figure.key} has no equivalent in text"
         assert figure.table.rows, figure.key
         assert {len(row) for row in figure.table.rows} == {len(figure.table.columns)}, figure.key
+        assert {trace["type"] for trace in figure.traces} <= IN_BASIC_BUNDLE, figure.key
         graph_objects.Figure(data=_with_colours(figure.traces), layout=_with_colours(figure.layout))
+
+
+def test_the_page_s_plotly_is_the_basic_bundle_of_the_version_that_figures_are_held_to() -> None:
+    from plotly.offline import get_plotlyjs_version
+
+    licence = own_file("plotly-basic.LICENSE.txt")
+    assert licence.startswith("MIT License\n\nCopyright (c) 2016-2024 Plotly Technologies Inc.\n")
+    text = render(made.comparison())
+    assert f"* plotly.js (basic - minified) v{get_plotlyjs_version()}\n" in text
+    assert "* Licensed under the MIT license\n" in text
+    assert len(text.encode()) < 1_500_000
 
 
 def _with_colours(value: object) -> object:

@@ -20,19 +20,29 @@ from xbench.report.html.parts import Page, figures
 
 def assemble(page: Page) -> str:
     """The whole document. The same page makes the same bytes."""
-    plotly, script = _plotly(), _own("page.js") + _own("keys.js")
+    plotly, script = _plotly(), own_file("page.js") + own_file("keys.js")
     scripts = f"script-src {_hash(plotly)} {_hash(script)}"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; {scripts}"
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-                              keep_trailing_newline=True)  # fmt: skip
-    return environment.from_string(_own("page.html.jinja")).render(
+    return environment().from_string(own_file("page.html.jinja")).render(
         page=page,
         policy=policy,
-        style=Markup(_own("page.css")),
+        style=Markup(own_file("page.css")),
         script=Markup(script),
         plotly=Markup(plotly),
         figures=Markup(_data(page)),
     )  # fmt: skip
+
+
+def environment() -> Environment:
+    """How templates are rendered: every text in them is escaped."""
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                       keep_trailing_newline=True)  # fmt: skip
+
+
+@cache
+def own_file(name: str) -> str:
+    """The text of a file of this package: a template, a style sheet, a script."""
+    return (files("xbench.report.html") / name).read_text(encoding="utf-8")
 
 
 def _data(page: Page) -> str:
@@ -50,15 +60,9 @@ def _data(page: Page) -> str:
     return json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-@cache
 def _plotly() -> str:
-    """plotly.js as the Python package brings it."""
-    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-
-
-@cache
-def _own(name: str) -> str:
-    return (files("xbench.report.html") / name).read_text(encoding="utf-8")
+    """plotly.js's basic bundle: bars and scatter plots are all that pages draw."""
+    return own_file("plotly-basic.min.js")
 
 
 @cache

@@ -115,7 +115,8 @@
       displaylogo: false,
       responsive: true,
       displayModeBar: small() ? false : "hover",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"],
+      plotlyServerURL: "", // a page sends nothing
     };
     drawn.add(plot);
     await Plotly.react(plot, coloured(structuredClone(figure.traces), styles), layout, config);
