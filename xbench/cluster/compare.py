@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +42,7 @@ from xbench.records import (
     load,
 )
 from xbench.stats.regression import signed_rank
+from xbench.version import __version__
 
 WINDOWS = 300
 """Of a curve over time."""
@@ -125,7 +125,7 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
     return ClusterComparison(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        xbench=metadata.version("xbench"),
+        xbench=__version__,
         trace=TraceRecord(
             asked=asked.text,
             name=first.name,
