@@ -16,6 +16,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from xbench.version import __version__
+
 if TYPE_CHECKING:
     from xbench.errors import XbenchError
     from xbench.heap import keep_heap
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from xbench.schedules.gloo_threads import favour_gloo_threads
     from xbench.sockets.group import new_group as new_socket_group
 
-__version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Plan",

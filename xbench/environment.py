@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from xbench.records import Environment
+from xbench.version import __version__
 
 LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic", "horovod")
 BUSY_SHARE = 0.5
@@ -57,7 +58,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         torch=str(torch) if torch else _version("torch"),
         device=device,
         device_count=device_count,
-        xbench=_version("xbench") or "unknown",
+        xbench=__version__,
         commit=commit(),
         facts=facts,
     )

@@ -29,7 +29,9 @@ MetricName = Literal[
     "exposed",
 ]
 MetricUnit = Literal["count", "B", "s"]
-RegressionVerdict = Literal["regressed", "improved", "equivalent", "inconclusive", "not comparable", "missing"]
+RegressionVerdict = Literal[
+    "regressed", "changed", "improved", "expected", "equivalent", "inconclusive", "not comparable", "missing"
+]
 SideName = Literal["base", "head"]
 
 
@@ -54,6 +56,9 @@ class Check(Part):
     )
     workers: int | None = Field(
         default=None, strict=True, ge=2, description="of simulated_step; None: as many as were measured"
+    )
+    expect_change: Text | None = Field(
+        default=None, description="the change of the workload that is meant, in the words of the check that failed"
     )
 
     def cases(self) -> list[Case]:
@@ -261,6 +266,11 @@ class Judged(Part):
     def case(self) -> Case:
         """What it is about."""
         return Case(self.check, self.mode, self.metric)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the check fails for this case alone, strict or not."""
+        return self.verdict in ("regressed", "changed")
 
     @property
     def wall_clock(self) -> bool:

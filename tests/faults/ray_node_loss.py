@@ -29,6 +29,7 @@ from typing import Any
 
 import psutil
 
+from xbench import __version__
 from xbench.cluster.live.ledger import JOBS, Ended, Resized, read
 from xbench.records import LiveRun, load
 from xbench.runtime.cluster.incarnation import losses
@@ -175,7 +176,8 @@ def summary(runs: list[dict[str, Any]], seed: int) -> dict[str, Any]:
         "most_steps_lost": {name: max(run["steps_lost_at_once"][name] for run in runs) for name in STEPS},
         "checkpoint_steps": INTERVAL,
         "seed": seed,
-        "versions": {name: metadata.version(name) for name in ("xbench", "ray", "torch")}
+        "versions": {"xbench": __version__}
+        | {name: metadata.version(name) for name in ("ray", "torch")}
         | {"python": sys.version.split()[0]},
         "health_checks": HEALTH,
         "runs": runs,

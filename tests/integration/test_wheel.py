@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+import xbench
+
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 RECORDS = sorted(GOLDEN.glob("*-v1.json"))
@@ -59,6 +61,12 @@ def ran(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProc
     env = os.environ | {"PYTHONPATH": str(installed)}
     command = [sys.executable, "-m", "xbench", *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_the_distribution_is_not_called_as_the_stranger_on_pypi(wheel: Path) -> None:
+    assert wheel.name.startswith("xbench_schedules-0.")
+    metadata = next(name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA"))
+    assert "\nVersion: " + xbench.__version__ + "\n" in zipfile.ZipFile(wheel).read(metadata).decode()
 
 
 def test_a_wheel_has_every_tracked_data_file(wheel: Path) -> None:

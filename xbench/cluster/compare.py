@@ -19,7 +19,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +46,7 @@ from xbench.records import (
     load,
 )
 from xbench.stats.regression import signed_rank
+from xbench.version import __version__
 
 WINDOWS = 300
 """Of a curve over time."""
@@ -131,7 +131,7 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
     return ClusterComparison(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        xbench=metadata.version("xbench"),
+        xbench=__version__,
         trace=TraceRecord(
             asked=asked.text,
             name=first.name,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from xbench.commands.completing import complete_workload
 from xbench.commands.options import (
     RUNS,
     check_json,
@@ -41,8 +42,9 @@ MOST_SLOWER = 10.0
 def regress() -> None:
     """Notice that a training step got slower: a gate for CI.
 
-    The suite stands in xbench.toml. `check --base REV` measures two revisions here, by turns, which is the trustworthy
-    way; `record` stores a baseline that a later `check` compares with; `calibrate` learns how noisy this machine is.
+    The suite stands in xbench.toml, which `init` writes. `check --base REV` measures two revisions here, by turns,
+    which is the trustworthy way; `record` stores a baseline that a later `check` compares with; `calibrate` learns how
+    noisy this machine is.
     """
 
 
@@ -75,6 +77,25 @@ def _layer_option(command: F) -> F:
         "--layer", type=click.Choice(LAYERS), default="both", show_default=True,
         help="Counts, plans and predictions; what the clock says; or both.",
     )(command)  # fmt: skip
+
+
+@regress.command("init", short_help="Write a suite and a GitHub workflow for your own model.")
+@click.argument("workload", shell_complete=complete_workload)
+@click.option("--action", metavar="OWNER/REPO@REF", default="OWNER/xbench@v1", show_default=True,
+              help="Where the workflow finds the action of xbench.")  # fmt: skip
+def init_command(workload: str, action: str) -> int:
+    """Write xbench.toml, .github/workflows/xbench.yml and lines of .gitignore for WORKLOAD, such as models.py:make.
+
+    Run it in the root of your repository. A file that is there already is never overwritten.
+    """
+    from xbench.runtime.regress.starter import ACTION, WORKFLOW, start
+
+    for path in start(workload, Path.cwd(), action):
+        click.echo(f"wrote {path}", err=True)
+    if action == ACTION:
+        click.echo(f"in {WORKFLOW}, put the owner of your copy of xbench in place of OWNER", err=True)
+    click.echo("commit them, then: xbench regress check --base HEAD~1", err=True)
+    return 0
 
 
 @regress.command("check", short_help="Measure the suite, and judge it against a base.")

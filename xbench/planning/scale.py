@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.planning.contention import Contention
@@ -45,6 +44,7 @@ from xbench.records import (
     ScalingSource,
 )
 from xbench.units import format_bytes, format_percent, format_seconds
+from xbench.version import __version__
 
 CONTROLS = frozenset({"compute"})
 """Modes that train no common network: computed when asked for, never an answer."""
@@ -228,7 +228,7 @@ def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
     return Scaling(
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=command,
-        xbench=metadata.version("xbench"),
+        xbench=__version__,
         source=ScalingSource(
             path=measured.name,
             kind=measured.record.kind,

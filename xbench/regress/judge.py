@@ -27,13 +27,19 @@ from xbench.records import (
     Suite,
     Threshold,
 )
-from xbench.regress.comparable import obstacle
+from xbench.regress.comparable import WorkloadChange, obstacle, workload_change
 from xbench.regress.metrics import METRICS, deterministic, wall_clock
 from xbench.stats.regression import LINE, PairsVerdict, agrees, log_ratios, noise_floor, pairs_needed, verdicts
 from xbench.units import format_percent
 
 FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
 """Exit codes; the last two only where the user is strict."""
+
+
+_EXACT = {
+    "baseline": "changed, and it gates exactly: record a new baseline if that was meant",
+    "revision": "changed, and it gates exactly: if that is meant, the check passes again once base has it",
+}
 
 
 class CasePairs(NamedTuple):
@@ -59,8 +65,25 @@ def judge(regression: Regression) -> Regression:
     judged = {case: _refused(case, regression) for case in (*counts, *cases)}
     found = {case: one for case, one in judged.items() if one is not None}
     found |= {case: _counted(case, regression) for case in counts if judged[case] is None}
-    found |= _timed([case for case in cases if judged[case] is None], regression)
+    left = [case for case in cases if judged[case] is None]
+    failed = next((one for one in found.values() if one.fails), None)
+    if failed is not None and not regression.pairs:
+        reason = f"not timed, because {failed.check}/{failed.mode} {failed.metric} fails already"
+        found |= {case: _judged(case, regression, "missing", reason) for case in left}
+    else:
+        found |= _timed(left, regression)
     return regression.model_copy(update={"cases": [found[case] for case in asked if case in found]})
+
+
+def worth_timing(regression: Regression) -> list[str]:
+    """The checks with a wall-clock case that launches could decide; none where the looks alone make the check fail.
+
+    `regression` holds what the looks of both sides found, and no pairs yet.
+    """
+    if any(case.fails for case in judge(regression).cases):
+        return []
+    cases = wall_clock(regression.suite.cases()) if "wall" in regression.layers else []
+    return list(dict.fromkeys(case.check for case in cases if _refused(case, regression) is None))
 
 
 def suspected(regression: Regression) -> list[Case]:
@@ -108,13 +131,13 @@ def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Thre
 
 
 def exit_code(regression: Regression, strict: bool) -> int:
-    """0 nothing got worse; 3 a regression; 1 a case is missing because head failed.
+    """0 nothing got worse; 3 a regression or a changed workload; 1 a case is missing because head failed.
 
     With `strict` also 5 for what is missing or not comparable, else 4 for what is inconclusive. A record without
     verdicts proves nothing, and is inconclusive. 3 comes before 1, 1 before 5, 5 before 4.
     """
     words = {case.verdict for case in regression.cases}
-    if "regressed" in words:
+    if any(case.fails for case in regression.cases):
         return REGRESSED
     if any(case.verdict == "missing" and _failed(case.case, regression, "head") for case in regression.cases):
         return FAILED
@@ -124,7 +147,7 @@ def exit_code(regression: Regression, strict: bool) -> int:
 
 
 def _refused(case: Case, regression: Regression) -> Judged | None:
-    """The verdict where there is nothing to judge: a side is missing, or is another thing. None where there is."""
+    """The verdict where a side is missing, or the two are different things. None where figures decide."""
     base, head = regression.base, regression.head
     if base is None:
         why = next((one.reason for one in regression.failures if one.side == "base" and one.check == case.check), None)
@@ -136,8 +159,27 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
         if check is None or case not in check.cases():
             what = "check" if check is None else "mode" if case.mode not in check.modes else "metric"
             return _judged(case, regression, "missing", f"{_called(side, regression)} has no such {what}")
+    change = workload_change(case.check, base, head)
+    if change is not None:
+        return _of_another_workload(case, regression, change)
     why = obstacle(case, base, head)
     return _judged(case, regression, "not comparable", why) if why is not None else None
+
+
+def _of_another_workload(case: Case, regression: Regression, change: WorkloadChange) -> Judged:
+    """The verdict where the workload changed: a count is judged all the same, and a time is not measured."""
+    meant = next(check.expect_change for check in regression.suite.checks if check.name == case.check)
+    timed = METRICS[case.metric].layer == "wall"
+    why = f"not timed, because {change.said}" if timed else change.said
+    counted = _judged(case, regression, "changed", why) if timed else _counted(case, regression)
+    if counted.verdict == "missing":
+        return counted
+    if meant == change.exact:
+        return counted.model_copy(update={"verdict": "expected", "reason": f"{why}, as the suite expects"})
+    reason = f"{why}; record a new baseline if that was meant"
+    if regression.against == "revision":
+        reason = f'{why}; if that is meant, write expect_change = "{change.exact}" into check {case.check!r}'
+    return counted.model_copy(update={"verdict": counted.verdict if counted.fails else "changed", "reason": reason})
 
 
 def _counted(case: Case, regression: Regression) -> Judged:
@@ -154,7 +196,7 @@ def _counted(case: Case, regression: Regression) -> Judged:
     word: RegressionVerdict = "equivalent"
     reason = "the same" if base == head else f"within {_percent(share)}"
     if share == 0 and base != head:
-        word, reason = "regressed", "changed, and it gates exactly: record a new baseline if that was meant"
+        word, reason = "regressed", _EXACT[regression.against]
     elif abs(head - base) > share * base:
         word = "regressed" if head > base else "improved"
         change = format_percent(abs(head / base - 1)) if base > 0 else "from nothing"

@@ -35,6 +35,7 @@ from xbench.errors import SpecError, UsageError, nearest
 from xbench.fabrics import parse_fabric
 from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES
 from xbench.records import Check, MetricName, Suite, load_measured
+from xbench.regress.comparable import CHANGE_FIELDS, spoken
 from xbench.regress.metrics import METRICS
 from xbench.schedules import MODES, parse_mode
 from xbench.spec import ModeSpec
@@ -52,7 +53,7 @@ PLANNED: tuple[MetricName, ...] = ("buckets", "planned_step", "simulated_step")
 COUNTED: tuple[MetricName, ...] = ("wire_bytes", "collectives", "peak_memory")
 """What is seen of a step; Horovod's own collectives are not."""
 
-START = 'write [[regress.check]] with name, workload, modes and metrics: "docs/ci-gate.md" shows one'
+START = "write [[regress.check]] with name, workload, modes and metrics: xbench regress init writes one"
 
 
 def load_suite(path: Path) -> Suite:
@@ -63,7 +64,7 @@ def load_suite(path: Path) -> Suite:
     of its metrics needs.
     """
     where = str(path)
-    missing = SpecError(f"there is no suite {str(path)!r}", hint="docs/ci-gate.md shows an xbench.toml")
+    missing = SpecError(f"there is no suite {str(path)!r}", hint="xbench regress init writes one")
     table = _regress_table(read_toml(path, missing), where)
     known_keys(table, SUITE_KEYS, where, "[regress]")
     checks = _checks(table.pop("check", None), where)
@@ -160,7 +161,23 @@ def _known_values(check: Check, where: str) -> Check:
             f"{where}: workers says how many simulated_step simulates, and that is not among the metrics",
             hint='add "simulated_step" to metrics, or leave workers out',
         )
-    return check.model_copy(update={"modes": tuple(mode.text for mode in modes)})
+    return check.model_copy(
+        update={"modes": tuple(mode.text for mode in modes), "expect_change": _change(check.expect_change, where)}
+    )
+
+
+def _change(text: str | None, where: str) -> str | None:
+    """The change that is meant, with single spaces. Raises SpecError for a text that no check could have printed."""
+    if text is None:
+        return None
+    text = " ".join(text.split())
+    if " -> " not in text or not any(text.startswith(f"{spoken(field)} ") for field in CHANGE_FIELDS):
+        shown = text if len(text) <= 60 else f"{text[:59]}…"
+        raise SpecError(
+            f"{where}: expect_change = {shown!r} names no change of a workload",
+            hint='write what the failed check says, such as "parameters 3159050 -> 3685130"',
+        )
+    return text
 
 
 def _has_metrics(check: Check, mode: ModeSpec, where: str) -> None:

@@ -1,4 +1,4 @@
-"""A check's verdicts as GitHub workflow commands: `::error` for a regression, `::warning` for what could not be judged.
+"""A check's verdicts as GitHub workflow commands: `::error` for what fails, `::warning` for what could not be judged.
 
 GitHub reads them from what a step prints and shows ten of each kind, so that the last of more than ten sums up the
 rest. In a message `%`, CR and LF are escaped, in a property `:` and `,` as well, as the runner's own toolkit does.
@@ -19,9 +19,9 @@ Level = Literal["error", "warning"]
 
 
 def workflow_commands(record: Regression) -> list[str]:
-    """One line a case that is not equivalent or improved, worst first; nothing where all is well."""
+    """One line a case that fails or could not be judged, worst first; nothing where all is well."""
     cases = told.worst_first(record.cases)
-    errors = [case for case in cases if case.verdict == "regressed"]
+    errors = [case for case in cases if case.fails]
     warnings = [case for case in cases if case.verdict in ("missing", "not comparable", "inconclusive")]
     return [*_lines("error", errors), *_lines("warning", warnings)]
 

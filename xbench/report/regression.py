@@ -15,15 +15,16 @@ from xbench.report import lines
 from xbench.report import regression_lines as told
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
 
-STYLES = {"regressed": "bold red", "improved": "bold green", "inconclusive": "yellow", "not comparable": "yellow",
-          "missing": "yellow"}  # fmt: skip
+STYLES = {
+    "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
+    "inconclusive": "yellow", "not comparable": "yellow", "missing": "yellow",
+}  # fmt: skip
 
 
 def render_regression(record: Regression, console: Console) -> None:
     """The answer, wall-clock cases, deterministic ones, why, and what it rests on."""
     answer, *rest = told.answer(record)
-    worst = {case.verdict for case in record.cases}
-    say(console, answer, "bold red" if "regressed" in worst else "bold")
+    say(console, answer, "bold red" if any(case.fails for case in record.cases) else "bold")
     for sentence in (*rest, *told.remarks(record)):
         say(console, sentence)
     console.print()

@@ -1,7 +1,7 @@
 """A check's verdicts as JUnit cases (`cases` makes XML of them): a group for each check of xbench.toml.
 
-A regression is a failure. What was not judged is skipped, with the reason, or an error where head failed; under
-`strict` everything that is not judged is a failure, as the exit code is then.
+A regression is a failure, and so is a changed workload. What was not judged is skipped, with the reason, or an error
+where head failed; under `strict` everything that is not judged is a failure, as the exit code is then.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def stored_cases(record: Baseline | Noise) -> list[Case]:
 
 
 def _status(case: Judged, record: Regression, strict: bool) -> Status:
-    if case.verdict == "regressed":
+    if case.fails:
         return "failed"
-    if case.verdict in ("equivalent", "improved"):
+    if case.verdict in ("equivalent", "improved", "expected"):
         return "passed"
     failed = any(
         failure.side == "head" and failure.check == case.check and failure.mode in (None, case.mode)

@@ -27,6 +27,7 @@ from xbench.records import (
     Side,
     Threshold,
 )
+from xbench.regress.comparable import workload_change
 from xbench.regress.metrics import METRICS
 from xbench.report import lines
 from xbench.units import format_bytes, format_percent, format_seconds
@@ -37,7 +38,10 @@ COLUMNS = (
     "alpha."
 )
 FLOORS = "In 95 of 100 checks of unchanged code the whole interval lies within the floor"
-WORST_FIRST = ("regressed", "missing", "not comparable", "inconclusive", "improved", "equivalent")
+WORST_FIRST = (
+    "regressed", "changed", "missing", "not comparable", "inconclusive", "expected", "improved", "equivalent"
+)  # fmt: skip
+PASSED = ("equivalent", "improved", "expected")
 SOURCES = {"default": "default", "suite": "xbench.toml"}
 
 
@@ -48,16 +52,18 @@ def answer(record: Regression) -> list[str]:
     if not record.cases:
         return ["Nothing was judged: no case was measured."]
     worst = worst_first(record.cases)[0]
+    passed = sum(words[word] for word in PASSED)
+    first = _changed(record)
     if words["regressed"]:
         others = "; the worst" if words["regressed"] > 1 else ""
-        first = f"Regression in {words['regressed']} of {total}{others}: {name(worst)} {change(worst)}."
-    elif words["equivalent"] + words["improved"] == len(record.cases):
-        first = f"No regression in {total}: {_counted(words)}."
-    elif words["equivalent"] + words["improved"]:
-        first = f"No regression found, but not all of {total} could be judged: {_counted(words)}."
-    else:
-        first = f"No answer on {total}: {_counted(words)}."
-    return [first, *filter(None, (_kinds(record.cases),))]
+        first.append(f"Regression in {words['regressed']} of {total}{others}: {name(worst)} {change(worst)}.")
+    elif not first and passed == len(record.cases):
+        first = [f"No regression in {total}: {_counted(words)}."]
+    elif not first and passed:
+        first = [f"No regression found, but not all of {total} could be judged: {_counted(words)}."]
+    elif not first:
+        first = [f"No answer on {total}: {_counted(words)}."]
+    return [*first, *filter(None, (_kinds(record.cases),))]
 
 
 def worst_first(cases: Iterable[Judged]) -> list[Judged]:
@@ -296,6 +302,20 @@ def floor_text(floor: NoiseFloor) -> str:
 def count(number: int, one: str) -> str:
     """'1 case', '3 cases'."""
     return f"{number} {one}{'' if number == 1 else 's'}"
+
+
+def _changed(record: Regression) -> list[str]:
+    """A sentence for each check that fails because its workload changed."""
+    if record.base is None:
+        return []
+    told = []
+    for check in record.suite.checks:
+        cases = [case for case in record.cases if case.check == check.name]
+        found = workload_change(check.name, record.base, record.head)
+        failed = sum(case.fails for case in cases)
+        if found is not None and failed:
+            told.append(f"In {check.name} {found.said}; {failed} of {count(len(cases), 'case')} fail.")
+    return told
 
 
 def _worse(case: Judged) -> float:

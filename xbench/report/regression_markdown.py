@@ -22,7 +22,7 @@ HEAD = (
     "| case | verdict | head over base [95 % CI] | p (Holm) | threshold | pairs | label |\n"
     "| --- | --- | ---: | ---: | --- | ---: | --- |\n"
 )
-MARKS = {"regressed": "❌", "improved": "✅", "equivalent": "✅"}
+MARKS = {"regressed": "❌", "changed": "❌", "improved": "✅", "equivalent": "✅"}
 UNJUDGED = "⚠️"
 
 

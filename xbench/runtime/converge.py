@@ -79,7 +79,7 @@ def check(request: ConvergeRequest) -> None:
     """Raise a UsageError for what cannot be trained, before anything is started."""
     if importlib.util.find_spec("sklearn") is None:
         raise UsageError(
-            "the digits come with scikit-learn, which is not installed", hint="pip install 'xbench[converge]'"
+            "the digits come with scikit-learn, which is not installed", hint="pip install 'xbench-schedules[converge]'"
         )
     if family_of(request.workload.name) not in ("vision", "factory"):
         raise SpecError(

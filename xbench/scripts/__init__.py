@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from xbench.errors import unknown
+from xbench.version import __version__
 
 ENGINES = {
     "torchrun": "xbench.scripts.torchrun",
@@ -104,7 +105,7 @@ def taken(launch: Launch) -> list[str]:
 
 def versions() -> dict[str, str]:
     """What this script is written with; torch only where it is installed, and without importing it."""
-    found = {"xbench": _version("xbench"), "Python": platform.python_version(), "torch": _version("torch")}
+    found = {"xbench": __version__, "Python": platform.python_version(), "torch": _version("torch")}
     return {name: version for name, version in found.items() if version is not None}
 
 

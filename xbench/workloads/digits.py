@@ -39,7 +39,7 @@ def digits() -> Digits:
     except ModuleNotFoundError as error:
         raise WorkloadError(
             f"the digits come with scikit-learn, and {error.name!r} is not installed",
-            hint="pip install 'xbench[converge]'",
+            hint="pip install 'xbench-schedules[converge]'",
         ) from None
     images, labels = load_digits(return_X_y=True)
     train, test, train_labels, test_labels = train_test_split(

@@ -28,6 +28,7 @@ REASONS = {
     "a GPU": "needs a GPU",
     "root": "raises network namespaces, which not every machine allows",
     "the network": "asks another machine",
+    "a repository": "is typed in the reader's own git repository",
 }
 PROGRAMS = {
     "xbench", "make", "git", "cd", "pip", "python", "pytest", "torchrun", "srun", "sbatch", "mpirun", "horovodrun",

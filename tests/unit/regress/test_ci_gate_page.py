@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from xbench.records import Check, RegressionVerdict, Suite
 from xbench.regress import METRICS, load_suite
 from xbench.regress.suite import SUITE_KEYS
@@ -23,7 +25,9 @@ def rows(heading: str) -> dict[str, str]:
     return {first.strip("`"): rest for first, rest in found if not first.startswith("-")}
 
 
-def test_the_example_is_a_suite(tmp_path: Path) -> None:
+def test_the_example_is_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").touch()
     [block] = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
     (tmp_path / "results").mkdir()
     shutil.copy(ROOT / "results" / "resnet18-b14-1gbit.json", tmp_path / "results")

@@ -57,7 +57,10 @@ order = json.loads(Path(sys.argv[3]).read_text())
 made = {{"xbench": "0.1.0"}}
 if order["kind"] == "look":
     made |= {{"environment": json.loads({MACHINE.model_dump_json()!r}), "resolved": {{}}, "samples_per_step": 4}}
-    made |= {{"workload": json.loads({WORKLOAD.model_dump_json()!r}), "planned": {{}}}}
+    workload = json.loads({WORKLOAD.model_dump_json()!r})
+    if (tree / "parameters").exists():
+        workload["parameters"] = int((tree / "parameters").read_text())
+    made |= {{"workload": workload, "planned": {{}}}}
     made["counted"] = {{"ddp": {{"collectives": 3, "wire_bytes": 40}}}}
     made["takes_turns"] = (tree / "takes_turns").exists()
 else:
@@ -144,6 +147,40 @@ def test_an_unchanged_head_passes_without_a_second_look(root: Path) -> None:
     assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
     assert record.confirmation == []
     assert exit_code(record, strict=True) == 0
+
+
+def test_a_larger_model_fails_before_anything_is_launched_to_be_timed(root: Path) -> None:
+    (root / "parameters").write_text("11")
+    record, said = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "changed", "collectives": "changed"}
+    assert "step: the model changed: 10 -> 11 parameters\nnothing is timed: the check fails already\n" in said
+    assert (record.complete, record.pairs, (root / "launches").exists()) == (True, [], False)
+    assert exit_code(record, strict=False) == 3
+
+
+def test_a_larger_model_fails_against_a_baseline_too(root: Path) -> None:
+    stored(root, ("deterministic", "wall"))
+    (root / "launches").unlink()
+    (root / "parameters").write_text("11")
+    record, _ = checked(root)
+    assert verdicts(record) == {"step_time": "changed", "collectives": "changed"}
+    assert (record.pairs, (root / "launches").exists()) == ([], False)
+    assert exit_code(record, strict=False) == 3
+
+
+def test_a_larger_model_that_is_expected_passes_untimed_and_the_key_is_called_stale_later(root: Path) -> None:
+    (root / "parameters").write_text("11")
+    (root / "xbench.toml").write_text(f'{SUITE}expect_change = "parameters 10 -> 11"\n')
+    record, _ = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "expected", "collectives": "expected"}
+    assert (record.pairs, exit_code(record, strict=True)) == ([], 0)
+    git(root, "add", "-A")
+    git(root, "commit", "--quiet", "-m", "a larger model")
+    record, said = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
+    told = "step: the workload is that of base, so expect_change can go"
+    assert told in said
+    assert told in record.warnings
 
 
 def test_a_slow_down_that_was_put_in_on_purpose_is_found_and_named(root: Path) -> None:
@@ -308,6 +345,7 @@ def test_what_was_learned_of_the_noise_moves_the_threshold(root: Path) -> None:
     assert kept.path.name == "noise.json"
     (floor,) = kept.record.floors
     assert (floor.measured_pairs, floor.checked_pairs) == (9, 7)
+    (root / "xbench.toml").write_text(f'{SUITE}expect_change = "parameters 9 -> 10"\n')  # which changes no step
     record, said = checked(root, base="HEAD")
     (used,) = record.floors
     assert used.floor == pytest.approx(floor.floor)

@@ -21,7 +21,6 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib import metadata
 
 from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.state import State
@@ -34,6 +33,7 @@ from xbench.environment import capture
 from xbench.errors import SpecError
 from xbench.records import Environment, LiveResult, LiveRun, LiveSpan
 from xbench.units import format_duration, format_percent
+from xbench.version import __version__
 
 GOAL = 0.10
 """Simulated completion times are to be within this share of the live ones."""
@@ -135,7 +135,7 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
     record = LiveRun(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=began.command,
-        xbench=metadata.version("xbench"),
+        xbench=__version__,
         complete=state.over,
         error=error,
         policy=began.policy,

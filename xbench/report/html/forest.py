@@ -24,7 +24,9 @@ REACH, LEAST_REACH = 5.0, 0.25
 LOOKS: dict[RegressionVerdict, tuple[str, str, str]] = {
     "regressed": ("--c2", "x", "failed"),
     "inconclusive": ("--c5", "square", "inconclusive"),
+    "changed": ("--c2", "x", "failed"),
     "improved": ("--c3", "diamond", "faster"),
+    "expected": ("--c5", "square", "inconclusive"),
     "equivalent": ("--c1", "circle", "plain"),
     "not comparable": ("--c5", "square", "inconclusive"),
     "missing": ("--c5", "square", "inconclusive"),

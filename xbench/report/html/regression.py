@@ -63,7 +63,8 @@ def _sections(record: Regression) -> list[Section]:
     timed = walls(record)
     counted = [case for case in told.worst_first(record.cases) if not case.wall_clock]
     said = "Above 1 head is slower. Wall-clock verdicts rest on these pairs"
-    said += ", but for cases that are not comparable." if any(c.verdict == "not comparable" for c in timed) else "."
+    apart = [word for word in ("not comparable", "expected") if any(case.verdict == word for case in timed)]
+    said += f", but for cases that are {' or '.join(apart)}." if apart else "."
     pairs = pairs_over_time("Every launch pair over time", said, record.pairs, record.confirmation)
     how = told.method_line(record)
     return [

@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 
@@ -44,6 +43,7 @@ from xbench.runtime.frames import RestartFrame, write_frame
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.scratch import Scratch
 from xbench.spec import DeviceType
+from xbench.version import __version__
 from xbench.workloads import family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
 
@@ -139,7 +139,7 @@ class _Study:
         return RestartFrame(
             created=self._created,
             command=self.request.command,
-            xbench=metadata.version("xbench"),
+            xbench=__version__,
             environment=self._environment,
             workload=self.found.workloads[0].record,
             batch_size=self.job.batch_size,

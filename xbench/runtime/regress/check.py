@@ -20,8 +20,9 @@ from xbench import environment
 from xbench.errors import XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
-from xbench.records import Baseline, Failure, Noise, NoiseFloor, Regression, Side
-from xbench.regress import METRICS, floors_of, judge, launch_floors, suspected
+from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
+from xbench.regress import METRICS, floors_of, judge, launch_floors, suspected, worth_timing
+from xbench.regress.comparable import workload_change
 from xbench.runtime.assemble import now
 from xbench.runtime.regress import baselines
 from xbench.runtime.regress.asked import (
@@ -82,9 +83,9 @@ class Checking:
             self._no_base(str(why))
             return
         self.base = self.measuring.look(base, f"revision {short(commit)}", commit)
-        if "wall" not in self.request.layers or self.base is None:
+        if self.base is None:
             return
-        self.measuring.first_launches((base, head))
+        self.measuring.first_launches((base, head), self._worth_timing())
         if not self.measuring.timeable:
             return
         pairs = self._pairs()
@@ -130,12 +131,13 @@ class Checking:
             return
         self.base = stored.side
         self.say(f"the baseline is {path}, made {stored.created} of {stored.side.source}")
-        if "wall" not in self.request.layers or not stored.launches:
+        names = self._worth_timing()
+        if not names or not stored.launches:
             return
         told = "the baseline was measured earlier, not by turns with head: check --base REV is the trustworthy way"
         self.say(told)
         self.warnings.append(told)
-        self.measuring.first_launches((head,))
+        self.measuring.first_launches((head,), names)
         if not self.measuring.timeable:
             return
         pairs = min(self.request.pairs or len(stored.launches), len(stored.launches))
@@ -152,6 +154,25 @@ class Checking:
             self.measuring.run_head(head, pairs, self._keep_so_far, doubtful)
 
     # --- both -------------------------------------------------------------------------------------------------------
+
+    def _worth_timing(self) -> list[str]:
+        """The names of the checks that launches could decide, as far as the looks tell. Says which change of a workload
+        they found, and which one that is expected they did not."""
+        assert self.base is not None
+        assert self.head is not None
+        for check in self.measuring.checks:
+            change = workload_change(check.name, self.base, self.head)
+            if change is not None:
+                self.say(f"{check.name}: {change.said}")
+            elif check.expect_change is not None:
+                told = f"{check.name}: the workload is that of base, so expect_change can go"
+                self.say(told)
+                self.warnings.append(told)
+        so_far = self._record(None, complete=False)
+        names = worth_timing(so_far)
+        if "wall" in self.request.layers and not names and any(case.fails for case in judge(so_far).cases):
+            self.say("nothing is timed: the check fails already")
+        return names
 
     @property
     def _budget_s(self) -> float:
@@ -184,10 +205,11 @@ class Checking:
         """Of a check of so many pairs, for the checks that are still what they were, and launched as they were."""
         if noise is None:
             return []
+        known = {_measured(check) for check in self.request.suite.checks}
         same = {
             check.name
             for check in noise.side.checks
-            if check in self.request.suite.checks
+            if _measured(check) in known
             and all((check.name in pair.in_turns) == self.measuring.in_turns(check.name) for pair in noise.pairs)
         }
         return [one for one in floors_of(self.request.suite, noise.pairs, pairs) if one.check in same]
@@ -239,3 +261,8 @@ class Checking:
             path = keep(record, self.path)
             interrupted = held.interrupted()
         return Kept(record, path, error or interrupted)
+
+
+def _measured(check: Check) -> Check:
+    """The check as far as it decides what is measured."""
+    return check.model_copy(update={"expect_change": None})

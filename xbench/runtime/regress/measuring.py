@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -165,10 +165,13 @@ class Measuring:
 
     # --- launches ---------------------------------------------------------------------------------------------------
 
-    def first_launches(self, trees: Sequence[Launchable]) -> None:
-        """One launch of each check on each side that does not count, and the shape of those that do."""
+    def first_launches(self, trees: Sequence[Launchable], only: Collection[str] | None = None) -> None:
+        """One launch of each check on each side that does not count, and the shape of those that do.
+
+        `only`: the names of the checks to time. None: all.
+        """
         for check in self.checks:
-            if not layer_of(check, "wall"):
+            if not layer_of(check, "wall") or (only is not None and check.name not in only):
                 continue
             began_s = self._clock()
             answers = []

@@ -11,12 +11,12 @@ What a look has resolved goes back to the same tree with every later order, unre
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.records import Environment, Label, WorkloadRecord
+from xbench.version import __version__
 
 VERSION = 1
 
@@ -104,5 +104,5 @@ class Answer(Message):
 
 
 def version() -> str:
-    """Of this tree's xbench, as it was installed."""
-    return metadata.version("xbench")
+    """Of this tree's xbench."""
+    return __version__
