@@ -14,7 +14,7 @@ from xbench.record_parts import Environment, FabricRecord, Interval, Label, Part
 
 
 class MeanOf(Part):
-    """A mean over seeds, and Student's 95 % interval of it; None for fewer than two seeds."""
+    """A mean over seeds, and Student's 95 % interval of it, cut to possible values; None for fewer than two seeds."""
 
     mean: float
     ci95: Interval | None = None

@@ -52,7 +52,7 @@ def test_the_newest_version_loads_to_exactly_what_was_written() -> None:
 
 def test_verdicts_say_where_a_mean_lies() -> None:
     assert verdicts(convergence()) == [
-        "ddp, the reference, ends with an accuracy of 97.50 %, 95 % CI 91.15 to 103.85.",
+        "ddp, the reference, ends with an accuracy of 97.50 %, 95 % CI 91.15 to 100.00.",
         "optimal ends with 97.50 %: within ddp's interval (+0.00 points [+0.00, +0.00] seed by seed).",
         "spb ends with 89.00 %: below ddp's interval by 2.15 points (-8.50 points [-21.21, +4.21] seed by seed).",
         "wfbp FAILED: it needs a plan.",
