@@ -135,10 +135,8 @@ def _profile(record: Profile) -> Iterator[Case]:
     if record.step is None:
         yield Case(group, "profile", status="error", message=record.error or "no step was measured")
         return
-    low, high = record.step.step_ci95
-    span = f"[{format_seconds(low)}, {format_seconds(high)}]"
-    told = f"a step without communication takes {format_seconds(record.step.step_s)} {span} ({record.fabric.label})"
-    yield Case(group, "profile", record.step.step_s, message=told)
+    told = lines.step_line(record.step, record.fabric.label)
+    yield Case(group, "profile", record.step.uninstrumented_step_s, message=told[0].lower() + told[1:].rstrip("."))
     for mode, plan in record.plans.items():
         told = f"predicted step {format_seconds(plan.predicted_step_s)} (simulated)"
         yield Case(group, f"plan of {mode}", plan.predicted_step_s, message=told)

@@ -119,12 +119,8 @@ def _profile(record: Profile) -> list[str]:
     step = record.step
     told = "**No step was measured.**"
     if step is not None:
-        low, high = step.step_ci95
         told = (
-            f"**A step without communication takes {format_seconds(step.step_s)}** "
-            f"[{format_seconds(low)}, {format_seconds(high)}] ({record.fabric.label}): forward "
-            f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
-            f"{format_seconds(step.optimizer_s)}."
+            f"**{lines.step_line(step, record.fabric.label)}** {lines.parts_line(step)} {lines.instruments_line(step)}"
         )
     plans = [
         [code(mode), str(len(plan.buckets)), format_seconds(plan.predicted_step_s),
