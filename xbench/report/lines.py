@@ -278,8 +278,9 @@ def failure_line(result: ModeResult) -> str | None:
             what = f"after {parity.steps} steps the largest relative difference{layer} is {size}"
         if not parity.bitwise_across_ranks:
             what += "; ranks differ from each other"
+        against = "its own steps taken again" if result.mode == parity.reference else parity.reference
         return (
-            f"{result.mode} FAILED the correctness gate against {parity.reference} (tolerance {parity.tolerance:g}), "
+            f"{result.mode} FAILED the correctness gate against {against} (tolerance {parity.tolerance:g}), "
             f"so its time is not shown: {what}"
         )
     if result.status == "failed":
