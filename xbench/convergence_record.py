@@ -76,7 +76,7 @@ class Converged(Part):
     """One mode over all its seeds. Numbers are None when it failed."""
 
     mode: Text
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "failed", "not trained"] = Field(description="not trained: the run ended before its turn")
     error: Text | None = None
     accuracy: MeanOf | None = None
     test_loss: MeanOf | None = None

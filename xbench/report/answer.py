@@ -21,6 +21,11 @@ def trusted(result: ModeResult) -> bool:
     return result.status == "ok" and gate and result.seconds_per_sample is not None
 
 
+def was_reached(record: Comparison) -> bool:
+    """Whether any mode was measured or failed: a run that ended before its first block has nothing to tabulate."""
+    return any(result.status != "not measured" for result in record.modes.values())
+
+
 def is_control(name: str) -> bool:
     """Whether a mode does not train one network on all ranks, such as `compute`: it is compared with, never advised."""
     return name in MODES and not MODES.entry(name).facts.get("synchronous", True)

@@ -93,7 +93,7 @@ def _comparison(record: Comparison) -> Iterator[Case]:
             assert result.step_s is not None  # it is trusted
             yield Case(group, result.mode, result.step_s.median, message=_told(record, result))
         else:
-            yield Case(group, result.mode, None, status, lines.failure_line(result) or "nothing was measured")
+            yield Case(group, result.mode, None, status, lines.failure_line(result) or "not measured")
 
 
 def _status(result: ModeResult) -> Status:
@@ -101,7 +101,7 @@ def _status(result: ModeResult) -> Status:
         return "failed"
     if result.status == "ok":
         return "passed" if trusted(result) and result.step_s is not None else "error"
-    return "skipped" if _is_missing(result) else "error"
+    return "skipped" if result.status == "not measured" or _is_missing(result) else "error"
 
 
 def _is_missing(result: ModeResult) -> bool:
@@ -203,8 +203,8 @@ def _validation(record: Validation) -> Iterator[Case]:
 def _convergence(record: Convergence) -> Iterator[Case]:
     group = f"{record.workload.title} on {record.fabric.spec} ({record.label})"
     for mode in record.modes.values():
-        if mode.status == "failed" or mode.accuracy is None:
-            yield Case(group, mode.mode, None, "error", failed(mode))
+        if mode.status != "ok" or mode.accuracy is None:
+            yield Case(group, mode.mode, None, "skipped" if mode.status == "not trained" else "error", failed(mode))
             continue
         told = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {mode.verdict or 'not judged'}"
         yield Case(group, mode.mode, mode.step_s, message=told)

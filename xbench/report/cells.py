@@ -11,6 +11,8 @@ def verdict(record: Comparison, result: ModeResult) -> str:
     """The verdict in one word: colour only repeats it."""
     if result.status == "failed" or (result.parity is not None and not result.parity.ok):
         return "FAILED"
+    if result.status == "not measured":
+        return "not measured"
     if result.mode == record.reference:
         return "reference"
     if result.mode in partial(record):

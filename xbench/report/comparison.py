@@ -13,7 +13,7 @@ from rich.text import Text
 
 from xbench.records import Comparison, Estimate, ModeResult
 from xbench.report import lines
-from xbench.report.answer import answer, trusted
+from xbench.report.answer import answer, trusted, was_reached
 from xbench.report.bars import LEGEND, bar
 from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict, whole_percent
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
@@ -43,13 +43,8 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
         (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)
          for r in record.modes.values() if trusted(r) and r.seconds_per_sample), default=0.0
     )  # fmt: skip
-    tables = _tables(record, longest, console)
-    if tables is None:
-        for result in record.modes.values():
-            _stacked(record, result, longest, console)
-    else:
-        console.print(*tables, sep="")
-    say(console, f"{LEGEND}; {lines.columns_line(record)}", "dim")
+    if was_reached(record):
+        _figures(record, longest, console)
     for failure in filter(None, map(lines.failure_line, record.modes.values())):
         say(console, failure, "bold red")
     for doubt in lines.not_shown_lines(record):
@@ -69,6 +64,17 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
     if record.bounds is not None:
         fact(console, "bounds", lines.bounds_line(record.bounds))
     bottom(record, console, effort=lines.effort_line(record))
+
+
+def _figures(record: Comparison, longest_s: float, console: Console) -> None:
+    """Both tables and their legend; a block a mode where the terminal is too narrow for tables."""
+    tables = _tables(record, longest_s, console)
+    if tables is None:
+        for result in record.modes.values():
+            _stacked(record, result, longest_s, console)
+    else:
+        console.print(*tables, sep="")
+    say(console, f"{LEGEND}; {lines.columns_line(record)}", "dim")
 
 
 def _styled(verdict: str) -> Text:

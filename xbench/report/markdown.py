@@ -26,10 +26,10 @@ from xbench.records import (
     Validation,
 )
 from xbench.report import lines
-from xbench.report.answer import answer, trusted
+from xbench.report.answer import answer, trusted, was_reached
 from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
 from xbench.report.cluster import markdown as cluster_parts
-from xbench.report.convergence import verdicts
+from xbench.report.convergence import verdicts, without_accuracy
 from xbench.report.live import markdown as live_parts
 from xbench.report.markdown_parts import Markup, code, details, facts, fenced, plain, strong, table
 from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
@@ -80,7 +80,7 @@ def _comparison(record: Comparison) -> list[str]:
         _title(titles, record),
         _incomplete(lines.incomplete_line(record)),
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
-        _modes_table(record),
+        _modes_table(record) if was_reached(record) else "",
         "\n".join(f"- **{plain(line)}**" for line in failures),
         "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes]),
         _warnings(record.warnings),
@@ -176,8 +176,8 @@ def _validation(record: Validation) -> list[str]:
 def _convergence(record: Convergence) -> list[str]:
     rows = []
     for mode in record.modes.values():
-        if mode.status == "failed" or mode.accuracy is None:
-            rows.append([code(mode.mode), strong("FAILED"), "–", "–", "–"])
+        if mode.status != "ok" or mode.accuracy is None:
+            rows.append([code(mode.mode), strong(without_accuracy(mode)), "–", "–", "–"])
             continue
         span = f" [{', '.join(format_percent(end, 2) for end in mode.accuracy.ci95)}]" if mode.accuracy.ci95 else ""
         rows.append([

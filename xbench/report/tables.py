@@ -142,11 +142,10 @@ def _steps(record: Comparison) -> Iterator[Row]:
 
 def _block(record: Comparison, result: ModeResult | None, mode: str, job: int | None) -> Row:
     label = result.label if result is not None else record.fabric.label
-    failed = result is None or not trusted(result)
     return {
         **_of(record, label),
         "mode": mode,
-        "status": "failed" if failed else "ok",
+        "status": _status(result),
         "job": job,
         "workload": _title(record, job),
     }
@@ -168,7 +167,7 @@ def _modes(record: Comparison) -> Iterator[Row]:
             "workload": _title(record, None),
             "jobs": len(record.jobs),
             "mode": name,
-            "status": "ok" if fine else "failed",
+            "status": _status(result),
             "verdict": verdict(record, result),
             "error": result.error,
             "blocks": result.blocks,
@@ -192,6 +191,13 @@ def _modes(record: Comparison) -> Iterator[Row]:
             "same_network_why": result.parity.message if result.parity else None,
             "pattern": result.pattern,
         }
+
+
+def _status(result: ModeResult | None) -> str:
+    """ok, failed (what passed no gate included), or not measured."""
+    if result is not None and trusted(result):
+        return "ok"
+    return "not measured" if result is not None and result.status == "not measured" else "failed"
 
 
 def _same_network(result: ModeResult) -> str | None:

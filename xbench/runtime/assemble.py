@@ -13,7 +13,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from xbench.planning import StepModel, removed_share
 from xbench.planning.contention import Contention
@@ -113,7 +113,7 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
     values = {mode.text: mode_values(run, mode, samples, alone) for mode in run.modes}
     step = reference_batch(run, found)
     modes = {
-        mode.text: _mode_result(run, mode, values, step, reference, samples, found, frame.fabric.label)
+        mode.text: _mode_result(run, mode, values, step, reference, found, frame.fabric.label, complete)
         for mode in run.modes
     }
     modes = _with_exposed(run, modes, found)
@@ -204,9 +204,9 @@ def _mode_result(
     values: dict[str, list[BlockValue]],
     batch: int,
     reference: str,
-    samples: Sequence[Sample],
     found: Collector,
     label: Label,
+    complete: bool,
 ) -> ModeResult:
     plan = found.jobs[0].plans.get(mode.carrier)
     gates = found.parity.get(mode.text, [])
@@ -216,13 +216,16 @@ def _mode_result(
     if error is None and gate is not None and not gate.ok:
         by = "DDP" if gate.reference == "ddp" else gate.reference
         other = "one network on all ranks" if gate.reference == RANKS else f"the network that {by} trains"
+        other = "the same network twice" if mode.text == gate.reference else other
         error = f"does not train {other}: {gate.message}"
     blocks = values[mode.text]
-    if error is None and not blocks:
+    ended_early = error is None and not blocks and not complete
+    if error is None and not blocks and complete:
         error = "nothing was measured"
-    if error is not None:
+    if error is not None or ended_early:
+        status: Literal["failed", "not measured"] = "not measured" if ended_early else "failed"
         return ModeResult(
-            mode=mode.text, status="failed", label=label, error=error, parity=gate, plan=plan, pattern=pattern
+            mode=mode.text, status=status, label=label, error=error, parity=gate, plan=plan, pattern=pattern
         )
     per_sample = grouped_estimate(_by_launch(blocks))
     step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))

@@ -49,9 +49,16 @@ def cycles_s(steps_s: Sequence[float], cycle: int) -> list[float]:
 
 
 def converged(
-    modes: Mapping[str, int], curves: Sequence[ConvergenceCurve], reference: str, failed: Mapping[str, str]
+    modes: Mapping[str, int],
+    curves: Sequence[ConvergenceCurve],
+    reference: str,
+    failed: Mapping[str, str],
+    complete: bool = True,
 ) -> dict[str, Converged]:
-    """Every mode's result. `modes`: the cycle of steps of each; `failed`: why, of those that did."""
+    """Every mode's result. `modes`: the cycle of steps of each; `failed`: why, of those that did.
+
+    `complete` False: the run ended early, so a mode without a curve is not trained and has not failed.
+    """
     found: dict[str, Converged] = {}
     by_mode = {mode: {curve.seed: curve for curve in curves if curve.mode == mode} for mode in modes}
     last = {mode: {seed: curve.test_accuracy[-1] for seed, curve in of.items()} for mode, of in by_mode.items()}
@@ -59,6 +66,9 @@ def converged(
     for mode, cycle in modes.items():
         mine = list(by_mode[mode].values())
         unequal = next((curve.seed for curve in mine if not curve.ranks_agree), None)
+        if not mine and not complete and mode not in failed:
+            found[mode] = Converged(mode=mode, status="not trained")
+            continue
         if mode in failed or not mine or unequal is not None:
             error = failed.get(mode) or ("nothing was trained" if not mine else "")
             error = error or f"ranks ended with different parameters (seed {unequal})"

@@ -59,3 +59,7 @@ def test_modes_are_judged_by_the_reference_s_seeds() -> None:
     assert found["wfbp"].error == "ranks ended with different parameters (seed 0)"
     assert found["optimal"].error == "needs a plan"
     assert found["single"].error == "nothing was trained"
+    early = converged(modes, curves, "ddp", {"optimal": "needs a plan"}, complete=False)
+    assert (early["single"].status, early["single"].error) == ("not trained", None)
+    assert early["optimal"].error == "needs a plan"
+    assert early["spb"] == spb
