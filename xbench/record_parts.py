@@ -106,6 +106,14 @@ class WorkloadRecord(Part):
     batch_size: Count = Field(description="samples a rank and step")
     input: Text = Field(description="for people: '3×128×128 images', '64 tokens'")
     buffer_bytes: list[Count] = Field(default=[], description="the model's buffers, one entry a dtype: DDP sends them")
+    parameter_dtypes: Text | None = Field(
+        default=None, description="'bf16', 'fp32 and bf16': of a factory's model whose parameters are not `spec.dtype`"
+    )
+
+    @property
+    def dtype(self) -> str:
+        """What the trainable parameters, and so the gradients, are made of: 'fp32', 'bf16', 'fp32 and bf16'."""
+        return self.parameter_dtypes or self.spec.dtype
 
 
 class FabricRecord(Part):

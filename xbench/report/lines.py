@@ -49,7 +49,7 @@ def workload_line(workload: WorkloadRecord) -> str:
     """'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, 44.6 MiB of gradients'."""
     spec = workload.spec
     return (
-        f"{workload.title}: batch {workload.batch_size} of {workload.input}, {spec.dtype}, {spec.optimizer}; "
+        f"{workload.title}: batch {workload.batch_size} of {workload.input}, {workload.dtype}, {spec.optimizer}; "
         f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )

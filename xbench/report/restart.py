@@ -131,7 +131,7 @@ def job_line(record: Restart) -> str:
     """'resnet18: batch 16 over all workers, of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors'."""
     workload = record.workload
     return (
-        f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.spec.dtype}, "
+        f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.dtype}, "
         f"{workload.spec.optimizer}; {format_count(workload.parameters)} parameters in {workload.tensors} tensors"
     )
 

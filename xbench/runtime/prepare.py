@@ -155,7 +155,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     if request.kind == "comparison" and reference is None:
         reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
     compress = request.compress
-    if compress is not None and all(spec.dtype == compress for spec in resolved):
+    if compress is not None and all(item.record.dtype == compress for item in found.workloads):
         notes.append(f"nothing to compress: gradients are {compress} already")
         compress = None
     run = RunSpec(
