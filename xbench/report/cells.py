@@ -51,6 +51,13 @@ def whole_percent(share: float | None) -> str:
     return format_percent(share, 0)
 
 
+def removed_cell(share: float | None) -> str:
+    """'62 %' of what could be removed; beyond 0 and 100 % no share of it: '< 0 %', '> 100 %'. '–' for None."""
+    if share is None:
+        return "–"
+    return "< 0 %" if share < 0 else "> 100 %" if share > 1 else whole_percent(share)
+
+
 def signed_percent(share: float | None) -> str:
     """'+12.3 %' from 0.123; '–' for None."""
     return "–" if share is None else f"{100 * share:+.1f} %"

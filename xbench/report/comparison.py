@@ -15,7 +15,7 @@ from xbench.records import Comparison, Estimate, ModeResult
 from xbench.report import lines
 from xbench.report.answer import answer, trusted, was_reached
 from xbench.report.bars import LEGEND, bar
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict, whole_percent
+from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, verdict
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
@@ -128,7 +128,7 @@ def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
     columns: dict[str, Callable[[ModeResult], str]] = {
         "step": lambda one: format_seconds(one.step_s.median) if one.step_s else "–",
         "exposed": lambda one: format_seconds(one.exposed_s),
-        "removed": lambda one: whole_percent(one.removed_share),
+        "removed": lambda one: removed_cell(one.removed_share),
         "predicted": lambda one: format_seconds(one.predicted_step_s),
         "error": lambda one: signed_percent(one.prediction_error),
         "buckets": lambda one: str(len(one.plan.buckets)) if one.plan else "–",
@@ -161,7 +161,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
         f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {record.reference} "
         f"{ratio_cell(result)}",
         f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
-        f"exposed {format_seconds(result.exposed_s)}, removed {whole_percent(result.removed_share)}",
+        f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",
         f"predicted {format_seconds(result.predicted_step_s)}, error {signed_percent(result.prediction_error)}",
         f"{buckets}, same network: {parity_cell(result)}, {result.label}",
     ]

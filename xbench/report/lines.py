@@ -203,6 +203,9 @@ def columns_line(record: Comparison) -> str:
         ahead = [mode.mode for mode in record.modes.values() if mode.removed_share is not None and runs_ahead(mode)]
         if ahead:
             text += f" (of {and_of(ahead)} the one for a next forward that may start before all gradients have arrived)"
+    shares = [mode.removed_share for mode in record.modes.values() if mode.removed_share is not None]
+    text += ", < 0 % slower than ddp" if any(share < 0 for share in shares) else ""
+    text += ", > 100 % below what the model calls possible" if any(share > 1 for share in shares) else ""
     by_hand = any(mode.parity is not None and mode.parity.reference == BY_HAND for mode in record.modes.values())
     what = f"{BY_HAND} trains, since DDP cannot train this model" if by_hand else "ddp trains"
     return f"{text}; same network: trains what {what}, bit for bit alike on all ranks."

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from xbench.planning import StepModel, removed_share
+from xbench.planning import StepModel
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.partial import Split, predicted_step_s
@@ -44,6 +44,7 @@ from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats import odd_steps
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
+from xbench.stats.removed import removed_share
 from xbench.stats.summary import flag_outliers, grouped_estimate
 from xbench.stats.windows import weighted_progress
 
@@ -331,8 +332,8 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
             if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
                 plan = outcome.plan
                 ahead = (plan.carrier if plan is not None and plan.carrier else mode.carrier) in NEXT_FORWARD
-                bound_s = total.overlap_bound_s if ahead else total.backward_overlap_bound_s
-                share = removed_share(outcome.step_s.median, ddp.step_s.median, bound_s)
+                low_s = ddp.step_s.ci95[0]
+                share = removed_share(outcome.step_s.median, ddp.step_s.median, total.of(ahead=ahead), low_s)
             outcome = outcome.model_copy(
                 update={"exposed_s": outcome.step_s.median - compute_s, "removed_share": share}
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xbench.records import Bounds, Comparison, ModeResult
 from xbench.report import lines
 from xbench.report.answer import controls, partial, ranking, trusted
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict, whole_percent
+from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, verdict
 from xbench.report.html.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
 from xbench.report.html.facts import capital, label_badge
 from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
@@ -299,7 +299,7 @@ def step_table(record: Comparison) -> Table:
                 result.mode + (f" (turns {result.pattern})" if result.pattern else ""),
                 format_seconds(result.step_s.median) if fine and result.step_s else "–",
                 format_seconds(result.exposed_s) if fine else "–",
-                whole_percent(result.removed_share).replace("-", "−") if fine else "–",
+                removed_cell(result.removed_share) if fine else "–",
                 format_seconds(result.predicted_step_s),
                 signed(result.prediction_error) if fine else "–",
                 str(len(result.plan.buckets)) if result.plan else "–",
