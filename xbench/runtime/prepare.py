@@ -94,6 +94,12 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
     return workloads, modes
 
 
+UNTRIED_ON_GPU = (
+    "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu checks "
+    "it on yours (docs/gpu.md)"
+)
+
+
 def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     """Fill in every default and check everything that can be checked before a rank is started.
 
@@ -121,6 +127,8 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
             "with collectives that take as long as a link's figures say"
         )
         found = probe(list(workloads), "cpu", _ranks_here(request.fabric, len(workloads)))
+    if found.device == "cuda":
+        notes.append(UNTRIED_ON_GPU)
     notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(request.nvtx, device)
