@@ -34,6 +34,7 @@ from xbench.report.live import markdown as live_parts
 from xbench.report.markdown_parts import Markup, code, details, facts, fenced, plain, strong, table
 from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
 from xbench.report.restart import markdown as restart_parts
+from xbench.report.scaling import band_line
 from xbench.report.tuned import kept_sentence
 from xbench.report.validation import markdown as validation_tables
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
@@ -150,8 +151,7 @@ def _scaling(record: Scaling) -> list[str]:
         f"### {plain(record.workload.title)} by {code(record.topology)} (simulated)",
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
         table(["workers", *(code(mode) for mode in record.modes)], rows),
-        f"Predicted step (scaling efficiency), all of it simulated; predictions may be off by "
-        f"{format_percent(record.error_band.share)}: {plain(record.error_band.source)}.",
+        f"Predicted step (scaling efficiency), all of it simulated. {plain(band_line(record))}",
         _warnings(record.warnings),
         details("What it rests on", facts([
             ("workload", lines.workload_line(record.workload)),

@@ -254,7 +254,7 @@ def _profile(record: Profile) -> dict[str, Table]:
 
 def _scaling(record: Scaling) -> Iterator[Row]:
     for point in record.points:
-        low_s, high_s = point.step_band_s
+        low_s, high_s = point.step_band_s or (None, None)
         yield {
             "label": record.label,
             "workload": record.workload.title,
