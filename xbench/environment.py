@@ -27,7 +27,7 @@ from xbench.records import Environment
 
 LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic", "horovod")
 RAISED, NOT_RAISED = "raised", "as they come"
-"""Gloo's threads go before its event loop where the process may raise a thread's priority (`schedules.gloo_threads`)."""
+"""Gloo's threads go before its event loop where the process may raise their priority (`schedules.gloo_threads`)."""
 
 RAISED_NICE = -15
 BUSY_SHARE = 0.5

@@ -70,6 +70,11 @@ class Estimate(Part):
     median: float
     ci95: Interval
 
+    @property
+    def interval(self) -> Interval | None:
+        """`ci95`; None of a single value, which has shown no spread (both of its ends are the value)."""
+        return self.ci95 if self.ci95[0] < self.ci95[1] else None
+
 
 class Ratio(Part):
     """Seconds per sample over the reference's; below 1 is faster."""
@@ -77,6 +82,12 @@ class Ratio(Part):
     value: float
     ci95: Interval
     verdict: Verdict
+    pairs: Count | None = Field(default=None, description="pairs of blocks that it is of; null in older records")
+
+    @property
+    def interval(self) -> Interval | None:
+        """`ci95`; None of a single pair, which has shown no spread."""
+        return None if self.pairs == 1 else self.ci95
 
 
 class Environment(Part):

@@ -27,7 +27,7 @@ from xbench.records import (
 )
 from xbench.report import lines
 from xbench.report.answer import trusted
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
+from xbench.report.cells import parity_cell, ratio_cell, signed_percent, span_cell, verdict
 from xbench.report.cluster import costing
 from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
@@ -114,9 +114,8 @@ def _is_missing(result: ModeResult) -> bool:
 def _told(record: Comparison, result: ModeResult) -> str:
     assert result.step_s is not None
     assert result.seconds_per_sample is not None
-    low, high = result.step_s.ci95
     parts = [
-        f"step {format_seconds(result.step_s.median)} [{format_seconds(low)}, {format_seconds(high)}] ({result.label})",
+        f"step {format_seconds(result.step_s.median)} [{span_cell(result.step_s, ', ')}] ({result.label})",
         f"{format_seconds(result.seconds_per_sample.median)} a sample",
     ]
     if result.ratio is not None:
@@ -193,7 +192,7 @@ def _validation(record: Validation) -> Iterator[Case]:
         for point in cell.points:
             took = point.measured_step_s
             told = (
-                f"step {format_seconds(took.median)} [{format_seconds(took.ci95[0])}, {format_seconds(took.ci95[1])}] "
+                f"step {format_seconds(took.median)} [{span_cell(took, ', ')}] "
                 f"({cell.fabric.label}), predicted {format_seconds(point.predicted_step_s)} (simulated): "
                 f"{signed_percent(point.error)}"
             )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xbench.records import RANKS, Comparison, ModeResult
+from xbench.records import RANKS, Comparison, Estimate, ModeResult
 from xbench.report.answer import controls, partial, trusted
-from xbench.units import format_percent
+from xbench.units import format_percent, format_seconds
 
 
 def verdict(record: Comparison, result: ModeResult) -> str:
@@ -28,8 +28,17 @@ def ratio_cell(result: ModeResult) -> str:
         return "–"
     if result.ratio.verdict == "reference":
         return f"{result.ratio.value:.3f}"
-    low, high = result.ratio.ci95
+    if result.ratio.interval is None:
+        return f"{result.ratio.value:.3f} (1 pair)"
+    low, high = result.ratio.interval
     return f"{result.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def span_cell(estimate: Estimate | None, between: str = " – ") -> str:
+    """'1.23 s – 1.25 s'; 'one sample' where a single value has shown no spread; '–' for None."""
+    if estimate is None:
+        return "–"
+    return between.join(map(format_seconds, estimate.interval)) if estimate.interval is not None else "one sample"
 
 
 def parity_cell(result: ModeResult) -> str:

@@ -15,7 +15,7 @@ from xbench.records import Comparison, Estimate, ModeResult
 from xbench.report import lines
 from xbench.report.answer import answer, trusted, was_reached
 from xbench.report.bars import LEGEND, bar
-from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, verdict
+from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
@@ -106,11 +106,10 @@ def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns:
                    ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     for result in record.modes.values():
         estimate = result.seconds_per_sample if trusted(result) else None
-        interval = f"{format_seconds(estimate.ci95[0])} – {format_seconds(estimate.ci95[1])}" if estimate else "–"
         table.add_row(
             Text(result.mode),
             format_seconds(estimate.median) if estimate else "–",
-            *([interval] if spread else []),
+            *([span_cell(estimate)] if spread else []),
             _bar(estimate, longest_s, bar_columns) if estimate else "",
             ratio_cell(result),
             _styled(verdict(record, result)),

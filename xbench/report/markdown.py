@@ -27,7 +27,7 @@ from xbench.records import (
 )
 from xbench.report import lines
 from xbench.report.answer import answer, trusted, was_reached
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
+from xbench.report.cells import parity_cell, ratio_cell, signed_percent, span_cell, verdict
 from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts, without_accuracy
 from xbench.report.live import markdown as live_parts
@@ -101,7 +101,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
     judged = verdict(record, result)
     fine = trusted(result)
     sample = result.seconds_per_sample if fine else None
-    span = f"{format_seconds(sample.ci95[0])}, {format_seconds(sample.ci95[1])}" if sample else ""
+    span = span_cell(sample, ", ")
     return [
         code(result.mode),
         f"{format_seconds(sample.median)} [{span}]" if sample else "–",

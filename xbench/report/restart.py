@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from xbench.records import Estimate, Restart, RestartPart
+from xbench.report.cells import span_cell
 from xbench.report.cluster import ANY_COLUMNS
 from xbench.report.drawing import fact, indented, say, titled_table
 from xbench.report.lines import and_of, environment_line
@@ -113,8 +114,7 @@ def rows(record: Restart) -> list[list[str]]:
 def _cell(seconds: Estimate | None) -> str:
     if seconds is None:
         return "–"
-    low, high = seconds.ci95
-    return f"{format_seconds(seconds.median)} [{format_seconds(low)}, {format_seconds(high)}]"
+    return f"{format_seconds(seconds.median)} [{span_cell(seconds, ', ')}]"
 
 
 def launches(record: Restart) -> str:
@@ -198,8 +198,8 @@ def restart_tables(record: Restart) -> dict[str, list[dict[str, object]]]:
                 "from_workers": one.from_workers,
                 "to_workers": one.to_workers,
                 "seconds": one.seconds.median,
-                "low_s": one.seconds.ci95[0],
-                "high_s": one.seconds.ci95[1],
+                "low_s": one.seconds.interval[0] if one.seconds.interval else None,
+                "high_s": one.seconds.interval[1] if one.seconds.interval else None,
             }
             for one in record.results
         ],
