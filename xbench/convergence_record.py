@@ -14,7 +14,7 @@ from xbench.record_parts import Environment, FabricRecord, Interval, Label, Part
 
 
 class MeanOf(Part):
-    """A mean over seeds, and Student's 95 % interval of it; None for fewer than two seeds."""
+    """A mean over seeds, and Student's 95 % interval of it, cut to possible values; None for fewer than two seeds."""
 
     mean: float
     ci95: Interval | None = None
@@ -76,7 +76,7 @@ class Converged(Part):
     """One mode over all its seeds. Numbers are None when it failed."""
 
     mode: Text
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "failed", "not trained"] = Field(description="not trained: the run ended before its turn")
     error: Text | None = None
     accuracy: MeanOf | None = None
     test_loss: MeanOf | None = None

@@ -14,6 +14,8 @@ import platform
 import re
 import socket
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -25,6 +27,10 @@ from xbench.records import Environment
 from xbench.version import __version__
 
 LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic", "horovod")
+RAISED, NOT_RAISED = "raised", "as they come"
+"""Gloo's threads go before its event loop where the process may raise their priority (`schedules.gloo_threads`)."""
+
+RAISED_NICE = -15
 BUSY_SHARE = 0.5
 """A process that uses more than this share of a core disturbs a measurement."""
 
@@ -45,6 +51,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         "python_implementation": platform.python_implementation(),
         "physical_cores": str(psutil.cpu_count(logical=False) or "unknown"),
         "governor": governor() or "unknown",
+        "thread_priorities": RAISED if may_raise_priority() else NOT_RAISED,
         **({"nvidia_driver": driver} if (driver := nvidia_driver()) else {}),
         **{name: version for name in LIBRARIES if (version := _version(name))},
         **{name: str(value) for name, value in found.items() if value is not None},
@@ -89,6 +96,28 @@ def governor(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> str | 
         return None
 
 
+def may_raise_priority() -> bool:
+    """Whether this process may give a thread the nice value -15: root or CAP_SYS_NICE, or a limit that allows it.
+
+    Tried in a thread that ends at once. False on systems that do not know priorities of threads.
+    """
+    found: list[bool] = []
+
+    def attempt() -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), RAISED_NICE)
+            found.append(True)
+        except OSError:
+            found.append(False)
+
+    if sys.platform != "linux":  # elsewhere it would be the whole process's
+        return False
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    return found == [True]
+
+
 def nvidia_driver(folder: Path = Path("/proc/driver/nvidia")) -> str | None:
     """The version of the NVIDIA kernel driver, or None where none is loaded."""
     try:
@@ -115,6 +144,8 @@ def must_match(environment: Environment) -> tuple[dict[str, str], dict[str, str]
         "device": environment.device,
         "devices": str(environment.device_count),
     }
+    if environment.device == "cpu":  # a record without this fact is of root's
+        machine["priorities of Gloo's threads"] = facts.get("thread_priorities", RAISED)
     software = {
         "torch": (environment.torch or "none").partition("+")[0],
         "Python": _release(environment.python),
@@ -130,10 +161,12 @@ def must_match(environment: Environment) -> tuple[dict[str, str], dict[str, str]
 
 
 def fingerprint(environment: Environment) -> str:
-    """'3f9a1c02-77d0b1e4': the same letters, comparable times. First the machine's, then the software's."""
-    return "-".join(
-        hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8] for part in must_match(environment)
-    )
+    """'3f9a1c02-77d0b1e4': the same letters, comparable times. First the machine's, then the software's.
+
+    Raised priorities, which all earlier results had, leave no trace in it: their fingerprints stay.
+    """
+    parts = [{name: value for name, value in part.items() if value != RAISED} for part in must_match(environment)]
+    return "-".join(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8] for part in parts)
 
 
 def differences(one: Environment, other: Environment) -> list[str]:

@@ -227,6 +227,10 @@ class Bounds(Part):
     overlap_bound_s: Duration = Field(description="max(C, ΣT): next-forward overlap allowed")
     backward_overlap_bound_s: Duration = Field(description="forward + max(best end over plans, backward + optimizer)")
 
+    def of(self, *, ahead: bool) -> float:
+        """The bound [s] of a schedule whose gradients may (`ahead`) or may not travel into the next forward pass."""
+        return self.overlap_bound_s if ahead else self.backward_overlap_bound_s
+
 
 class GpuUse(Part):
     """What NVML said of the devices while steps were timed, all of them and all blocks together; None: it did not."""

@@ -91,6 +91,11 @@ class Estimate(Part):
     median: float
     ci95: Interval
 
+    @property
+    def interval(self) -> Interval | None:
+        """`ci95`; None of a single value, which has shown no spread (both of its ends are the value)."""
+        return self.ci95 if self.ci95[0] < self.ci95[1] else None
+
 
 class Ratio(Part):
     """Seconds per sample over the reference's; below 1 is faster."""
@@ -98,6 +103,12 @@ class Ratio(Part):
     value: float
     ci95: Interval
     verdict: Verdict
+    pairs: Count | None = Field(default=None, description="pairs of blocks that it is of; null in older records")
+
+    @property
+    def interval(self) -> Interval | None:
+        """`ci95`; None of a single pair, which has shown no spread."""
+        return None if self.pairs == 1 else self.ci95
 
 
 class Environment(Part):
@@ -127,6 +138,14 @@ class WorkloadRecord(Part):
     batch_size: Count = Field(description="samples a rank and step")
     input: Text = Field(description="for people: '3×128×128 images', '64 tokens'")
     buffer_bytes: list[Count] = Field(default=[], description="the model's buffers, one entry a dtype: DDP sends them")
+    parameter_dtypes: Text | None = Field(
+        default=None, description="'bf16', 'fp32 and bf16': of a factory's model whose parameters are not `spec.dtype`"
+    )
+
+    @property
+    def dtype(self) -> str:
+        """What the trainable parameters, and so the gradients, are made of: 'fp32', 'bf16', 'fp32 and bf16'."""
+        return self.parameter_dtypes or self.spec.dtype
 
 
 class FabricRecord(Part):

@@ -261,7 +261,7 @@ class ModeResult(Part):
     """One column of a comparison. Times are None when the mode failed or nothing was measured."""
 
     mode: Text
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "failed", "not measured"] = Field(description="not measured: the run ended before its turn")
     label: Label
     error: Text | None = None
     step_s: Estimate | None = None

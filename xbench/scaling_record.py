@@ -28,6 +28,7 @@ class ErrorBand(Part):
 
     share: float = Field(ge=0, lt=1)
     source: Text = Field(description="where the share comes from, for people")
+    workers: Count | None = Field(default=None, description="up to which it was checked; null: any, as it was given")
 
 
 class LinkTerms(Part):
@@ -45,7 +46,9 @@ class ScalingPoint(Part):
     mode: Text
     workers: int = Field(ge=2, le=LARGEST_COUNT)
     step_s: PositiveSeconds
-    step_band_s: Interval = Field(description="where a measured step would lie if the prediction is off by the band")
+    step_band_s: Interval | None = Field(
+        description="where a measured step would lie if the prediction is off by the band; null beyond the band"
+    )
     exposed_s: Seconds = Field(description="the step beyond compute alone")
     samples_per_s: float = Field(description="of all workers together")
     efficiency: float = Field(description="samples_per_s over workers times that of one without communication")

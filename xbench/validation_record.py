@@ -49,6 +49,9 @@ class ValidationCell(Part):
     compute_s: Duration = Field(description="a step without communication, as measured in the profile")
     compute_blocks_s: Duration | None = Field(default=None, description="the same among the timed blocks")
     backward_overlap_bound_s: Duration | None
+    overlap_bound_s: Duration | None = Field(
+        default=None, description="the bound where gradients may travel into the next forward pass"
+    )
     points: list[ValidationPoint]
     auto_against: list[AutoAgainst] = []
     blocks: Count = Field(description="timed blocks of each mode")

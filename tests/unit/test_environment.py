@@ -172,6 +172,37 @@ def test_machine_and_software_have_letters_of_their_own() -> None:
     assert larger[0] != machine
 
 
+def test_priorities_that_a_user_cannot_raise_are_another_machine_on_a_cpu() -> None:
+    root = HERE.model_copy(
+        update={"device": "cpu", "device_count": 0, "facts": HERE.facts | {"thread_priorities": "raised"}}
+    )
+    user = root.model_copy(update={"facts": root.facts | {"thread_priorities": "as they come"}})
+    earlier = root.model_copy(update={"facts": {n: v for n, v in root.facts.items() if n != "thread_priorities"}})
+    assert differences(root, user) == ["priorities of Gloo's threads: raised and as they come"]
+    assert fingerprint(user).split("-")[0] != fingerprint(root).split("-")[0]
+    assert fingerprint(user).split("-")[1] == fingerprint(root).split("-")[1]
+    assert (differences(root, earlier), fingerprint(earlier)) == ([], fingerprint(root))
+    on_gpus = HERE.model_copy(update={"facts": HERE.facts | {"thread_priorities": "as they come"}})
+    assert differences(HERE, on_gpus) == []
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_priority_is_tried_on_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def setpriority(which: int, who: int, nice: int) -> None:
+        asked.append((which, who, nice))
+        if not allowed:
+            raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", setpriority)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert environment.may_raise_priority() is allowed
+    assert [(which, nice) for which, _, nice in asked] == [(os.PRIO_PROCESS, -15)]
+    assert asked[0][1] not in (0, os.getpid())
+    assert capture().facts["thread_priorities"] == ("raised" if allowed else "as they come")
+
+
 def test_on_a_cpu_what_gpus_need_does_not_matter() -> None:
     one = HERE.model_copy(update={"device": "cpu", "device_count": 0})
     other = one.model_copy(update={"facts": one.facts | {"nccl": "1", "cuda": "1", "nvidia_driver": "1"}})

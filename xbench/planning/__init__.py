@@ -6,7 +6,7 @@ jobs that share a device, `spatial_turns` that of jobs of partial backpropagatio
 on into the next forward pass.
 """
 
-from xbench.planning.bounds import bounds, removed_share
+from xbench.planning.bounds import bounds
 from xbench.planning.cost import Curve, fit
 from xbench.planning.gradients import Gradient, from_layers
 from xbench.planning.next_forward_search import NextForward, best_next_forward
@@ -37,7 +37,6 @@ __all__ = [
     "make_plan",
     "make_plans",
     "predict_concurrent",
-    "removed_share",
     "sequential_s",
     "simulate",
 ]

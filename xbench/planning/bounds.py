@@ -32,7 +32,6 @@ from xbench.planning.merge import optimal_contiguous, single
 from xbench.planning.simulate import transfers
 from xbench.records import Bounds
 
-_NOTHING = 1e-3
 _SIZES = 512
 
 
@@ -69,18 +68,6 @@ def bounds(
         overlap_bound_s=overlap_s,
         backward_overlap_bound_s=max(overlap_s, forward_s + max(best, backward_s + optimizer_s)),
     )
-
-
-def removed_share(mode_step_s: float, reference_step_s: float, bound_s: float) -> float | None:
-    """Share of the removable communication that a schedule removed: (reference − mode) / (reference − bound).
-
-    Below 0 for a schedule slower than the reference; above 1 only when the bound's model was wrong. None when nothing
-    is removable: the reference is within a thousandth of the bound, or under it.
-    """
-    removable_s = reference_step_s - bound_s
-    if removable_s <= _NOTHING * reference_step_s:
-        return None
-    return (reference_step_s - mode_step_s) / removable_s
 
 
 def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: Transfer, s_per_byte: float) -> float:

@@ -10,8 +10,8 @@ the profile has contention, it is carried over by size of message and every step
 best of the other modes' plans and a few more, without the search cut by cut that a run makes: its figures are upper
 limits.
 
-All of it is simulated. The error band is how far predictions were off where they were checked against measured steps;
-what carrying over to other sizes adds is not in it, because nobody measured those.
+All of it is simulated. The error band is how far predictions were off where they were checked against measured steps,
+and is given up to the workers of that check; what carrying over to more adds is not known, because nobody measured it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ ERROR_BAND = ErrorBand(
     share=0.15,
     source="95th percentile of |predicted / measured − 1| over all predictions of results/validation.json, "
     "on 2 workers",
+    workers=2,
 )
 """The band of a profile, which holds no measured step of any schedule."""
 
@@ -73,14 +74,14 @@ def scale(
     modes: Sequence[str],
     *,
     batch_size: int,
-    band: float,
+    band: ErrorBand,
     contention: Contention | None = None,
     buffer_bytes: Sequence[int] = (),
     layers: Sequence[Layer] | None = None,
 ) -> list[ScalingPoint]:
     """Every mode at every number of workers: modes in their order, sizes in theirs.
 
-    `cost` was measured in a ring of its `world_size`; `batch_size` samples a worker and step; `band` as in `ErrorBand`;
+    `cost` was measured in a ring of its `world_size`; `batch_size` samples a worker and step;
     `contention` as measured with `cost`; `buffer_bytes` and `layers` as `Planner` takes them.
     Raises SpecError for an unknown mode, ValueError for fewer than two workers, a cost model that is none, or a mode
     that needs layers without any.
@@ -97,7 +98,7 @@ def scale(
                 mode=mode,
                 workers=count,
                 step_s=step_s,
-                step_band_s=(step_s / (1 + band), step_s / (1 - band)),
+                step_band_s=_band_s(step_s, band) if band.workers is None or count <= band.workers else None,
                 exposed_s=plan.predicted_exposed_s,
                 samples_per_s=count * batch_size / step_s,
                 efficiency=step.compute_s / step_s,
@@ -105,6 +106,10 @@ def scale(
                 largest_bucket_bytes=max(plan.bucket_bytes, default=0),
             )
     return [found[mode, count] for mode in modes for count in workers]
+
+
+def _band_s(step_s: float, band: ErrorBand) -> tuple[float, float]:
+    return step_s / (1 + band.share), step_s / (1 - band.share)
 
 
 def _plans(planner: Planner, modes: Sequence[str]) -> dict[str, Plan]:
@@ -177,6 +182,7 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
                 share=min(errors[worst], LARGEST_BAND),
                 source=f"the largest error of this record's own predictions, that of {worst}, on "
                 f"{measured.cost.world_size} workers",
+                workers=measured.cost.world_size,
             )
     return ERROR_BAND
 
@@ -216,7 +222,7 @@ def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
         request.workers,
         request.modes,
         batch_size=measured.workload.batch_size,
-        band=band.share,
+        band=band,
         contention=scenario.contention,
         buffer_bytes=measured.workload.buffer_bytes,
         layers=scenario.layers,

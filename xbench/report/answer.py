@@ -21,6 +21,11 @@ def trusted(result: ModeResult) -> bool:
     return result.status == "ok" and gate and result.seconds_per_sample is not None
 
 
+def was_reached(record: Comparison) -> bool:
+    """Whether any mode was measured or failed: a run that ended before its first block has nothing to tabulate."""
+    return any(result.status != "not measured" for result in record.modes.values())
+
+
 def is_control(name: str) -> bool:
     """Whether a mode does not train one network on all ranks, such as `compute`: it is compared with, never advised."""
     return name in MODES and not MODES.entry(name).facts.get("synchronous", True)
@@ -72,15 +77,17 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     if best.mode == reference:
         unsure = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict == "inconclusive"]
         if unsure:
-            return [f"Inconclusive: {reference}, the reference, looks fastest, but this run cannot tell {_and(unsure)} "
-                    "from it.", MORE]  # fmt: skip
+            return [f"Inconclusive: {reference}, the reference, looks fastest by paired ratios, but this run "
+                    f"cannot tell {_and(unsure)} from it.", MORE]  # fmt: skip
         return [f"{reference}, the reference, is fastest of {len(order)}: no other mode had a shorter time per sample."]
     ratio = best.ratio
     if ratio is None:
         return [f"{best.mode} had the shortest time per sample, but without {reference}, the reference, there is no "
                 "ratio to judge it."]  # fmt: skip
     low, high = ratio.ci95
-    interval = f"ratio {ratio.value:.3f}, 95 % CI {low:.3f} to {high:.3f}"
+    interval = f"ratio {ratio.value:.3f}" + (
+        f", 95 % CI {low:.3f} to {high:.3f}" if ratio.interval else ", of one pair"
+    )
     if ratio.verdict == "faster":
         saved = format_percent(1 - ratio.value)
         span = f"95 % CI {format_percent(1 - high)} to {format_percent(1 - low)}"
@@ -96,8 +103,8 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     if ratio.verdict == "slower":
         return [f"{reference}, the reference, is fastest: next comes {best.mode} ({interval})."]
     return [
-        f"Inconclusive: {best.mode} looks fastest, but this run cannot tell it from {reference}, the reference "
-        f"({interval}).",
+        f"Inconclusive: {best.mode} looks fastest by its paired ratio, but this run cannot tell it from "
+        f"{reference}, the reference ({interval}).",
         MORE,
     ]
 

@@ -27,7 +27,7 @@ from xbench.records import (
 )
 from xbench.report import lines
 from xbench.report.answer import trusted
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
+from xbench.report.cells import parity_cell, ratio_cell, signed_percent, span_cell, verdict
 from xbench.report.cluster import costing
 from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
@@ -93,7 +93,7 @@ def _comparison(record: Comparison) -> Iterator[Case]:
             assert result.step_s is not None  # it is trusted
             yield Case(group, result.mode, result.step_s.median, message=_told(record, result))
         else:
-            yield Case(group, result.mode, None, status, lines.failure_line(result) or "nothing was measured")
+            yield Case(group, result.mode, None, status, lines.failure_line(result) or "not measured")
 
 
 def _status(result: ModeResult) -> Status:
@@ -101,7 +101,7 @@ def _status(result: ModeResult) -> Status:
         return "failed"
     if result.status == "ok":
         return "passed" if trusted(result) and result.step_s is not None else "error"
-    return "skipped" if _is_missing(result) else "error"
+    return "skipped" if result.status == "not measured" or _is_missing(result) else "error"
 
 
 def _is_missing(result: ModeResult) -> bool:
@@ -114,9 +114,8 @@ def _is_missing(result: ModeResult) -> bool:
 def _told(record: Comparison, result: ModeResult) -> str:
     assert result.step_s is not None
     assert result.seconds_per_sample is not None
-    low, high = result.step_s.ci95
     parts = [
-        f"step {format_seconds(result.step_s.median)} [{format_seconds(low)}, {format_seconds(high)}] ({result.label})",
+        f"step {format_seconds(result.step_s.median)} [{span_cell(result.step_s, ', ')}] ({result.label})",
         f"{format_seconds(result.seconds_per_sample.median)} a sample",
     ]
     if result.ratio is not None:
@@ -135,10 +134,8 @@ def _profile(record: Profile) -> Iterator[Case]:
     if record.step is None:
         yield Case(group, "profile", status="error", message=record.error or "no step was measured")
         return
-    low, high = record.step.step_ci95
-    span = f"[{format_seconds(low)}, {format_seconds(high)}]"
-    told = f"a step without communication takes {format_seconds(record.step.step_s)} {span} ({record.fabric.label})"
-    yield Case(group, "profile", record.step.step_s, message=told)
+    told = lines.step_line(record.step, record.fabric.label)
+    yield Case(group, "profile", record.step.uninstrumented_step_s, message=told[0].lower() + told[1:].rstrip("."))
     for mode, plan in record.plans.items():
         told = f"predicted step {format_seconds(plan.predicted_step_s)} (simulated)"
         yield Case(group, f"plan of {mode}", plan.predicted_step_s, message=told)
@@ -197,7 +194,7 @@ def _validation(record: Validation) -> Iterator[Case]:
         for point in cell.points:
             took = point.measured_step_s
             told = (
-                f"step {format_seconds(took.median)} [{format_seconds(took.ci95[0])}, {format_seconds(took.ci95[1])}] "
+                f"step {format_seconds(took.median)} [{span_cell(took, ', ')}] "
                 f"({cell.fabric.label}), predicted {format_seconds(point.predicted_step_s)} (simulated): "
                 f"{signed_percent(point.error)}"
             )
@@ -207,8 +204,8 @@ def _validation(record: Validation) -> Iterator[Case]:
 def _convergence(record: Convergence) -> Iterator[Case]:
     group = f"{record.workload.title} on {record.fabric.spec} ({record.label})"
     for mode in record.modes.values():
-        if mode.status == "failed" or mode.accuracy is None:
-            yield Case(group, mode.mode, None, "error", failed(mode))
+        if mode.status != "ok" or mode.accuracy is None:
+            yield Case(group, mode.mode, None, "skipped" if mode.status == "not trained" else "error", failed(mode))
             continue
         told = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {mode.verdict or 'not judged'}"
         yield Case(group, mode.mode, mode.step_s, message=told)

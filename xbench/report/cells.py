@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from xbench.records import RANKS, Comparison, ModeResult
+from xbench.records import RANKS, Comparison, Estimate, ModeResult
 from xbench.report.answer import controls, partial, trusted
-from xbench.units import format_percent
+from xbench.units import format_percent, format_seconds
 
 
 def verdict(record: Comparison, result: ModeResult) -> str:
     """The verdict in one word: colour only repeats it."""
     if result.status == "failed" or (result.parity is not None and not result.parity.ok):
         return "FAILED"
+    if result.status == "not measured":
+        return "not measured"
     if result.mode == record.reference:
         return "reference"
     if result.mode in partial(record):
@@ -26,8 +28,17 @@ def ratio_cell(result: ModeResult) -> str:
         return "–"
     if result.ratio.verdict == "reference":
         return f"{result.ratio.value:.3f}"
-    low, high = result.ratio.ci95
+    if result.ratio.interval is None:
+        return f"{result.ratio.value:.3f} (1 pair)"
+    low, high = result.ratio.interval
     return f"{result.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def span_cell(estimate: Estimate | None, between: str = " – ") -> str:
+    """'1.23 s – 1.25 s'; 'one sample' where a single value has shown no spread; '–' for None."""
+    if estimate is None:
+        return "–"
+    return between.join(map(format_seconds, estimate.interval)) if estimate.interval is not None else "one sample"
 
 
 def parity_cell(result: ModeResult) -> str:
@@ -47,6 +58,13 @@ def parity_cell(result: ModeResult) -> str:
 def whole_percent(share: float | None) -> str:
     """'12 %' from 0.123; '–' for None."""
     return format_percent(share, 0)
+
+
+def removed_cell(share: float | None) -> str:
+    """'62 %' of what could be removed; beyond 0 and 100 % no share of it: '< 0 %', '> 100 %'. '–' for None."""
+    if share is None:
+        return "–"
+    return "< 0 %" if share < 0 else "> 100 %" if share > 1 else whole_percent(share)
 
 
 def signed_percent(share: float | None) -> str:

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from xbench.records import Comparison, Estimate, ModeResult
 from xbench.report import lines
-from xbench.report.answer import answer, trusted
+from xbench.report.answer import answer, trusted, was_reached
 from xbench.report.bars import LEGEND, bar
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict, whole_percent
+from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
@@ -43,13 +43,8 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
         (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)
          for r in record.modes.values() if trusted(r) and r.seconds_per_sample), default=0.0
     )  # fmt: skip
-    tables = _tables(record, longest, console)
-    if tables is None:
-        for result in record.modes.values():
-            _stacked(record, result, longest, console)
-    else:
-        console.print(*tables, sep="")
-    say(console, f"{LEGEND}; {lines.columns_line(record)}", "dim")
+    if was_reached(record):
+        _figures(record, longest, console)
     for failure in filter(None, map(lines.failure_line, record.modes.values())):
         say(console, failure, "bold red")
     for doubt in lines.not_shown_lines(record):
@@ -69,6 +64,17 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
     if record.bounds is not None:
         fact(console, "bounds", lines.bounds_line(record.bounds))
     bottom(record, console, effort=lines.effort_line(record))
+
+
+def _figures(record: Comparison, longest_s: float, console: Console) -> None:
+    """Both tables and their legend; a block a mode where the terminal is too narrow for tables."""
+    tables = _tables(record, longest_s, console)
+    if tables is None:
+        for result in record.modes.values():
+            _stacked(record, result, longest_s, console)
+    else:
+        console.print(*tables, sep="")
+    say(console, f"{LEGEND}; {lines.columns_line(record)}", "dim")
 
 
 def _styled(verdict: str) -> Text:
@@ -100,11 +106,10 @@ def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns:
                    ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     for result in record.modes.values():
         estimate = result.seconds_per_sample if trusted(result) else None
-        interval = f"{format_seconds(estimate.ci95[0])} – {format_seconds(estimate.ci95[1])}" if estimate else "–"
         table.add_row(
             Text(result.mode),
             format_seconds(estimate.median) if estimate else "–",
-            *([interval] if spread else []),
+            *([span_cell(estimate)] if spread else []),
             _bar(estimate, longest_s, bar_columns) if estimate else "",
             ratio_cell(result),
             _styled(verdict(record, result)),
@@ -122,7 +127,7 @@ def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
     columns: dict[str, Callable[[ModeResult], str]] = {
         "step": lambda one: format_seconds(one.step_s.median) if one.step_s else "–",
         "exposed": lambda one: format_seconds(one.exposed_s),
-        "removed": lambda one: whole_percent(one.removed_share),
+        "removed": lambda one: removed_cell(one.removed_share),
         "predicted": lambda one: format_seconds(one.predicted_step_s),
         "error": lambda one: signed_percent(one.prediction_error),
         "buckets": lambda one: str(len(one.plan.buckets)) if one.plan else "–",
@@ -155,7 +160,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
         f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {record.reference} "
         f"{ratio_cell(result)}",
         f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
-        f"exposed {format_seconds(result.exposed_s)}, removed {whole_percent(result.removed_share)}",
+        f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",
         f"predicted {format_seconds(result.predicted_step_s)}, error {signed_percent(result.prediction_error)}",
         f"{buckets}, same network: {parity_cell(result)}, {result.label}",
     ]

@@ -32,8 +32,15 @@ def verdicts(record: Convergence) -> list[str]:
 
 
 def failed(mode: Converged) -> str:
-    """'optimal FAILED: why', of a mode that has no accuracy."""
+    """'optimal FAILED: why', or 'optimal was not trained', of a mode that has no accuracy."""
+    if mode.status == "not trained":
+        return f"{mode.mode} was not trained"
     return f"{mode.mode} FAILED: {mode.error or 'no reason was recorded'}"
+
+
+def without_accuracy(mode: Converged) -> str:
+    """What stands in a table in place of an accuracy."""
+    return "not trained" if mode.status == "not trained" else "FAILED"
 
 
 def _where(mode: Converged, reference: str) -> str:
@@ -100,7 +107,7 @@ def render_convergence(record: Convergence, console: Console) -> None:
 
 def _cells(mode: Converged) -> tuple[str, ...]:
     if mode.accuracy is None or mode.test_loss is None:
-        return ("FAILED", *["–"] * 6)
+        return (without_accuracy(mode), *["–"] * 6)
     interval = f" [{_points(*mode.accuracy.ci95)}]" if mode.accuracy.ci95 is not None else ""
     return (
         f"{_percent(mode.accuracy)}{interval}",

@@ -20,10 +20,13 @@ from xbench.records import (
     EmulatedLink,
     Environment,
     FabricRecord,
+    Label,
     ModeResult,
     Profile,
+    StepTimes,
     WorkloadRecord,
 )
+from xbench.report.cells import signed_percent
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 LONG_S = 1e-3
@@ -33,6 +36,9 @@ PLAN_COLUMNS = (
     "step: what the model predicts; exposed: its part beyond compute alone; gap: how much longer the step is than "
     "with the best schedule here."
 )
+MEDIANS_APART = 0.02
+"""Medians of steps with and without instruments that differ by this share more than the paired cost need a word."""
+
 COST_COLUMNS = (
     "transfer: of the slowest rank, once all have arrived; wait: for the last to arrive, not part of it; fit: the "
     "fitted line over transfer, minus one."
@@ -43,7 +49,7 @@ def workload_line(workload: WorkloadRecord) -> str:
     """'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, 44.6 MiB of gradients'."""
     spec = workload.spec
     return (
-        f"{workload.title}: batch {workload.batch_size} of {workload.input}, {spec.dtype}, {spec.optimizer}; "
+        f"{workload.title}: batch {workload.batch_size} of {workload.input}, {workload.dtype}, {spec.optimizer}; "
         f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )
@@ -86,6 +92,41 @@ def emulated_line(link: EmulatedLink) -> str:
     if short:
         text += f", below it {format_seconds(statistics.median(short), 2)}"
     return f"{text} (calibrated by itself, median)"
+
+
+def step_line(step: StepTimes, label: Label) -> str:
+    """The step as a run without instruments takes it: the headline of a profile in every format."""
+    low, high = step.uninstrumented_ci95
+    return (
+        f"A step without communication takes {format_seconds(step.uninstrumented_step_s)} "
+        f"[{format_seconds(low)}, {format_seconds(high)}] ({label})."
+    )
+
+
+def parts_line(step: StepTimes) -> str:
+    """The instrumented step and its parts."""
+    low, high = step.step_ci95
+    return (
+        f"With instruments it takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: "
+        f"forward {format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
+        f"{format_seconds(step.optimizer_s)}."
+    )
+
+
+def instruments_line(step: StepTimes) -> str:
+    """What the instruments cost, which is measured in pairs; and how far the two medians, which are not, disagree."""
+    low, high = step.overhead_ci95
+    text = (
+        f"Instruments cost {signed_percent(step.overhead_ratio)} [{signed_percent(low)}, {signed_percent(high)}], "
+        "by pairs of neighbouring steps."
+    )
+    apart = step.step_s / step.uninstrumented_step_s - 1
+    if abs(apart - step.overhead_ratio) > MEDIANS_APART:
+        text += (
+            f" The two medians differ by {signed_percent(apart)}: they are not of pairs, and the machine's speed may "
+            "have changed in between."
+        )
+    return text
 
 
 def cost_line(model: CostModel) -> str:
@@ -162,6 +203,9 @@ def columns_line(record: Comparison) -> str:
         ahead = [mode.mode for mode in record.modes.values() if mode.removed_share is not None and runs_ahead(mode)]
         if ahead:
             text += f" (of {and_of(ahead)} the one for a next forward that may start before all gradients have arrived)"
+    shares = [mode.removed_share for mode in record.modes.values() if mode.removed_share is not None]
+    text += ", < 0 % slower than ddp" if any(share < 0 for share in shares) else ""
+    text += ", > 100 % below what the model calls possible" if any(share > 1 for share in shares) else ""
     by_hand = any(mode.parity is not None and mode.parity.reference == BY_HAND for mode in record.modes.values())
     what = f"{BY_HAND} trains, since DDP cannot train this model" if by_hand else "ddp trains"
     return f"{text}; same network: trains what {what}, bit for bit alike on all ranks."
@@ -237,8 +281,9 @@ def failure_line(result: ModeResult) -> str | None:
             what = f"after {parity.steps} steps the largest relative difference{layer} is {size}"
         if not parity.bitwise_across_ranks:
             what += "; ranks differ from each other"
+        against = "its own steps taken again" if result.mode == parity.reference else parity.reference
         return (
-            f"{result.mode} FAILED the correctness gate against {parity.reference} (tolerance {parity.tolerance:g}), "
+            f"{result.mode} FAILED the correctness gate against {against} (tolerance {parity.tolerance:g}), "
             f"so its time is not shown: {what}"
         )
     if result.status == "failed":

@@ -26,14 +26,15 @@ from xbench.records import (
     Validation,
 )
 from xbench.report import lines
-from xbench.report.answer import answer, trusted
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
+from xbench.report.answer import answer, trusted, was_reached
+from xbench.report.cells import parity_cell, ratio_cell, signed_percent, span_cell, verdict
 from xbench.report.cluster import markdown as cluster_parts
-from xbench.report.convergence import verdicts
+from xbench.report.convergence import verdicts, without_accuracy
 from xbench.report.live import markdown as live_parts
 from xbench.report.markdown_parts import Markup, code, details, facts, fenced, plain, strong, table
 from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
 from xbench.report.restart import markdown as restart_parts
+from xbench.report.scaling import band_line
 from xbench.report.tuned import kept_sentence
 from xbench.report.validation import markdown as validation_tables
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
@@ -80,7 +81,7 @@ def _comparison(record: Comparison) -> list[str]:
         _title(titles, record),
         _incomplete(lines.incomplete_line(record)),
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
-        _modes_table(record),
+        _modes_table(record) if was_reached(record) else "",
         "\n".join(f"- **{plain(line)}**" for line in failures),
         "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes]),
         _warnings(record.warnings),
@@ -100,7 +101,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
     judged = verdict(record, result)
     fine = trusted(result)
     sample = result.seconds_per_sample if fine else None
-    span = f"{format_seconds(sample.ci95[0])}, {format_seconds(sample.ci95[1])}" if sample else ""
+    span = span_cell(sample, ", ")
     return [
         code(result.mode),
         f"{format_seconds(sample.median)} [{span}]" if sample else "–",
@@ -119,12 +120,8 @@ def _profile(record: Profile) -> list[str]:
     step = record.step
     told = "**No step was measured.**"
     if step is not None:
-        low, high = step.step_ci95
         told = (
-            f"**A step without communication takes {format_seconds(step.step_s)}** "
-            f"[{format_seconds(low)}, {format_seconds(high)}] ({record.fabric.label}): forward "
-            f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
-            f"{format_seconds(step.optimizer_s)}."
+            f"**{lines.step_line(step, record.fabric.label)}** {lines.parts_line(step)} {lines.instruments_line(step)}"
         )
     plans = [
         [code(mode), str(len(plan.buckets)), format_seconds(plan.predicted_step_s),
@@ -154,8 +151,7 @@ def _scaling(record: Scaling) -> list[str]:
         f"### {plain(record.workload.title)} by {code(record.topology)} (simulated)",
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
         table(["workers", *(code(mode) for mode in record.modes)], rows),
-        f"Predicted step (scaling efficiency), all of it simulated; predictions may be off by "
-        f"{format_percent(record.error_band.share)}: {plain(record.error_band.source)}.",
+        f"Predicted step (scaling efficiency), all of it simulated. {plain(band_line(record))}",
         _warnings(record.warnings),
         details("What it rests on", facts([
             ("workload", lines.workload_line(record.workload)),
@@ -180,8 +176,8 @@ def _validation(record: Validation) -> list[str]:
 def _convergence(record: Convergence) -> list[str]:
     rows = []
     for mode in record.modes.values():
-        if mode.status == "failed" or mode.accuracy is None:
-            rows.append([code(mode.mode), strong("FAILED"), "–", "–", "–"])
+        if mode.status != "ok" or mode.accuracy is None:
+            rows.append([code(mode.mode), strong(without_accuracy(mode)), "–", "–", "–"])
             continue
         span = f" [{', '.join(format_percent(end, 2) for end in mode.accuracy.ci95)}]" if mode.accuracy.ci95 else ""
         rows.append([

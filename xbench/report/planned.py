@@ -219,7 +219,7 @@ def _above(step_s: float, bound_s: float) -> float:
 def _bound_s(planned: Planned, mode: str) -> float:
     """What a step of this mode takes at least [s], by what it may overlap."""
     ahead = (planned.plans[mode].carrier or mode) in NEXT_FORWARD
-    return planned.bounds.overlap_bound_s if ahead else planned.bounds.backward_overlap_bound_s
+    return planned.bounds.of(ahead=ahead)
 
 
 def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Table:

@@ -63,21 +63,13 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
 
 
 def _step_lines(step: StepTimes, label: Label) -> list[str]:
-    """The step and its parts, beside the bare loop, and what the instruments cost."""
-    low, high = step.step_ci95
-    bare_low, bare_high = step.uninstrumented_ci95
-    overhead = (
-        f"Instruments cost {signed_percent(step.overhead_ratio)} "
-        f"[{signed_percent(step.overhead_ci95[0])}, {signed_percent(step.overhead_ci95[1])}]"
-    )
-    if step.overhead_ratio > OVERHEAD_GOAL:
-        overhead += f": more than the goal of {whole_percent(OVERHEAD_GOAL)}, so read the parts as shares"
+    """The bare step, the instrumented one with its parts, and what the instruments cost."""
+    above = f"That is more than the goal of {whole_percent(OVERHEAD_GOAL)}, so read the parts as shares."
     return [
-        f"A step takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: forward "
-        f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
-        f"{format_seconds(step.optimizer_s)} ({label}, without communication).",
-        f"Uninstrumented it takes {format_seconds(step.uninstrumented_step_s)} "
-        f"[{format_seconds(bare_low)}, {format_seconds(bare_high)}]. {overhead}.",
+        lines.step_line(step, label),
+        lines.parts_line(step),
+        lines.instruments_line(step),
+        *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
         f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
     ]
 

@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from xbench.records import Estimate, Restart, RestartPart
+from xbench.report.cells import span_cell
 from xbench.report.cluster import ANY_COLUMNS
 from xbench.report.drawing import fact, indented, say, titled_table
 from xbench.report.lines import and_of, environment_line
@@ -113,8 +114,7 @@ def rows(record: Restart) -> list[list[str]]:
 def _cell(seconds: Estimate | None) -> str:
     if seconds is None:
         return "–"
-    low, high = seconds.ci95
-    return f"{format_seconds(seconds.median)} [{format_seconds(low)}, {format_seconds(high)}]"
+    return f"{format_seconds(seconds.median)} [{span_cell(seconds, ', ')}]"
 
 
 def launches(record: Restart) -> str:
@@ -131,7 +131,7 @@ def job_line(record: Restart) -> str:
     """'resnet18: batch 16 over all workers, of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors'."""
     workload = record.workload
     return (
-        f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.spec.dtype}, "
+        f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.dtype}, "
         f"{workload.spec.optimizer}; {format_count(workload.parameters)} parameters in {workload.tensors} tensors"
     )
 
@@ -198,8 +198,8 @@ def restart_tables(record: Restart) -> dict[str, list[dict[str, object]]]:
                 "from_workers": one.from_workers,
                 "to_workers": one.to_workers,
                 "seconds": one.seconds.median,
-                "low_s": one.seconds.ci95[0],
-                "high_s": one.seconds.ci95[1],
+                "low_s": one.seconds.interval[0] if one.seconds.interval else None,
+                "high_s": one.seconds.interval[1] if one.seconds.interval else None,
             }
             for one in record.results
         ],

@@ -33,13 +33,10 @@ def render_scaling(record: Scaling, console: Console) -> None:
         _stacked(record, console)
     else:
         _wide(record, console)
-    band = record.error_band
     say(
         console,
         "Efficiency: samples/s over those of as many workers without communication. Exposed: the step beyond compute "
-        f"alone. All of it is simulated. Error band: a measured step would take {_factor(1 / (1 + band.share))} to "
-        f"{_factor(1 / (1 - band.share))} times what is shown, if predictions are off by up to "
-        f"{format_percent(band.share)}: {band.source}.",
+        f"alone. All of it is simulated. {band_line(record)}",
         "dim",
     )
     console.print()
@@ -53,6 +50,21 @@ def render_scaling(record: Scaling, console: Console) -> None:
     fact(console, "from", f"{record.source.path}: {record.source.command}")
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
+
+
+def band_line(record: Scaling) -> str:
+    """How far off steps may be at the sizes where that was checked, and that it is unknown beyond them."""
+    band = record.error_band
+    unknown = f"how far off predictions for more than {band.workers} workers are is not known"
+    if all(point.step_band_s is None for point in record.points):
+        return f"There is no error band: {unknown}."
+    where = "a" if band.workers is None else f"on up to {band.workers} workers a"
+    text = (
+        f"Error band: {where} measured step would take {_factor(1 / (1 + band.share))} to "
+        f"{_factor(1 / (1 - band.share))} times what is shown, if predictions are off by up to "
+        f"{format_percent(band.share)}: {band.source}."
+    )
+    return f"{text} Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else text
 
 
 def _wide(record: Scaling, console: Console) -> None:

@@ -149,11 +149,10 @@ def _steps(record: Comparison) -> Iterator[Row]:
 
 def _block(record: Comparison, result: ModeResult | None, mode: str, job: int | None) -> Row:
     label = result.label if result is not None else record.fabric.label
-    failed = result is None or not trusted(result)
     return {
         **_of(record, label),
         "mode": mode,
-        "status": "failed" if failed else "ok",
+        "status": _status(result),
         "job": job,
         "workload": _title(record, job),
     }
@@ -175,20 +174,20 @@ def _modes(record: Comparison) -> Iterator[Row]:
             "workload": _title(record, None),
             "jobs": len(record.jobs),
             "mode": name,
-            "status": "ok" if fine else "failed",
+            "status": _status(result),
             "verdict": verdict(record, result),
             "error": result.error,
             "blocks": result.blocks,
             "step_s": step.median if fine and step else None,
-            "step_low_s": step.ci95[0] if fine and step else None,
-            "step_high_s": step.ci95[1] if fine and step else None,
+            "step_low_s": step.interval[0] if fine and step and step.interval else None,
+            "step_high_s": step.interval[1] if fine and step and step.interval else None,
             "s_per_sample": sample.median if fine and sample else None,
-            "s_per_sample_low": sample.ci95[0] if fine and sample else None,
-            "s_per_sample_high": sample.ci95[1] if fine and sample else None,
+            "s_per_sample_low": sample.interval[0] if fine and sample and sample.interval else None,
+            "s_per_sample_high": sample.interval[1] if fine and sample and sample.interval else None,
             "reference": record.reference,
             "ratio": ratio.value if fine and ratio else None,
-            "ratio_low": ratio.ci95[0] if fine and ratio else None,
-            "ratio_high": ratio.ci95[1] if fine and ratio else None,
+            "ratio_low": ratio.interval[0] if fine and ratio and ratio.interval else None,
+            "ratio_high": ratio.interval[1] if fine and ratio and ratio.interval else None,
             "exposed_s": result.exposed_s if fine else None,
             "removed_share": result.removed_share if fine else None,
             "predicted_step_s_simulated": result.predicted_step_s,
@@ -199,6 +198,13 @@ def _modes(record: Comparison) -> Iterator[Row]:
             "same_network_why": result.parity.message if result.parity else None,
             "pattern": result.pattern,
         }
+
+
+def _status(result: ModeResult | None) -> str:
+    """ok, failed (what passed no gate included), or not measured."""
+    if result is not None and trusted(result):
+        return "ok"
+    return "not measured" if result is not None and result.status == "not measured" else "failed"
 
 
 def _same_network(result: ModeResult) -> str | None:
@@ -255,7 +261,7 @@ def _profile(record: Profile) -> dict[str, Table]:
 
 def _scaling(record: Scaling) -> Iterator[Row]:
     for point in record.points:
-        low_s, high_s = point.step_band_s
+        low_s, high_s = point.step_band_s or (None, None)
         yield {
             "label": record.label,
             "workload": record.workload.title,
@@ -297,8 +303,8 @@ def _validation(record: Validation) -> Iterator[Row]:
                 **of,
                 "mode": point.mode,
                 "step_s": took.median,
-                "step_low_s": took.ci95[0],
-                "step_high_s": took.ci95[1],
+                "step_low_s": took.interval[0] if took.interval else None,
+                "step_high_s": took.interval[1] if took.interval else None,
                 "predicted_step_s_simulated": point.predicted_step_s,
                 "prediction_error": point.error,
                 "prediction_error_at_speed": point.error_at_speed,

@@ -12,13 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.records import Comparison, Slice, Timeline
+from xbench.records import Comparison, ModeResult, Slice, Timeline
 from xbench.report.answer import ranking
 from xbench.report.drawing import say
-from xbench.units import format_seconds
+from xbench.units import format_percent, format_seconds
 
 COMPUTING, WAITING, TRAVELLING = "█", "░", "▄"
 LEAST_COLUMNS, MOST_COLUMNS = 10, 80
+FAR_OFF = 0.1
+"""A recorded step that differs from the mode's median by a larger share needs a word."""
+
 _MARGIN = 22
 
 
@@ -49,6 +52,29 @@ def render_timelines(record: Comparison, console: Console) -> None:
         grid.add_row("", "link", link, "")
     console.print(grid)
     say(console, f"{COMPUTING} computes, {WAITING} waits for gradients: exposed, {TRAVELLING} gradients travel", "dim")
+    for sentence in (far_off(record, record.modes[mode]) for mode, _ in drawn):
+        if sentence is not None:
+            say(console, sentence, "yellow")
+
+
+def far_off(record: Comparison, result: ModeResult) -> str | None:
+    """By how much the recorded step misses the mode's median; None where it is near, or where the two do not compare.
+
+    A recorded step is one of the first job, so it compares with the median of one job, or of two equal ones that do
+    not share the devices.
+    """
+    paired = {mode.text for mode in record.spec.modes if mode.paired}
+    equal = all(job.workload == record.jobs[0].workload for job in record.jobs)
+    if result.timeline is None or result.step_s is None or result.mode in paired or not equal:
+        return None
+    took_s, median_s = _end_s(result.timeline), result.step_s.median
+    off = took_s / median_s - 1 if median_s > 0 else 0.0
+    if abs(off) <= FAR_OFF:
+        return None
+    return (
+        f"The recorded step of {result.mode} took {format_seconds(took_s)}, {format_percent(abs(off))} "
+        f"{'more' if off > 0 else 'less'} than its median step, {format_seconds(median_s)}: take times from the tables."
+    )
 
 
 def lane(slices: Sequence[Slice], scale_s: float, columns: int, mark: str) -> str:

@@ -13,9 +13,9 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
-from xbench.planning import StepModel, removed_share
+from xbench.planning import StepModel
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.partial import Split, predicted_step_s
@@ -44,6 +44,7 @@ from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats import odd_steps
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
+from xbench.stats.removed import removed_share
 from xbench.stats.summary import flag_outliers, grouped_estimate
 from xbench.stats.windows import weighted_progress
 
@@ -113,7 +114,7 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
     values = {mode.text: mode_values(run, mode, samples, alone) for mode in run.modes}
     step = reference_batch(run, found)
     modes = {
-        mode.text: _mode_result(run, mode, values, step, reference, samples, found, frame.fabric.label)
+        mode.text: _mode_result(run, mode, values, step, reference, found, frame.fabric.label, complete)
         for mode in run.modes
     }
     modes = _with_exposed(run, modes, found)
@@ -204,9 +205,9 @@ def _mode_result(
     values: dict[str, list[BlockValue]],
     batch: int,
     reference: str,
-    samples: Sequence[Sample],
     found: Collector,
     label: Label,
+    complete: bool,
 ) -> ModeResult:
     plan = found.jobs[0].plans.get(mode.carrier)
     gates = found.parity.get(mode.text, [])
@@ -216,13 +217,16 @@ def _mode_result(
     if error is None and gate is not None and not gate.ok:
         by = "DDP" if gate.reference == "ddp" else gate.reference
         other = "one network on all ranks" if gate.reference == RANKS else f"the network that {by} trains"
+        other = "the same network twice" if mode.text == gate.reference else other
         error = f"does not train {other}: {gate.message}"
     blocks = values[mode.text]
-    if error is None and not blocks:
+    ended_early = error is None and not blocks and not complete
+    if error is None and not blocks and complete:
         error = "nothing was measured"
-    if error is not None:
+    if error is not None or ended_early:
+        status: Literal["failed", "not measured"] = "not measured" if ended_early else "failed"
         return ModeResult(
-            mode=mode.text, status="failed", label=label, error=error, parity=gate, plan=plan, pattern=pattern
+            mode=mode.text, status=status, label=label, error=error, parity=gate, plan=plan, pattern=pattern
         )
     per_sample = grouped_estimate(_by_launch(blocks))
     step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))
@@ -328,8 +332,8 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
             if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
                 plan = outcome.plan
                 ahead = (plan.carrier if plan is not None and plan.carrier else mode.carrier) in NEXT_FORWARD
-                bound_s = total.overlap_bound_s if ahead else total.backward_overlap_bound_s
-                share = removed_share(outcome.step_s.median, ddp.step_s.median, bound_s)
+                low_s = ddp.step_s.ci95[0]
+                share = removed_share(outcome.step_s.median, ddp.step_s.median, total.of(ahead=ahead), low_s)
             outcome = outcome.model_copy(
                 update={"exposed_s": outcome.step_s.median - compute_s, "removed_share": share}
             )

@@ -208,7 +208,11 @@ def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | Non
         training=frame.training,
         reference=run.reference or run.modes[0].text,
         modes=converged(
-            {mode.text: cycle_of(mode) for mode in run.modes}, curves.whole, run.reference or "", curves.failed
+            {mode.text: cycle_of(mode) for mode in run.modes},
+            curves.whole,
+            run.reference or "",
+            curves.failed,
+            complete=error is None,
         ),
         curves=curves.whole,
     )

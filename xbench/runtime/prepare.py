@@ -94,6 +94,12 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
     return workloads, modes
 
 
+UNTRIED_ON_GPU = (
+    "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu checks "
+    "it on yours (docs/gpu.md)"
+)
+
+
 def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     """Fill in every default and check everything that can be checked before a rank is started.
 
@@ -121,6 +127,8 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
             "with collectives that take as long as a link's figures say"
         )
         found = probe(list(workloads), "cpu", _ranks_here(request.fabric, len(workloads)))
+    if found.device == "cuda":
+        notes.append(UNTRIED_ON_GPU)
     notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(request.nvtx, device)
@@ -155,7 +163,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     if request.kind == "comparison" and reference is None:
         reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
     compress = request.compress
-    if compress is not None and all(spec.dtype == compress for spec in resolved):
+    if compress is not None and all(item.record.dtype == compress for item in found.workloads):
         notes.append(f"nothing to compress: gradients are {compress} already")
         compress = None
     run = RunSpec(

@@ -89,9 +89,9 @@ def execute(request: RunRequest, console: Console) -> Result:
     notes += course.check(run)
     progress = Progress(console, launches=course.launches)
     records = [item.record for item in found.workloads]
-    for spec, workload in zip(run.workloads, records, strict=True):
+    for workload in records:
         progress.say(
-            f"{workload.title}: {workload.input}, batch {workload.batch_size} a rank, {spec.dtype}, {run.device}"
+            f"{workload.title}: {workload.input}, batch {workload.batch_size} a rank, {workload.dtype}, {run.device}"
         )
         if len(set(run.workloads)) == 1:
             break

@@ -257,7 +257,7 @@ def blocks_of(run: RunSpec, samples: Sequence[Sample], failed: Collection[str] =
 
 def choice_of(record: Comparison, margin: float) -> Choice:
     """What a record of a tuned run says."""
-    failed = [name for name, mode in record.modes.items() if mode.status == "failed"]
+    failed = [name for name, mode in record.modes.items() if mode.status != "ok"]
     return choose(blocks_of(record.spec, record.samples, failed), REFERENCE, margin)
 
 

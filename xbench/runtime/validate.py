@@ -164,7 +164,7 @@ def record(
         cells=list(cells),
         errors=summaries(fitted),
         errors_at_speed=summaries(fitted, at_speed=True),
-        goals=goals(fitted),
+        goals=goals(fitted, request.overlap),
         warnings=environment.noise_warnings(),
     )
 

@@ -75,19 +75,21 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         points.append(_point(mode, predicted_s, again_s))
     curve = Curve.of(cost)
     bound_step = at_speed.step
+    bound = bounds(
+        bound_step.gradients,
+        curve,
+        compute_s=bound_step.compute_s,
+        **link_pace(job.contention),
+        **bound_step.parts,
+    )
     return ValidationCell(
         workload=job.workload,
         fabric=comparison.fabric,
         predicted_on=base.fabric.world_size,
         compute_s=step.compute_s,
         compute_blocks_s=blocks_s,
-        backward_overlap_bound_s=bounds(
-            bound_step.gradients,
-            curve,
-            compute_s=bound_step.compute_s,
-            **link_pace(job.contention),
-            **bound_step.parts,
-        ).backward_overlap_bound_s,
+        backward_overlap_bound_s=bound.backward_overlap_bound_s,
+        overlap_bound_s=bound.overlap_bound_s,
         points=points,
         auto_against=_against(comparison),
         blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),

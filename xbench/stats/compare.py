@@ -88,12 +88,12 @@ def paired_ratio(
     if len(pairs) < MIN_PAIRS:
         center = sum(pairs) / len(pairs)
         low, high = min(center - math.log(2), *pairs), max(center + math.log(2), *pairs)
-        return Ratio(value=_exp(center), ci95=(_exp(low), _exp(high)), verdict="inconclusive")
+        return Ratio(value=_exp(center), ci95=(_exp(low), _exp(high)), verdict="inconclusive", pairs=len(pairs))
     location = robust_location(launches, LAUNCH_FLOOR)
     half = location.half_width(confidence)
     value = _exp(location.center)
     interval = (_exp(location.center - half), _exp(location.center + half))
-    return Ratio(value=value, ci95=interval, verdict=verdict(value, interval, margin))
+    return Ratio(value=value, ci95=interval, verdict=verdict(value, interval, margin), pairs=len(pairs))
 
 
 def verdict(value: float, interval: Interval, margin: float = MARGIN) -> Verdict:

@@ -1,7 +1,9 @@
 """From curves to what a mode does to accuracy: means over seeds with intervals, and where they lie by the reference's.
 
-Seeds are independent trainings, so the interval of a mean over n of them is Student's with n−1 degrees of freedom.
-Modes train the same seeds on the same samples, so differences are taken seed by seed.
+Seeds are independent trainings, so the interval of a mean over n of them is Student's with n−1 degrees of freedom, cut
+to the values that the quantity can take: an accuracy lies within 0 and 1. The true mean does too, so what is cut off
+never held it, and the coverage stays the same (Mandelkern 2002, "Setting confidence intervals for bounded parameters",
+Statistical Science 17). Modes train the same seeds on the same samples, so differences are taken seed by seed.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from xbench.records import Converged, ConvergenceCurve, MeanOf, WorkFormula
 Where = Literal["within", "below", "above", "unknown"]
 
 
-def mean_of(values: Sequence[float]) -> MeanOf:
-    """The mean with Student's 95 % interval; without one for a single value. Raises StatisticsError for none."""
+def mean_of(values: Sequence[float], *, least: float = -math.inf, most: float = math.inf) -> MeanOf:
+    """The mean with Student's 95 % interval, cut to [`least`, `most`], the values that the quantity can take.
+
+    A single value has no interval. Raises StatisticsError for no values.
+    """
     mean = statistics.fmean(values)
     if len(values) < 2:
         return MeanOf(mean=mean)
     half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    return MeanOf(mean=mean, ci95=(mean - half, mean + half))
+    return MeanOf(mean=mean, ci95=(max(least, mean - half), min(most, mean + half)))
 
 
 def where(mean: float, reference: MeanOf) -> tuple[Where, float | None]:
@@ -44,22 +49,32 @@ def cycles_s(steps_s: Sequence[float], cycle: int) -> list[float]:
 
 
 def converged(
-    modes: Mapping[str, int], curves: Sequence[ConvergenceCurve], reference: str, failed: Mapping[str, str]
+    modes: Mapping[str, int],
+    curves: Sequence[ConvergenceCurve],
+    reference: str,
+    failed: Mapping[str, str],
+    complete: bool = True,
 ) -> dict[str, Converged]:
-    """Every mode's result. `modes`: the cycle of steps of each; `failed`: why, of those that did."""
+    """Every mode's result. `modes`: the cycle of steps of each; `failed`: why, of those that did.
+
+    `complete` False: the run ended early, so a mode without a curve is not trained and has not failed.
+    """
     found: dict[str, Converged] = {}
     by_mode = {mode: {curve.seed: curve for curve in curves if curve.mode == mode} for mode in modes}
     last = {mode: {seed: curve.test_accuracy[-1] for seed, curve in of.items()} for mode, of in by_mode.items()}
-    base = mean_of(list(last[reference].values())) if last.get(reference) else None
+    base = mean_of(list(last[reference].values()), least=0.0, most=1.0) if last.get(reference) else None
     for mode, cycle in modes.items():
         mine = list(by_mode[mode].values())
         unequal = next((curve.seed for curve in mine if not curve.ranks_agree), None)
+        if not mine and not complete and mode not in failed:
+            found[mode] = Converged(mode=mode, status="not trained")
+            continue
         if mode in failed or not mine or unequal is not None:
             error = failed.get(mode) or ("nothing was trained" if not mine else "")
             error = error or f"ranks ended with different parameters (seed {unequal})"
             found[mode] = Converged(mode=mode, status="failed", error=error)
             continue
-        accuracy = mean_of(list(last[mode].values()))
+        accuracy = mean_of(list(last[mode].values()), least=0.0, most=1.0)
         shared = [last[mode][seed] - last[reference][seed] for seed in last[mode] if seed in last.get(reference, {})]
         verdict, outside = where(accuracy.mean, base) if base is not None else ("unknown", None)
         steps = [value for curve in mine for value in cycles_s(curve.steps_s, cycle)]
@@ -68,7 +83,7 @@ def converged(
             status="ok",
             accuracy=accuracy,
             test_loss=mean_of([curve.test_loss[-1] for curve in mine]),
-            difference=mean_of(shared) if shared and mode != reference else None,
+            difference=mean_of(shared, least=-1.0, most=1.0) if shared and mode != reference else None,
             verdict="reference" if mode == reference else verdict,
             outside=None if mode == reference else outside,
             step_s=statistics.median(steps) if steps else None,

@@ -34,6 +34,7 @@ from xbench.workloads.catalog import WORKLOADS, family_of
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
 
+SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 BATCH_SEED = 1000
 SGD_LR = 0.01
 SGD_MOMENTUM = 0.9
@@ -122,7 +123,17 @@ class Workload:
             batch_size=self.batch_size,
             input=self.input_description,
             buffer_bytes=self.buffer_bytes,
+            parameter_dtypes=self.parameter_dtypes if self.parameter_dtypes != self.spec.dtype else None,
         )
+
+    @property
+    def parameter_dtypes(self) -> str:
+        """What the trainable parameters are made of, most bytes first: 'fp32', 'bf16', 'fp32 and bf16'."""
+        nbytes: dict[str, int] = {}
+        for parameter in self.trainable:
+            name = str(parameter.dtype).removeprefix("torch.")
+            nbytes[name] = nbytes.get(name, 0) + parameter.numel() * parameter.element_size()
+        return " and ".join(SHORT_DTYPES.get(name, name) for name in sorted(nbytes, key=lambda name: -nbytes[name]))
 
     @property
     def buffer_bytes(self) -> list[int]:

@@ -27,14 +27,15 @@ from xbench.planning.scale import (
 )
 from xbench.planning.topology import Topology, parse_topology
 from xbench.planning.what_if import Change, measured, what_if
-from xbench.records import Comparison, Profile, Validation, dump, load, loads
+from xbench.records import Comparison, ErrorBand, Profile, Validation, dump, load, loads
 
 RING = Topology("ring")
+BAND = ErrorBand(share=0.25, source="given")
 
 
 def test_exact_figures_of_single_and_wfbp() -> None:
     """Forward 1, backward 2, no optimizer; gradients of 4 and 8 bytes at 1 and 2 s; α = 0.1 s a message, β = 0."""
-    found = scale(step(), COST, RING, [2, 4], ["compute", "single", "wfbp"], batch_size=5, band=0.25)
+    found = scale(step(), COST, RING, [2, 4], ["compute", "single", "wfbp"], batch_size=5, band=BAND)
     assert [(p.mode, p.workers) for p in found] == [
         ("compute", 2), ("compute", 4), ("single", 2), ("single", 4), ("wfbp", 2), ("wfbp", 4),
     ]  # fmt: skip
@@ -52,7 +53,7 @@ def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans
     from xbench.planning.plans import make_plans
 
     modes = [mode for mode in PLANNED_MODES if mode not in ("compute", "auto")]
-    found = scale(step(), COST, RING, [2], modes, batch_size=1, band=0.0)
+    found = scale(step(), COST, RING, [2], modes, batch_size=1, band=BAND)
     plans = make_plans(step().gradients, COST, modes, **step().parts)
     assert [point.step_s for point in found] == [plans[mode].predicted_step_s for mode in modes]
 
@@ -61,14 +62,14 @@ def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans
 def test_throughput_never_exceeds_what_compute_allows_and_steps_never_shrink(name: str, few: int, many: int) -> None:
     few, many = sorted((few, many))
     for mode in ("single", "wfbp", "optimal", "ddp"):
-        points = scale(step(), COST, Topology(name), [few, many], [mode], batch_size=3, band=0.1)
+        points = scale(step(), COST, Topology(name), [few, many], [mode], batch_size=3, band=BAND)
         assert all(0 < point.efficiency <= 1 for point in points)
         assert points[0].step_s <= points[1].step_s * (1 + 1e-12)
 
 
 def test_the_exact_plan_is_never_behind() -> None:
     sizes = parse_workers("2..2048")
-    found = scale(step(), COST, RING, sizes, ["optimal", "single", "wfbp", "mgwfbp"], batch_size=1, band=0.0)
+    found = scale(step(), COST, RING, sizes, ["optimal", "single", "wfbp", "mgwfbp"], batch_size=1, band=BAND)
     steps = {(point.mode, point.workers): point.step_s for point in found}
     for size in sizes:
         assert all(steps["optimal", size] <= steps[mode, size] * (1 + 1e-9) for mode in ("single", "wfbp", "mgwfbp"))
@@ -78,7 +79,7 @@ def test_the_exact_plan_is_never_behind() -> None:
 def test_auto_is_no_slower_than_any_other_mode_of_its_engine(rho: float, sigma: float, size: int, name: str) -> None:
     beside = Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
     modes = ["single", "wfbp", "mgwfbp", "optimal", "auto"]
-    found = scale(step(), COST, Topology(name), [size], modes, batch_size=1, band=0.0, contention=beside)
+    found = scale(step(), COST, Topology(name), [size], modes, batch_size=1, band=BAND, contention=beside)
     steps = {point.mode: point.step_s for point in found}
     assert list(steps) == modes
     # single's own step lets nothing travel during backward, which auto, on the same bucket, does not ask for.
@@ -88,7 +89,7 @@ def test_auto_is_no_slower_than_any_other_mode_of_its_engine(rho: float, sigma: 
 def test_contention_makes_overlap_cost_something() -> None:
     beside = Contention(np.zeros(1), np.full((2, 1), 2.0), np.full((2, 1), 2.0))
     free, dear = (
-        scale(step(), COST, RING, [2], ["wfbp"], batch_size=1, band=0.0, contention=c)[0] for c in (None, beside)
+        scale(step(), COST, RING, [2], ["wfbp"], batch_size=1, band=BAND, contention=c)[0] for c in (None, beside)
     )
     # The first collective takes 0.4 s beside backward, which then runs at half speed: 0.2 s of it are lost.
     assert (free.step_s, dear.step_s) == pytest.approx((3.2, 3.4))
@@ -221,3 +222,13 @@ def test_a_profile_that_lacks_a_part_is_refused(change: str) -> None:
     empty = [] if change == "layers" else None
     with pytest.raises(RecordError):
         record(profile().model_copy(update={change: empty}))
+
+
+def test_a_band_ends_where_it_was_measured() -> None:
+    checked = ErrorBand(share=0.25, source="checked", workers=2)
+    two, four = scale(step(), COST, RING, [2, 4], ["single"], batch_size=5, band=checked)
+    assert two.step_band_s == pytest.approx((3.2 / 1.25, 3.2 / 0.75))
+    assert four.step_band_s is None
+    assert ERROR_BAND.workers == 2
+    assert error_band(measured(comparison({"ddp": -0.08}), "c"), None).workers == COST.world_size
+    assert error_band(measured(profile(), "p"), 0.3).workers is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.planning.bounds import bounds, removed_share
+from xbench.planning.bounds import bounds
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal
@@ -247,13 +247,3 @@ def test_what_a_rest_saves_counts_once_and_only_where_gradients_wait_for_backwar
     assert found.backward_overlap_bound_s == pytest.approx(without.backward_overlap_bound_s - 0.5)
     # a link that rests in a step of that kind does so for as long as it then saves
     assert found.overlap_bound_s == without.overlap_bound_s
-
-
-def test_removed_share() -> None:
-    assert removed_share(12.0, 12.0, 10.0) == 0.0
-    assert removed_share(10.0, 12.0, 10.0) == 1.0
-    assert removed_share(11.5, 12.0, 10.0) == 0.25
-    assert removed_share(13.0, 12.0, 10.0) == -0.5
-    assert removed_share(9.0, 10.0, 10.0) is None
-    assert removed_share(9.0, 9.5, 10.0) is None
-    assert removed_share(9.0, 10.001, 10.0) is None

@@ -357,7 +357,7 @@ def scaling() -> Scaling:
                     mode=mode,
                     workers=workers,
                     step_s=step_s,
-                    step_band_s=(step_s / 1.1, step_s / 0.9),
+                    step_band_s=(step_s / 1.1, step_s / 0.9) if workers <= 8 else None,
                     exposed_s=exposed_s,
                     samples_per_s=8 * workers / step_s,
                     efficiency=BOUNDS.compute_s / step_s,
@@ -387,7 +387,7 @@ def scaling() -> Scaling:
             LinkTerms(workers=n, a_s=(n - 1) * COST.alpha_s, b_s_per_byte=2 * COST.beta_s_per_byte, all_gradients_s=0.8)
             for n in sizes
         ],
-        error_band=ErrorBand(share=0.1, source="the largest error of this record's own predictions"),
+        error_band=ErrorBand(share=0.1, source="the largest error of this record's own predictions", workers=8),
         points=points,
         findings=["single is fastest at every size.", "From 512 workers on one bucket is best."],
         assumptions=["What was measured is taken for a ring of 2 workers.", "Each worker keeps its batch."],

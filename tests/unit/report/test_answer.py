@@ -56,7 +56,7 @@ def test_parity_alone_is_enough_to_distrust() -> None:
 def test_what_is_inconclusive_is_called_so() -> None:
     said = answer(made.comparison([DDP, _optimal(0.97, 0.9, 1.04, "inconclusive")]))
     assert said[0] == (
-        "Inconclusive: optimal looks fastest, but this run cannot tell it from ddp, the "
+        "Inconclusive: optimal looks fastest by its paired ratio, but this run cannot tell it from ddp, the "
         "reference (ratio 0.970, 95 % CI 0.900 to 1.040)."
     )
     assert "--rigorous" in said[1]
@@ -77,7 +77,9 @@ def test_the_reference_may_be_fastest() -> None:
 
 def test_a_reference_that_only_looks_fastest_does_not_win() -> None:
     said = answer(made.comparison([DDP, _optimal(1.2, 0.4, 3.6, "inconclusive")]))
-    assert said[0] == ("Inconclusive: ddp, the reference, looks fastest, but this run cannot tell optimal from it.")
+    assert said[0] == (
+        "Inconclusive: ddp, the reference, looks fastest by paired ratios, but this run cannot tell optimal from it."
+    )
     assert "--rigorous" in said[1]
 
 

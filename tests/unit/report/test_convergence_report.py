@@ -9,8 +9,19 @@ import pytest
 import sample_records as made
 
 from xbench.errors import RecordError
-from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, dump, load, load_measured
+from xbench.records import (
+    Converged,
+    Convergence,
+    ConvergenceCurve,
+    Dataset,
+    Training,
+    WorkFormula,
+    dump,
+    load,
+    load_measured,
+)
 from xbench.report import FORMATS
+from xbench.report.cases import cases
 from xbench.report.convergence import by_formula, verdicts
 from xbench.report.html import page
 from xbench.stats.convergence import converged
@@ -52,7 +63,7 @@ def test_the_newest_version_loads_to_exactly_what_was_written() -> None:
 
 def test_verdicts_say_where_a_mean_lies() -> None:
     assert verdicts(convergence()) == [
-        "ddp, the reference, ends with an accuracy of 97.50 %, 95 % CI 91.15 to 103.85.",
+        "ddp, the reference, ends with an accuracy of 97.50 %, 95 % CI 91.15 to 100.00.",
         "optimal ends with 97.50 %: within ddp's interval (+0.00 points [+0.00, +0.00] seed by seed).",
         "spb ends with 89.00 %: below ddp's interval by 2.15 points (-8.50 points [-21.21, +4.21] seed by seed).",
         "wfbp FAILED: it needs a plan.",
@@ -83,3 +94,15 @@ def test_what_spb_should_cost_stands_beside_what_was_measured() -> None:
         "backward 1.60 MFLOP, measured 6.2 % less."
     ]
     assert "spb by the formula (simulated): sent 750 B" in page([convergence()])
+
+
+def test_a_mode_that_was_not_trained_has_not_failed() -> None:
+    record = convergence(complete=False, error="interrupted")
+    modes = {**record.modes, "wfbp": Converged(mode="wfbp", status="not trained")}
+    record = record.model_copy(update={"modes": modes})
+    for name in ("terminal", "markdown", "html"):
+        assert "FAILED" not in FORMATS.load(name)(record)
+        assert "not trained" in FORMATS.load(name)(record)
+    assert [(case.status, case.message) for case in cases(record) if case.name == "wfbp"] == [
+        ("skipped", "wfbp was not trained")
+    ]

@@ -89,7 +89,7 @@ def test_the_names_that_others_rely_on() -> None:
     assert {"median", "ci95"} == mode["step_s"].keys()
     assert {"seconds_per_sample", "exposed_s", "predicted_step_s", "prediction_error"} <= mode.keys()
     assert {"ok", "max_relative_difference", "bitwise_across_ranks"} <= mode["parity"].keys()
-    assert {"value", "ci95", "verdict"} == mode["ratio"].keys()
+    assert {"value", "ci95", "verdict", "pairs"} == mode["ratio"].keys()
     assert {"compute_s", "communication_s", "overlap_bound_s", "backward_overlap_bound_s"} == comparison[
         "bounds"
     ].keys()

@@ -73,3 +73,15 @@ def test_a_record_from_before_says_yes() -> None:
         if mode["parity"] is not None:
             del mode["parity"]["shown"]
     assert loads(json.dumps(data)) == made.comparison()
+
+
+def test_a_reference_that_fails_is_not_held_against_itself() -> None:
+    result = made.comparison().modes["ddp"]
+    assert result.parity is not None
+    failed = result.model_copy(
+        update={"parity": result.parity.model_copy(update={"ok": False, "message": "'weight' differs"})}
+    )
+    assert failure_line(failed) == (
+        "ddp FAILED the correctness gate against its own steps taken again (tolerance 0.0001), so its time is not "
+        "shown: 'weight' differs"
+    )

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import Comparison, Slice
+from xbench.report.html.steps import comparison_steps
 from xbench.report.terminal import render
-from xbench.report.timelines import lane
+from xbench.report.timelines import far_off, lane
 
 
 def part(start_s: float, end_s: float) -> Slice:
@@ -83,3 +84,31 @@ def test_a_record_without_timelines_draws_nothing() -> None:
 def test_a_mode_that_trained_another_network_is_not_drawn() -> None:
     rows = drawing(made.troubled())
     assert [row.split()[0] for row in rows[1:5:2]] == ["optimal", "ddp"]
+
+
+def with_recorded(mode: str, step_s: float) -> Comparison:
+    """The sample comparison with another recorded step of a mode."""
+    record = made.comparison()
+    result = record.modes[mode].model_copy(update={"timeline": made.recorded_step(step_s, 3)})
+    return record.model_copy(update={"modes": {**record.modes, mode: result}})
+
+
+def test_a_recorded_step_far_from_the_median_is_said_to_be() -> None:
+    record = with_recorded("ddp", 0.73)
+    sentence = (
+        "The recorded step of ddp took 730 ms, 11.1 % more than its median step, 657 ms: take times from the tables."
+    )
+    assert far_off(record, record.modes["ddp"]) == sentence
+    assert far_off(record, record.modes["optimal"]) is None
+    assert sentence in " ".join(render(record, width=100).split())
+    assert [sentence in figure.told for figure in comparison_steps(record)][:2] == [False, True]
+
+
+def test_a_recorded_step_near_the_median_or_of_a_pair_needs_no_word() -> None:
+    near = with_recorded("ddp", 0.71)
+    assert far_off(near, near.modes["ddp"]) is None
+    pair = made.paired()
+    for result in pair.modes.values():
+        far = result.model_copy(update={"timeline": made.recorded_step(9.0, 3)})
+        paired = result.mode in {mode.text for mode in pair.spec.modes if mode.paired}
+        assert (far_off(pair, far) is None) == paired, result.mode

@@ -154,12 +154,14 @@ def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
     assert "fc.weight" in (failed.error or "")
 
 
-def test_nothing_measured_is_a_failed_mode_and_an_incomplete_record() -> None:
+def test_a_mode_whose_turn_never_came_is_not_measured_and_has_not_failed() -> None:
     run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp,wfbp"), fabric=LOCAL)
     record = comparison_record(run, frame((A,)), Collector(run, [4]), complete=False, error="rank 1 was killed")
     assert not record.complete
     assert record.error == "rank 1 was killed"
-    assert {mode.status for mode in record.modes.values()} == {"failed"}
+    assert {(mode.status, mode.error) for mode in record.modes.values()} == {("not measured", None)}
+    whole = comparison_record(run, frame((A,)), Collector(run, [4]), complete=True, error=None)
+    assert {(mode.status, mode.error) for mode in whole.modes.values()} == {("failed", "nothing was measured")}
 
 
 def test_a_disturbed_block_is_flagged_and_kept() -> None:

@@ -70,3 +70,12 @@ def test_a_gpu_that_cannot_be_used_is_told_where_the_choice_was_ours(monkeypatch
     told = "no GPU is used: the NVIDIA driver here knows CUDA up to 11.8"
     assert told in prepared(monkeypatch, "auto", local(2), **fields)[1]
     assert told not in prepared(monkeypatch, "cpu", local(2), **fields)[1]
+
+
+def test_a_run_on_cuda_says_once_that_no_gpu_had_run_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = (
+        "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu "
+        "checks it on yours (docs/gpu.md)"
+    )
+    assert prepared(monkeypatch, "cuda", local(4))[1].count(sentence) == 1
+    assert sentence not in prepared(monkeypatch, "cpu", local(2), device="cpu", gpus=0)[1]

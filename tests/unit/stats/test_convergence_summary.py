@@ -20,6 +20,18 @@ def test_a_mean_has_student_s_interval() -> None:
     assert mean_of([0.9]) == MeanOf(mean=0.9)
 
 
+def test_an_interval_is_cut_to_the_values_that_the_quantity_can_take() -> None:
+    assert mean_of([0.98, 0.99], least=0.0, most=1.0).ci95 == pytest.approx((0.985 - 12.706205 * 0.005, 1.0))
+    assert mean_of([0.98, 0.99]).ci95 == pytest.approx((0.985 - 12.706205 * 0.005, 0.985 + 12.706205 * 0.005))
+    curves = [curve("ddp", 0, 0.02), curve("ddp", 1, 0.98), curve("spb", 0, 0.98), curve("spb", 1, 0.99)]
+    found = converged({"ddp": 1, "spb": 1}, curves, "ddp", {})
+    assert found["ddp"].accuracy == MeanOf(mean=0.5, ci95=(0.0, 1.0))
+    assert found["spb"].accuracy is not None
+    assert found["spb"].accuracy.ci95 == pytest.approx((0.985 - 12.706205 * 0.005, 1.0))
+    assert found["spb"].difference is not None
+    assert found["spb"].difference.ci95 == (-1.0, 1.0)
+
+
 def test_where_a_mean_lies() -> None:
     reference = MeanOf(mean=0.9, ci95=(0.88, 0.92))
     assert where(0.89, reference) == ("within", 0.0)
@@ -47,3 +59,7 @@ def test_modes_are_judged_by_the_reference_s_seeds() -> None:
     assert found["wfbp"].error == "ranks ended with different parameters (seed 0)"
     assert found["optimal"].error == "needs a plan"
     assert found["single"].error == "nothing was trained"
+    early = converged(modes, curves, "ddp", {"optimal": "needs a plan"}, complete=False)
+    assert (early["single"].status, early["single"].error) == ("not trained", None)
+    assert early["optimal"].error == "needs a plan"
+    assert early["spb"] == spb

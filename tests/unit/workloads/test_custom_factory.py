@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from xbench.errors import WorkloadError
+from xbench.report.lines import workload_line
 from xbench.spec import WorkloadSpec
 from xbench.workloads import WORKLOADS, parse_workload
 from xbench.workloads.build import build
@@ -172,3 +173,23 @@ def test_a_misspelt_factory_gets_the_nearest_name_and_a_raised_error_its_traceba
     with pytest.raises(WorkloadError) as caught:
         make(write("def make():\n    raise KeyError('x')\n"))
     assert "KeyError: 'x'" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "recorded", "shown"),
+    [
+        ("", {}, None, "fp32"),
+        ("", {"dtype": "bf16"}, None, "bf16"),
+        ("    model.bfloat16()\n", {}, "bf16", "bf16"),
+        ("    model.half()\n", {}, "fp16", "fp16"),
+        ("    model[0].bfloat16()\n", {}, "fp32 and bf16", "fp32 and bf16"),
+        ("    model[1].bfloat16()\n", {}, "fp32 and bf16", "fp32 and bf16"),
+        ("    model.bfloat16(); model[0].requires_grad_(False)\n", {}, "bf16", "bf16"),
+    ],
+)
+def test_the_record_names_what_the_parameters_are_made_of(write, change, options, recorded, shown):
+    model = "    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))\n"
+    rest = "    return model, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), LOSS\n"
+    record = make(write(f"def make():\n{model}{change}{rest}"), **options).describe()
+    assert (record.parameter_dtypes, record.dtype) == (recorded, shown)
+    assert f", {shown}, sgd; " in workload_line(record)

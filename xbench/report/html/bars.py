@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xbench.records import Bounds, Comparison, ModeResult
 from xbench.report import lines
 from xbench.report.answer import controls, partial, ranking, trusted
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict, whole_percent
+from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
 from xbench.report.html.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
 from xbench.report.html.facts import capital, label_badge
 from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
@@ -162,7 +162,7 @@ def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
     said = word(record, result).text
     ratio = result.ratio
     if ratio is not None and ratio.verdict != "reference" and trusted(result):
-        said = f"{ratio.value:.3f} [{ratio.ci95[0]:.3f}, {ratio.ci95[1]:.3f}]<br>{said}"
+        said = f"{ratio_cell(result)}<br>{said}"
     return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": named(result.mode), "yanchor": "middle",
             "text": said, "showarrow": False, "align": "left", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
 
@@ -179,9 +179,8 @@ def _failed(result: ModeResult, *, told: bool = False) -> Layout:
 def _hover(record: Comparison, result: ModeResult) -> str:
     one = result.seconds_per_sample
     assert one is not None  # only timed modes have bars
-    low, high = one.ci95
     told = [f"<b>{plain(result.mode)}</b> ({result.label})", f"{format_seconds(one.median)} a sample",
-            f"95 % CI {format_seconds(low)} to {format_seconds(high)}"]  # fmt: skip
+            f"95 % CI {span_cell(one, ' to ')}"]  # fmt: skip
     if result.ratio is not None and result.ratio.verdict != "reference":
         told.append(f"{ratio_cell(result)} of {plain(record.reference)}'s: {word(record, result).text}")
     return "<br>".join(told)
@@ -221,7 +220,7 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
             [
                 result.mode,
                 format_seconds(one.median) if one else "–",
-                f"{format_seconds(one.ci95[0])} – {format_seconds(one.ci95[1])}" if one else "–",
+                span_cell(one),
                 ratio_cell(result),
                 word(record, result),
                 str(result.blocks),
@@ -299,7 +298,7 @@ def step_table(record: Comparison) -> Table:
                 result.mode + (f" (turns {result.pattern})" if result.pattern else ""),
                 format_seconds(result.step_s.median) if fine and result.step_s else "–",
                 format_seconds(result.exposed_s) if fine else "–",
-                whole_percent(result.removed_share).replace("-", "−") if fine else "–",
+                removed_cell(result.removed_share) if fine else "–",
                 format_seconds(result.predicted_step_s),
                 signed(result.prediction_error) if fine else "–",
                 str(len(result.plan.buckets)) if result.plan else "–",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbench.records import Comparison, Label
 from xbench.report import lines
-from xbench.report.answer import answer
+from xbench.report.answer import answer, was_reached
 from xbench.report.html.bars import comparison_table, fastest_first, predicted_and_measured, step_table, time_per_sample
 from xbench.report.html.facts import (
     command_section,
@@ -43,11 +43,13 @@ def comparison_page(record: Comparison) -> Page:
 
 def _sections(record: Comparison) -> list[Section]:
     times, predicted = time_per_sample(record), predicted_and_measured(record)
+    reached = was_reached(record)
+    modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
     return [
-        Section("times", "Modes side by side", [times] if times else [comparison_table(record, fastest_first(record))]),
+        Section("times", "Modes side by side", modes),
         Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
         Section("layers", "Layers and the link", _layers(record)),
-        Section("predictions", "What was predicted", [predicted or step_table(record)]),
+        Section("predictions", "What was predicted", [predicted or step_table(record)] if reached else []),
         Section("samples", "Every sample", _samples(record)),
         Section("basis", "What it rests on", [Facts(_basis(record)), *_gpus(record), *_notes(record)]),
         environment_section(record.environment),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from xbench.records import Converged, Convergence, ConvergenceCurve
-from xbench.report.convergence import by_formula, failed, verdicts
+from xbench.report.convergence import by_formula, failed, verdicts, without_accuracy
 from xbench.report.html.axes import BELOW, Mark, marks, named, plain, rounded
 from xbench.report.html.facts import (
     command_section,
@@ -201,7 +201,15 @@ def _accuracies(record: Convergence) -> Table:
     rows: list[list[Cell]] = []
     for mode in record.modes.values():
         if mode.accuracy is None:
-            rows.append([mode.mode, "–", "–", "–", Badge("FAILED", "failed")])
+            rows.append(
+                [
+                    mode.mode,
+                    "–",
+                    "–",
+                    "–",
+                    Badge(without_accuracy(mode), "failed" if mode.status == "failed" else "unknown"),
+                ]
+            )
             continue
         apart = "–"
         if mode.difference is not None:

@@ -42,7 +42,7 @@ def profile_page(record: Profile) -> Page:
 def _answer(record: Profile) -> list[str]:
     """What the plans say, if there are any; then the step."""
     plans = [plan for plan in record.plans.values() if not is_control(plan.mode)]
-    step = [_step(record.step, record.fabric.label)] if record.step is not None else []
+    step = [lines.step_line(record.step, record.fabric.label)] if record.step is not None else []
     if not plans:
         return step or ["Nothing was measured."]
     best = min(plans, key=lambda plan: plan.predicted_step_s)
@@ -53,14 +53,6 @@ def _answer(record: Profile) -> list[str]:
     if ddp is not None and best.mode != "ddp" and ddp.predicted_step_s > 0:
         said += f", {format_percent(1 - best.predicted_step_s / ddp.predicted_step_s)} less than ddp"
     return [f"{said} (simulated).", *step, "xbench compare runs the schedules and says whether that is so."]
-
-
-def _step(step: StepTimes, label: Label) -> str:
-    low, high = step.uninstrumented_ci95
-    return (
-        f"A step without communication takes {format_seconds(step.uninstrumented_step_s)}, 95 % CI "
-        f"{format_seconds(low)} to {format_seconds(high)} ({label})."
-    )
 
 
 def step_table(step: StepTimes, label: Label) -> Table:
@@ -78,8 +70,8 @@ def step_table(step: StepTimes, label: Label) -> Table:
     ]
     columns = [Column("part", figures=False), Column("time"), Column("95 % CI")]
     note = (
-        f"Medians of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart. The instruments "
-        f"cost {format_percent(step.overhead_ratio)}."
+        f"Medians of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart. "
+        f"{lines.instruments_line(step)}"
     )
     return Table(f"Where a step without communication goes ({label})", columns, rows, note, opened=True)
 

@@ -8,6 +8,7 @@ from xbench.records import Scaling, ScalingPoint
 from xbench.report.html.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
 from xbench.report.html.facts import command_section, fabric_pairs, moment, warnings_section, workload_pair
 from xbench.report.html.parts import Cell, Column, Facts, Figure, Layout, Page, Section, Table, Trace
+from xbench.report.scaling import band_line
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 
@@ -20,7 +21,7 @@ def scaling_page(record: Scaling) -> Page:
         ("compute", f"{format_seconds(record.compute_s)} a step on one worker without communication"
          + ("" if record.compute_scale == 1 else f" (as measured × {record.compute_scale:g})")),
         ("topology", record.topology),
-        ("error band", f"±{format_percent(record.error_band.share)}: {record.error_band.source}"),
+        ("error band", band_line(record).removeprefix("Error band: ")),
         *fabric_pairs(record.fabric),
         *(("assumed" if number == 0 else "", sentence) for number, sentence in enumerate(record.assumptions)),
         ("from", f"{record.source.path}, a {record.source.kind} of {moment(record.source.created)}"),
@@ -47,7 +48,7 @@ def scaling_page(record: Scaling) -> Page:
 
 def step_curves(record: Scaling) -> Figure:
     """The predicted step of each mode over the number of workers, and the step that all would take without a link."""
-    unit = time_unit(max(point.step_band_s[1] for point in record.points))
+    unit = time_unit(max((point.step_band_s or (0.0, point.step_s))[1] for point in record.points))
     traces: list[Trace] = []
     for mode, mark in marks(record.modes).items():
         traces.append(_curve(mode, mark, _of(record, mode), lambda p: unit.of(p.step_s),
@@ -61,9 +62,7 @@ def step_curves(record: Scaling) -> Figure:
         key="scaling-steps",
         title="Predicted step",
         labels=["simulated"],
-        told="A batch a worker, whatever their number. A measured step would lie within "
-        f"{format_percent(record.error_band.share)} of the curve if predictions are off by no more than they were "
-        f"found to be: {record.error_band.source}. The table holds the ends of that band.",
+        told=f"A batch a worker, whatever their number. {band_line(record)}",
         traces=[*traces, compute],
         layout={**_axes(record), "yaxis": _steps_axis(record, unit)},
         height=440,
@@ -168,7 +167,8 @@ def _table(record: Scaling) -> Table:
                *map(Column, ("samples/s", "buckets", "largest bucket"))]  # fmt: skip
     note = (
         "Exposed: the step beyond compute alone. The error band is no confidence interval: it says where a measured "
-        "step would lie if the prediction is off by as much as predictions were found to be."
+        "step would lie if the prediction is off by as much as predictions were found to be, and is given where that "
+        "was measured."
     )
     return Table("Every mode at every size (simulated)", columns, rows, note)
 
@@ -184,6 +184,8 @@ def _matrix(title: str, record: Scaling, cell: Callable[[ScalingPoint], str]) ->
 
 
 def _band(point: ScalingPoint) -> str:
+    if point.step_band_s is None:
+        return "unknown"
     low_s, high_s = point.step_band_s
     return f"{format_seconds(low_s)} – {format_seconds(high_s)}"
 

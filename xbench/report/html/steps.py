@@ -14,6 +14,7 @@ from xbench.report.answer import ranking
 from xbench.report.html.axes import BELOW, Unit, plain, rounded, time_axis, time_unit
 from xbench.report.html.bars import fastest_first
 from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.timelines import far_off
 from xbench.units import format_bytes, format_seconds
 
 LEAST_WAIT = 0.002
@@ -99,7 +100,7 @@ def comparison_steps(record: Comparison) -> list[Figure]:
     told = f"{SCALE} Of two jobs, it is a step of one by itself." if paired else SCALE
     return [
         figure_of(f"step-{place}", f"One step of {r.mode}", lanes, _labels(r), scale_s, table=_table(r),
-                  folded=place >= 2, told=told if place == 0 else "")
+                  folded=place >= 2, told=" ".join(filter(None, (told if place == 0 else "", far_off(record, r)))))
         for place, (r, lanes) in enumerate(shown)
         if scale_s > 0
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
+from xbench.report.cells import span_cell
 from xbench.report.html.axes import BELOW, marks, named, plain, rounded
 from xbench.report.html.bars import signed
 from xbench.report.html.facts import command_section, environment_section, moment, warnings_section
@@ -180,7 +181,7 @@ def _points_table(title: str, cells: Sequence[ValidationCell]) -> Table:
             point.mode,
             format_seconds(point.predicted_step_s),
             format_seconds(point.measured_step_s.median),
-            f"{format_seconds(point.measured_step_s.ci95[0])} – {format_seconds(point.measured_step_s.ci95[1])}",
+            span_cell(point.measured_step_s),
             signed(point.error),
             signed(point.error_at_speed),
             f"{point.ratio_to_ddp:.3f}" if point.ratio_to_ddp is not None else "–",

@@ -47,9 +47,10 @@ from xbench.version import __version__
 from xbench.workloads import family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
 
-TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}
-"""Of a loss, by the workload's dtype. In fp32 another order of additions does some 1e-7, and a forgotten momentum, the
-least of what may go wrong, some 1e-2 (tests/unit/runtime/test_job_losses.py)."""
+TOLERANCE = {"fp64": 1e-4, "fp32": 1e-4, "bf16": 5e-2}
+"""Of a loss, by what the parameters are made of; of anything else as of bf16. In fp32 another order of additions does
+some 1e-7, and a forgotten momentum, the least of what may go wrong, some 1e-2 (tests/unit/runtime/test_job_losses.py).
+"""
 
 POLL_S = 0.005
 ENDLESS = 10**9
@@ -176,7 +177,8 @@ class _Study:
         self.say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
         run.whole(work / "whole", len(compared), request.start)
         uncut = losses(work / "whole")
-        check = compare_losses(compared, uncut, TOLERANCE[self.found.specs[0].dtype], of, depends)
+        tolerance = TOLERANCE.get(self.found.workloads[0].record.dtype, TOLERANCE["bf16"])
+        check = compare_losses(compared, uncut, tolerance, of, depends)
         return record_of(
             self.frame(),
             self.times,
