@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Many jobs on one cluster: compare policies that share its GPUs; needs no torch.",
     ),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
+    "runs": ("xbench.commands.runs", "List earlier runs, newest first; needs no torch."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),

@@ -99,7 +99,7 @@ def test_version(run: Callable[..., Outcome]) -> None:
         (["profile", "--copies", "coalesced", "--compress", "bf16"],
          "copies 'coalesced' sends gradients where they lie, and compressing them makes a copy",
          "copies 'fused' compresses while it copies"),
-        (["report"], "missing argument 'RESULT...'", "xbench report --help lists what it takes"),
+        (["plan"], "missing argument 'PROFILE'", "xbench plan --help lists what it takes"),
         (["modes", "x"], "got unexpected extra argument (x)", "xbench modes --help lists what it takes"),
         (["report", "/none"], "there is no result file '/none'",
          "give a record.json, or the folder of a run under results/runs"),

@@ -16,6 +16,7 @@ from xbench.commands.options import (
     echo_utf8,
     json_option,
     parsed,
+    show_result,
     write_csv,
     write_json,
 )
@@ -78,7 +79,7 @@ def compare_command(
     from xbench.cluster.placement import parse_placements
     from xbench.cluster.registry import parse_policies
     from xbench.cluster.traces import Trace, load_trace
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
 
     check_json_and_csv(json_to, csv_to)
     policies = parsed("--policies", parse_policies, policy_text)
@@ -105,7 +106,7 @@ def compare_command(
     command = shlex.join(["xbench", *sys.argv[1:]])
     record = compare(asked, command, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
-    show(record, console)
+    show_result(record, json_to, csv_to)
     write_json(record, json_to)
     write_csv(record, csv_to)
 
@@ -145,7 +146,7 @@ def restart_command(
     WORKLOAD is as for `xbench profile`. Checkpoint, tear-down, launch and first step are timed, and the loss curve is
     held to that of a run without a stop; exit code 3 says that it does not go on.
     """
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
     from xbench.runtime.cluster.restart import RestartRequest, measure
 
     check_json(json_to)
@@ -153,7 +154,7 @@ def restart_command(
     request = RestartRequest(workload, start, to, repeats, batch_size, steps, seed, device)
     record, path, error = measure(request, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
-    show(record, console)
+    show_result(record, json_to)
     console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
     if error is not None:

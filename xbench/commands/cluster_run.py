@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from xbench.commands.completing import complete_policy
-from xbench.commands.options import check_json, json_option, parsed, write_json
+from xbench.commands.options import check_json, json_option, parsed, show_result, write_json
 from xbench.errors import RunError, SpecError
 from xbench.units import parse_seconds
 
@@ -59,7 +59,7 @@ def run_command(
     interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
     """
     from xbench.cluster.registry import parse_policy
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
     from xbench.runtime.cluster import run as live
 
     check_json(json_to)
@@ -95,7 +95,7 @@ def run_command(
             say,
         )
     console.print()
-    show(record, console)
+    show_result(record, json_to)
     write_json(record, json_to)
     failed = [job.name for job in record.jobs if job.status == "failed"]
     if failed:

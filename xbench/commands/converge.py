@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from xbench.commands.completing import complete_modes, complete_workload
-from xbench.commands.options import check_json, run_options, workload_options, write_json
+from xbench.commands.options import check_json, run_options, show_result, workload_options, write_json
 from xbench.errors import SpecError
 
 DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
@@ -62,7 +62,7 @@ def converge(
         raise SpecError(f"--lr: {lr:g} is not above 0 and up to 100", hint="try --lr 0.01")
 
     from xbench.fabrics import parse_fabric
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
     from xbench.runtime.converge import ConvergeRequest, execute
     from xbench.schedules import parse_modes
     from xbench.workloads import parse_workload
@@ -83,7 +83,8 @@ def converge(
     )
     console = make_console()
     record, path, error = execute(request, console)
-    show(record, console)
+    console.print()
+    show_result(record, json_to)
     console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
     if error is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.completing import complete_fabric, complete_file
+from xbench.commands.completing import RUNS, complete_fabric, complete_file
 from xbench.errors import SpecError
 from xbench.units import parse_seconds
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Parsed = TypeVar("Parsed")
-
-RUNS = Path("results/runs")
 
 
 def _timeout(context: click.Context, parameter: click.Parameter, value: str) -> float:
@@ -162,6 +160,13 @@ def timeout_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def verbose_option(command: F) -> F:
+    """`-v/--verbose`."""
+    return click.option(
+        "-v", "--verbose", is_flag=True, help="Show every table and note, not only what fits on a screen."
+    )(command)
+
+
 def nvtx_option(command: F) -> F:
     """`--nvtx`."""
     return click.option("--nvtx", is_flag=True, help="Mark steps, buckets and turns for Nsight Systems; on GPUs only.")(
@@ -225,6 +230,13 @@ def echo_utf8(text: str) -> None:
     """Write a file's text to stdout as it would be in the file: in UTF-8, whatever the terminal is."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     click.echo(text if encoding == "utf8" else text.encode(), nl=False)
+
+
+def show_result(record: AnyRecord, *taken: str | None, verbose: bool = False, all_layers: bool = False) -> None:
+    """Draw the record's tables on stdout, or on stderr where one of the targets `taken` is stdout ('-')."""
+    from xbench.report.terminal import make_console, show
+
+    show(record, make_console(stderr="-" in taken), verbose=verbose, all_layers=all_layers)
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:

@@ -11,6 +11,7 @@ import click
 
 from xbench.commands.completing import complete_fabric, complete_mode, complete_modes, complete_result
 from xbench.commands.options import check_json, json_option, overlap_option, parsed, write_json
+from xbench.commands.results import ResultPath
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command("plan", short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.")
-@click.argument("profile", type=click.Path(path_type=Path), shell_complete=complete_result)
+@click.argument("profile", type=ResultPath(), shell_complete=complete_result)
 @click.option(
     "--fabric",
     metavar="SPEC",
@@ -60,7 +61,7 @@ def plan(
 ) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
 
-    PROFILE is a record of `xbench profile` or `xbench compare`, or the folder of its run. Everything printed is
+    PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Everything printed is
     simulated from what was measured there; what a what-if changes is said beside it.
     """
     from xbench.planning.replan import replan, to_profile

@@ -9,7 +9,14 @@ import click
 
 from xbench.commands.compare import run_and_render
 from xbench.commands.completing import complete_workload
-from xbench.commands.options import carry_options, check_json, nvtx_option, run_options, workload_options
+from xbench.commands.options import (
+    carry_options,
+    check_json,
+    nvtx_option,
+    run_options,
+    verbose_option,
+    workload_options,
+)
 
 
 @click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
@@ -18,6 +25,7 @@ from xbench.commands.options import carry_options, check_json, nvtx_option, run_
 @click.option("--steps", type=click.IntRange(3, 1000), default=16, show_default=True, help="Instrumented steps.")
 @workload_options
 @run_options
+@verbose_option
 @nvtx_option
 @carry_options
 def profile(
@@ -37,6 +45,7 @@ def profile(
     heap: str,
     timeout_s: float,
     output: Path,
+    verbose: bool,
     nvtx: bool,
     copies: str | None,
     compress: str | None,
@@ -71,4 +80,4 @@ def profile(
         compress=compress,  # type: ignore[arg-type]
         collectives=collectives,  # type: ignore[arg-type]
     )
-    return run_and_render(request, json_to, all_layers=all_layers)
+    return run_and_render(request, json_to, verbose=verbose, all_layers=all_layers)

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from xbench.commands.completing import RUNS, complete_result
 from xbench.commands.options import (
-    RUNS,
     check_json,
     device_option,
     echo_utf8,
     json_option,
+    show_result,
     timeout_option,
     write_json,
 )
 from xbench.commands.outputs import STDOUT, resolve
+from xbench.commands.results import ResultPath
 from xbench.errors import SpecError, unknown
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def _layer_option(command: F) -> F:
 
 @regress.command("check", short_help="Measure the suite, and judge it against a base.")
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE|DIR",
+@click.option("--baseline", type=ResultPath(), metavar="FILE|DIR", shell_complete=complete_result,
               help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
 @click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")
@@ -127,7 +129,7 @@ def check_command(
     console = _console()
     kept = check(request, console)
     regression: Regression = kept.record  # type: ignore[assignment]
-    _show(kept, console, json_to)
+    _show(kept, console, json_to, markdown_to, junit_to)
     _write_formats(regression, markdown_to, junit_to, strict)
     _tell_github(regression)
     if kept.error is not None:
@@ -243,11 +245,9 @@ def _console() -> Console:
     return make_console()
 
 
-def _show(kept: Kept, console: Console, json_to: str | None) -> None:
-    from xbench.report.terminal import show
-
+def _show(kept: Kept, console: Console, json_to: str | None, *taken: str | None) -> None:
     console.print()
-    show(kept.record, console)
+    show_result(kept.record, json_to, *taken)
     console.print(f"\nrecord: {kept.path}", highlight=False, soft_wrap=True)
     write_json(kept.record, json_to)
 

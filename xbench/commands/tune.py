@@ -105,6 +105,7 @@ def tune(
         timeout_s=timeout_s,
         output=output,
         course=Tune(60 * minutes, margin / 100),
+        title="tune",
         overlap=overlap,  # type: ignore[arg-type]
         collectives=collectives,  # type: ignore[arg-type]
     )

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_modes, complete_workload, listed
+from xbench.commands.completing import RUNS, complete_modes, complete_result, complete_workload, listed
 from xbench.commands.options import (
-    RUNS,
     backend_option,
     check_json,
     json_option,
     overlap_option,
+    show_result,
     timeout_option,
     write_json,
 )
+from xbench.commands.results import ResultPath
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
               help="Also run on H hosts, and predict that from what was measured on --hosts.")  # fmt: skip
 @click.option("--cell-minutes", type=click.FloatRange(0.1, 600), default=2.5, show_default=True,
               help="About how long the timed blocks of a cell may take.")  # fmt: skip
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RECORD", help="Keep this one's cells.")
+@click.option("--resume", type=ResultPath(), metavar="RESULT", shell_complete=complete_result,
+              help="Go on from this validation: its cells are kept.")  # fmt: skip
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too.")
 @json_option
@@ -76,7 +78,7 @@ def validate(
     """
     from xbench.fabrics import parse_fabric
     from xbench.records import Validation, load
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
     from xbench.report.validation import markdown
     from xbench.runtime.validate import ValidateRequest
     from xbench.runtime.validate import validate as run
@@ -119,7 +121,8 @@ def validate(
     )
     console = make_console()
     record, path, error = run(request, console)
-    show(record, console)
+    console.print()
+    show_result(record, json_to, markdown_to)
     console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
     if markdown_to == "-":

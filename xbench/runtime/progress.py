@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from xbench.runtime.program import Phase
 from xbench.units import format_seconds
@@ -37,8 +38,11 @@ class Progress:
         self._status: Status | None = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        """A line that stays; on a terminal it is folded between words, and a path is never folded."""
+        if self._console.is_terminal:
+            self._console.print(Text(text, overflow="ignore"), crop=False)
+        else:
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
         """Ranks are about to be started."""
