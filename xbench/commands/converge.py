@@ -21,9 +21,23 @@ DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
               help="The schedules, and crossover; xbench modes lists them.")  # fmt: skip
 @click.option("--dataset", type=click.Choice(["digits"]), default="digits", show_default=True,
               help="What is learnt: scikit-learn's handwritten digits.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Trainings of every mode.")
-@click.option("--epochs", type=click.IntRange(1, 1000), default=8, show_default=True, help="How long each is.")
-@click.option("--samples", type=click.IntRange(1, 1_000_000_000), help="How long, in samples; goes before --epochs.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Trainings of every mode, each from a seed of its own.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    help="Passes over the data in each training.",
+)
+@click.option(
+    "--samples", type=click.IntRange(1, 1_000_000_000), help="Samples in each training, in place of --epochs."
+)
 @click.option("--lr", type=float, help="Learning rate at first.  [default: 0.01 for sgd, 0.0001 for adamw]")
 @workload_options
 @run_options
@@ -53,7 +67,8 @@ def converge(
 
     WORKLOAD is an image model from `xbench workloads` or path/to/train.py:make [default: resnet18]. Every mode trains
     the same samples from the same seeds. Shows accuracy and loss with intervals, beside step time, bytes sent, memory
-    kept for backward and work done there.
+    kept for backward and work done there. An image model gets images of 32 × 32 pixels and a batch of 32 unless options
+    say otherwise.
     """
     values: dict[str, Any] = {"batch_size": batch_size, "image_size": image_size, "seq_len": seq_len}
     values |= {"dtype": dtype, "optimizer": optimizer, "seed": seed}

@@ -242,6 +242,10 @@ def _launch(
             if job == 0:
                 progress.take(rank, event)
 
+        def on_note(job: int, rank: int, at_s: float, text: str) -> None:
+            if job == 0:
+                progress.note(rank, at_s, text)
+
         return launch(
             fabric,
             program.jobs,
@@ -251,6 +255,7 @@ def _launch(
             on_event=on_event,
             silence_s=run.timeout_s,
             auxiliaries=auxiliaries,
+            on_note=on_note,
         )
 
 
