@@ -21,13 +21,19 @@ OF_A_RUN = ("policy", "engine", "slots", "folder", "restart_text", "device", "ad
 @click.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")
 @click.argument("jobs", required=False, type=click.Path(path_type=Path), metavar="[JOBS.toml]")
 @click.option("--policy", default="fifo", show_default=True, shell_complete=complete_policy, metavar="POLICY",
-              help="One that xbench cluster policies lists.")  # fmt: skip
+              help="A policy that xbench cluster policies lists.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
               help="What starts workers: this machine, or Ray (an optional extra).")  # fmt: skip
 @click.option("--slots", type=click.IntRange(1, 100_000), metavar="N",
               help="Workers at a time.  [default: the file's, else all cores or GPUs]")  # fmt: skip
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="What a slot is.")
-@click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster.  [default: one is started here]")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Device that a slot is: a core or a GPU.",
+)
+@click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster.  [default: one is started here]")
 @click.option("--retries", type=click.IntRange(0, 1000), default=3, show_default=True, metavar="N",
               help="How often a job that crashes is started again; with --resume, given-up jobs too.")  # fmt: skip
 @click.option("--restart-cost", "restart_text", default="10s", show_default=True, metavar="DURATION",

@@ -21,6 +21,7 @@ from xbench.commands.options import (
     workload_options,
     write_json,
 )
+from xbench.commands.themes import ThemedCommand, examples
 
 if TYPE_CHECKING:
     from xbench.runtime.prepare import RunRequest
@@ -28,7 +29,16 @@ if TYPE_CHECKING:
 DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
-@click.command("compare", short_help="Run schedules side by side on real links and say which is fastest.")
+@click.command(
+    "compare",
+    cls=ThemedCommand,
+    short_help="Run schedules side by side on real links and say which is fastest.",
+    epilog=examples(
+        "xbench compare resnet18 --quick",
+        "xbench compare train.py:make --modes ddp,auto --fabric shaped:hosts=2,rate=1gbit",
+        "xbench compare resnet50 --modes sequential,concurrent,crossover",
+    ),
+)
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @click.option(
     "--modes",

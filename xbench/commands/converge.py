@@ -10,12 +10,21 @@ import click
 
 from xbench.commands.completing import complete_modes, complete_workload
 from xbench.commands.options import check_json, run_options, show_result, workload_options, write_json
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
 
 
-@click.command("converge", short_help="Train on real data under every schedule, and compare loss and accuracy.")
+@click.command(
+    "converge",
+    cls=ThemedCommand,
+    short_help="Train on real data under every schedule, and compare loss and accuracy.",
+    epilog=examples(
+        "xbench converge resnet18 --modes ddp,spb",
+        "xbench converge train.py:make --seeds 5 --epochs 8",
+    ),
+)
 @click.argument("workload", shell_complete=complete_workload, default="resnet18")
 @click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="The schedules, and crossover; xbench modes lists them.")  # fmt: skip

@@ -17,9 +17,18 @@ from xbench.commands.options import (
     verbose_option,
     workload_options,
 )
+from xbench.commands.themes import ThemedCommand, examples
 
 
-@click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
+@click.command(
+    "profile",
+    cls=ThemedCommand,
+    short_help="Time every layer of a training step, fit the network, plan schedules.",
+    epilog=examples(
+        "xbench profile resnet50",
+        "xbench profile train.py:make --fabric local:ranks=2 -v > profile.txt",
+    ),
+)
 @click.argument("workload", shell_complete=complete_workload, default="resnet50")
 @click.option("--all", "all_layers", is_flag=True, help="Every layer, not only the ten that take longest.")
 @click.option("--steps", type=click.IntRange(3, 1000), default=16, show_default=True, help="Instrumented steps.")

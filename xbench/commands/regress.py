@@ -24,6 +24,7 @@ from xbench.commands.options import (
 )
 from xbench.commands.outputs import STDOUT, resolve
 from xbench.commands.results import ResultPath
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError, unknown
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
     """What all commands take; `pairs` is what there are by default."""
     options = (
         click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True, metavar="FILE",
-                     help="The suite: workloads, modes, fabrics, metrics, thresholds."),
+                     help="File with the suite: workloads, modes, fabrics, metrics, thresholds."),
         click.option("--check", "names", multiple=True, metavar="NAME", help="Only this check of it; may be repeated."),
         click.option("--pairs", type=click.IntRange(1, 200), help=f"Launch pairs.  [default: {pairs}]"),
         click.option("--budget", type=click.FloatRange(0.1, 1440), metavar="MINUTES",
-                     help="In place of the suite's budget_minutes."),
+                     help="Minutes to spend at most, in place of the suite's budget_minutes."),
         device_option("auto", help="Where to compute; auto takes GPUs where there are any."),
         timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
@@ -75,11 +76,18 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
 def _layer_option(command: F) -> F:
     return click.option(
         "--layer", type=click.Choice(LAYERS), default="both", show_default=True,
-        help="Counts, plans and predictions; what the clock says; or both.",
+        help="What to judge: counts, plans and predictions; wall-clock times; or both.",
     )(command)  # fmt: skip
 
 
-@regress.command("check", short_help="Measure the suite, and judge it against a base.")
+@regress.command(
+    "check",
+    cls=ThemedCommand,
+    short_help="Measure the suite, and judge it against a base.",
+    epilog=examples(
+        "xbench regress check --base origin/main", "xbench regress check --base HEAD~1 --layer deterministic"
+    ),
+)
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
 @click.option("--baseline", type=ResultPath(), metavar="FILE|DIR", shell_complete=complete_result,
               help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip

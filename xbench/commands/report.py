@@ -12,6 +12,7 @@ from xbench.commands.completing import complete_result
 from xbench.commands.options import check_json, echo_utf8, json_option, verbose_option, write_json
 from xbench.commands.outputs import STDOUT, Output, format_option, resolve
 from xbench.commands.results import ResultPath, latest
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -21,7 +22,16 @@ OF_SEVERAL = "html"
 """The one format that shows several results in one file."""
 
 
-@click.command(name="report", short_help="Show a saved result again; needs neither torch nor a GPU.")
+@click.command(
+    "report",
+    cls=ThemedCommand,
+    short_help="Show a saved result again; needs neither torch nor a GPU.",
+    epilog=examples(
+        "xbench report latest",
+        "xbench report latest --html",
+        "xbench report before.json after.json --html compared.html",
+    ),
+)
 @click.argument("results", nargs=-1, type=ResultPath(), metavar="[RESULT]...",
                 shell_complete=complete_result)  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")

@@ -20,14 +20,29 @@ from xbench.commands.options import (
     write_json,
 )
 from xbench.commands.results import ResultPath
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 
-@click.command("scale", short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.")
+@click.command(
+    "scale",
+    cls=ThemedCommand,
+    short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
+    epilog=examples(
+        "xbench scale latest",
+        "xbench scale latest --workers 8..64 --topology hierarchical:gpus=8",
+    ),
+)
 @click.argument("profile", type=ResultPath(), shell_complete=complete_result)
-@click.option("--workers", default="2..2048", show_default=True, metavar="SIZES", help="2..2048 doubles; 2,4,8 lists.")
+@click.option(
+    "--workers",
+    default="2..2048",
+    show_default=True,
+    metavar="SIZES",
+    help="Numbers of workers: 2..2048 doubles, 2,4,8 lists.",
+)
 @click.option("--topology", default="ring", show_default=True, metavar="NAME",
-              help="ring, tree (double binary trees), halving-doubling, doubling, or "
+              help="How all-reduces go: ring, tree (double binary trees), halving-doubling, doubling, or "
                    "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host.")  # fmt: skip
 @click.option(
     "--modes",
@@ -41,7 +56,9 @@ from xbench.errors import SpecError
 @click.option("--error-band", type=float, metavar="SHARE",
               help="How far predictions may be off.  [default: the record's own worst error, else 0.15]")  # fmt: skip
 @click.option("--job", type=int, metavar="N", help="Which job of a comparison of two, counted from 1.")
-@click.option("--csv", "csv_to", metavar="FILE|-", help="Write one row a mode and size; - is stdout.")
+@click.option(
+    "--csv", "csv_to", metavar="FILE|-", help="Write a CSV with one row a mode and size; with - it goes to stdout."
+)
 @json_option
 @verbose_option
 def scale(

@@ -20,6 +20,7 @@ from xbench.commands.options import (
     write_json,
 )
 from xbench.commands.results import ResultPath
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -31,15 +32,29 @@ MOST_HOSTS = 8
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
-@click.command("validate", short_help="Hold predictions against measured steps, over a matrix of workloads and links.")
+@click.command(
+    "validate",
+    cls=ThemedCommand,
+    short_help="Hold predictions against measured steps, over a matrix of workloads and links.",
+    epilog=examples(
+        "xbench validate --workloads resnet18 --rates 1gbit",
+        "xbench validate --resume latest",
+    ),
+)
 @click.option("--workloads", default=WORKLOADS, show_default=True, metavar="A,B,...",
-              shell_complete=listed(complete_workload), help="Names or file.py:make.")  # fmt: skip
+              shell_complete=listed(complete_workload), help="Workloads: names, or file.py:make.")  # fmt: skip
 @click.option(
     "--rates", default=RATES, show_default=True, metavar="R,S,...", help="Rates of the links, as tc(8) writes them."
 )
-@click.option("--hosts", type=click.IntRange(2, MOST_HOSTS), default=2, show_default=True, help="Network namespaces.")
+@click.option(
+    "--hosts",
+    type=click.IntRange(2, MOST_HOSTS),
+    default=2,
+    show_default=True,
+    help="Hosts to measure on: network namespaces.",
+)
 @click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
-              help="Single-job modes.")  # fmt: skip
+              help="Single-job modes to predict and to measure.")  # fmt: skip
 @overlap_option
 @backend_option(["torch", "sockets"])
 @click.option("--held-out", type=click.IntRange(2, MOST_HOSTS), metavar="H",
@@ -48,7 +63,8 @@ MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
               help="About how long the timed blocks of a cell may take.")  # fmt: skip
 @click.option("--resume", type=ResultPath(), metavar="RESULT", shell_complete=complete_result,
               help="Go on from this validation: its cells are kept.")  # fmt: skip
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", show_default=True,
+              help="Where to compute.")  # fmt: skip
 @click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too.")
 @json_option
 @timeout_option
