@@ -51,9 +51,9 @@ _ATTRIBUTES = struct.Struct("IIQiIQQQ")
 def favour_gloo_threads(*, above_compute: bool = False) -> int:
     """Raise the priority of this process's Gloo threads; how many were raised: 0 where it is not allowed, or elsewhere.
 
-    Call it after the first collective, when the threads are there. With `above_compute` the computation yields to them
-    too: the threads that have the program's own name, and those that they start from then on. For threads of Gloo that
-    begin later call it again; whether the computation yields it knows by then. Needs Linux and CAP_SYS_NICE.
+    Call it once the process group is made, when its threads are there. With `above_compute` the computation yields to
+    them too: the threads that have the program's own name, and those that they start from then on. For threads of Gloo
+    that begin later call it again; whether the computation yields it knows by then. Needs Linux and CAP_SYS_NICE.
     """
     raised = 0
     threads = _threads()
