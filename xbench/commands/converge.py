@@ -40,7 +40,7 @@ DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
 @click.option(
     "--epochs",
     type=click.IntRange(1, 1000),
-    default=4,
+    default=3,
     show_default=True,
     help="Passes over the data in each training.",
 )

@@ -67,7 +67,7 @@ class ConvergeRequest:
     modes: Sequence[ModeSpec]
     fabric: FabricSpec
     seeds: int = 3
-    epochs: int = 4
+    epochs: int = 3
     samples: int | None = None
     lr: float | None = None
     device: str = "auto"

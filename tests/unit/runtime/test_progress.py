@@ -108,6 +108,6 @@ def test_converge_takes_small_images_and_a_batch_of_32_unless_told_otherwise() -
     ):
         spec = sized(parse_workload(text, **options))
         assert (spec.batch_size, spec.image_size) == found, text
-    assert (ConvergeRequest.seeds, ConvergeRequest.epochs) == (3, 4)
+    assert (ConvergeRequest.seeds, ConvergeRequest.epochs) == (3, 3)
     with pytest.raises(SpecError):
         parse_workload("no-such-model")
