@@ -19,6 +19,7 @@ from xbench.commands.options import (
     effort_from,
     effort_options,
     run_options,
+    show_result,
     workload_options,
     write_json,
 )
@@ -374,3 +375,15 @@ def test_another_rank_is_silent_only_where_an_engine_started_it(
         monkeypatch.setenv(name, value)
     assert cli.main(["compare", "resnet51"]) == 2
     assert ("unknown workload 'resnet51'" in capsys.readouterr().err) is says
+
+
+@pytest.mark.parametrize(
+    ("taken", "where"), [((None, None), 0), (("a.json", None), 0), (("-", None), 1), ((None, "-"), 1)]
+)
+def test_a_result_is_shown_on_stdout_unless_that_is_taken(
+    capfd: pytest.CaptureFixture[str], taken: tuple[str | None, ...], where: int
+) -> None:
+    show_result(load(RECORD), *taken)
+    shown = capfd.readouterr()
+    assert shown[where].startswith("optimal is fastest: 10.8 % less")
+    assert shown[1 - where] == ""
