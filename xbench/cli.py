@@ -22,6 +22,9 @@ from xbench.errors import SpecError, XbenchError, nearest, unknown
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
 
+RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
+"""Options of other launchers that say how many ranks to start."""
+
 MOST_CHARACTERS = 1000
 """Greatest length of a sentence, and of a hint [characters]."""
 
@@ -48,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Many jobs on one cluster: compare policies that share its GPUs; needs no torch.",
     ),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
+    "runs": ("xbench.commands.runs", "List earlier runs, newest first; needs no torch."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),
@@ -147,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return 2
     except (Exception, KeyboardInterrupt) as error:
-        code, sentence, hint = _explain(error)
+        code, sentence, hint = _explain(error, arguments)
         if not (isinstance(error, (SpecError, click.ClickException)) and _another_rank_says_it()):
             _complain(sentence, hint)
         if debug:
@@ -158,14 +162,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return outcome if isinstance(outcome, int) else 0
 
 
-def _explain(error: BaseException) -> tuple[int, str, str | None]:
+def _explain(error: BaseException, arguments: Sequence[str] = ()) -> tuple[int, str, str | None]:
     """Exit code, one sentence and a hint for anything that a command can raise."""
     if isinstance(error, XbenchError):
         return error.exit_code, _one_line(str(error)), error.hint or limit_behind(str(error))
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return 130, "interrupted", None
     if isinstance(error, click.ClickException):
-        return error.exit_code, *_usage(error)
+        return error.exit_code, *_usage(error, arguments)
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("xbench"):
         package = error.name.partition(".")[0]
         return 1, f"this needs the Python package {package!r}, which is not installed", f"pip install {package}"
@@ -218,7 +222,7 @@ def _colour() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _usage(error: click.ClickException) -> tuple[str, str | None]:
+def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, str | None]:
     """click's own error as one sentence of ours, and a hint."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "xbench"
@@ -227,6 +231,8 @@ def _usage(error: click.ClickException) -> tuple[str, str | None]:
         known = (
             [name for parameter in context.command.get_params(context) for name in parameter.opts] if context else []
         )
+        if "--fabric" in known and error.option_name in RANKS_ELSEWHERE:
+            return f"{path} has no option {error.option_name!r}", _ranks_hint(error.option_name, arguments)
         close = nearest(error.option_name, known)
         return f"{path} has no option {error.option_name!r}", f"did you mean {close}?" if close else hint
     if isinstance(error, click.MissingParameter):
@@ -244,6 +250,14 @@ def _usage(error: click.ClickException) -> tuple[str, str | None]:
     if close:
         hint = f"did you mean {close}"
     return _uncapital(told), hint if isinstance(error, click.UsageError) else None
+
+
+def _ranks_hint(option: str, words: Sequence[str]) -> str:
+    """The fabric of as many ranks as were typed after an option of another launcher."""
+    typed = next((word for word in words if word == option or word.startswith(f"{option}=")), "")
+    after = words[words.index(typed) + 1 :] if typed else []
+    count = typed.partition("=")[2] or (after[0] if after else "")
+    return f"write --fabric local:ranks={count if count.isdecimal() else 'N'}"
 
 
 def _uncapital(text: str) -> str:

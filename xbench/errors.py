@@ -25,7 +25,7 @@ from xbench.characters import visible
 MOST_CHARACTERS = 160
 """Greatest length of foreign text in a hint [characters]."""
 
-CLOSE = 0.6
+CLOSE = 0.65
 """Share of letters, in order, that a misspelling has in common with a name: 'dpp' with 'ddp', not 'fsdp' with 'spb'."""
 
 
@@ -86,8 +86,9 @@ class Interrupted(XbenchError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` may be a misspelling of, or None when nothing is close."""
-    found = difflib.get_close_matches(name[:MOST_CHARACTERS], list(known), n=1, cutoff=CLOSE)
-    return found[0] if found else None
+    bare = {one.lstrip("-"): one for one in known}  # the dashes of options are alike in all of them
+    found = difflib.get_close_matches(name.lstrip("-")[:MOST_CHARACTERS], list(bare), n=1, cutoff=CLOSE)
+    return bare[found[0]] if found else None
 
 
 def listed(names: Iterable[str], most: int = MOST_CHARACTERS) -> str:

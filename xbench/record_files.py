@@ -11,12 +11,15 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 FRAME = "frame.json"
 RECORD = "record.json"
+_BEGAN = re.compile(r"\d{8}-\d{6}(?=-)")
 
 
 def write_whole(text: str, path: Path) -> Path:
@@ -41,6 +44,22 @@ def write_whole(text: str, path: Path) -> Path:
         Path(temporary).unlink(missing_ok=True)
         raise
     return path
+
+
+def run_folders(output: Path) -> list[Path]:
+    """Folders in `output` that hold a run, newest first; none where `output` is missing or may not be read."""
+    found: list[tuple[str, int, Path]] = []
+    try:
+        for folder in output.iterdir():
+            held = next((path for path in (folder / RECORD, folder / FRAME) if path.is_file()), None)
+            if held is not None:
+                changed_ns = held.stat().st_mtime_ns
+                named = _BEGAN.match(folder.name)
+                began = named[0] if named else time.strftime("%Y%m%d-%H%M%S", time.localtime(changed_ns / 1e9))
+                found.append((began, changed_ns, folder))
+    except OSError:
+        return []
+    return [folder for _, _, folder in sorted(found, reverse=True)]
 
 
 def frame_kind(folder: Path) -> str | None:

@@ -78,10 +78,10 @@ def listening(run: subprocess.Popen[str]) -> set[str]:
 
 
 def ended(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, Comparison]:
-    _, stderr = run.communicate(timeout=120)
+    stdout, stderr = run.communicate(timeout=120)
     record = only_record(folder)
     assert isinstance(record, Comparison)
-    return run.returncode, stderr, record
+    return run.returncode, stdout + stderr, record
 
 
 @NETNS
@@ -94,8 +94,8 @@ def test_a_link_that_was_changed_ends_the_run_and_the_record_is_incomplete(tmp_p
         # The burst stays: a packet that waits and is larger than a new burst would never be sent.
         shaping = links.shaping(links.INTERFACE, 1e9).replace("add", "replace").replace("1000000000", "500000000")
         links.run(["tc", "-n", space, "-batch", "-"], f"{shaping}\n")
-        code, stderr, record = ended(run, tmp_path)
-    assert code == 1, stderr[-2000:]
+        code, said, record = ended(run, tmp_path)
+    assert code == 1, said[-2000:]
     assert not record.complete
     assert record.error is not None
     assert record.error.startswith(
@@ -104,7 +104,7 @@ def test_a_link_that_was_changed_ends_the_run_and_the_record_is_incomplete(tmp_p
     )
     assert "to tbf at 500 Mbit/s" in record.error
     assert record.error in record.warnings
-    assert f"error: {record.error}" in stderr
+    assert f"error: {record.error}" in said
     assert record.samples  # kept, in a record that says what they are
 
 
@@ -116,11 +116,11 @@ def test_a_rank_that_was_stopped_for_a_moment_is_told_and_nothing_listens_for_ot
         os.kill(rank, signal.SIGSTOP)
         time.sleep(2)
         os.kill(rank, signal.SIGCONT)
-        code, stderr, record = ended(run, tmp_path)
-    assert code == 0, stderr[-2000:]
+        code, said, record = ended(run, tmp_path)
+    assert code == 0, said[-2000:]
     assert record.complete
     (told,) = [sentence for sentence in record.warnings if "stood still" in sentence]
     assert re.match(r"(ddp|wfbp), round \d: step \d+ took ", told)
     (longest,) = [step_s for sample in record.samples for step_s in sample.steps_s if step_s > 1]
     assert f" took {longest:.2f} s where a step takes " in told
-    assert told in " ".join(stderr.split())  # wrapped
+    assert told in " ".join(said.split())  # wrapped

@@ -25,7 +25,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Pa
     assert done.returncode == 0, done.stderr[-3000:]
     kept = only_record(folder)
     assert isinstance(kept, Comparison)
-    return kept, done.stderr, folder
+    return kept, done.stdout, folder
 
 
 def test_every_mode_runs_with_one_process_a_job(alone: tuple[Comparison, str, Path]) -> None:

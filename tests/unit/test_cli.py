@@ -19,6 +19,7 @@ from xbench.commands.options import (
     effort_from,
     effort_options,
     run_options,
+    show_result,
     workload_options,
     write_json,
 )
@@ -99,7 +100,15 @@ def test_version(run: Callable[..., Outcome]) -> None:
         (["profile", "--copies", "coalesced", "--compress", "bf16"],
          "copies 'coalesced' sends gradients where they lie, and compressing them makes a copy",
          "copies 'fused' compresses while it copies"),
-        (["report"], "missing argument 'RESULT...'", "xbench report --help lists what it takes"),
+        (["compare", "resnet18", "--gpus", "8"], "xbench compare has no option '--gpus'",
+         "write --fabric local:ranks=8"),
+        (["profile", "--nproc=4"], "xbench profile has no option '--nproc'", "write --fabric local:ranks=4"),
+        (["tune", "--nproc-per-node"], "xbench tune has no option '--nproc-per-node'", "write --fabric local:ranks=N"),
+        (["report", "--ranks", "2"], "xbench report has no option '--ranks'",
+         "xbench report --help lists what it takes"),
+        (["compare", "--rigorus"], "xbench compare has no option '--rigorus'", "did you mean --rigorous?"),
+        (["exec"], "unknown command 'exec'", "xbench --help lists them all"),
+        (["plan"], "missing argument 'PROFILE'", "xbench plan --help lists what it takes"),
         (["modes", "x"], "got unexpected extra argument (x)", "xbench modes --help lists what it takes"),
         (["report", "/none"], "there is no result file '/none'",
          "give a record.json, or the folder of a run under results/runs"),
@@ -366,3 +375,15 @@ def test_another_rank_is_silent_only_where_an_engine_started_it(
         monkeypatch.setenv(name, value)
     assert cli.main(["compare", "resnet51"]) == 2
     assert ("unknown workload 'resnet51'" in capsys.readouterr().err) is says
+
+
+@pytest.mark.parametrize(
+    ("taken", "where"), [((None, None), 0), (("a.json", None), 0), (("-", None), 1), ((None, "-"), 1)]
+)
+def test_a_result_is_shown_on_stdout_unless_that_is_taken(
+    capfd: pytest.CaptureFixture[str], taken: tuple[str | None, ...], where: int
+) -> None:
+    show_result(load(RECORD), *taken)
+    shown = capfd.readouterr()
+    assert shown[where].startswith("optimal is fastest: 10.8 % less")
+    assert shown[1 - where] == ""

@@ -34,7 +34,16 @@ def test_nearest(name: str, close: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("zero", ["dear", "ddp"]), ("fsdp", ["spb", "ddp-tuned"]), ("name", ["end_time", "state"])]
+    ("name", "known"),
+    [
+        ("zero", ["dear", "ddp"]),
+        ("fsdp", ["spb", "ddp-tuned"]),
+        ("name", ["end_time", "state"]),
+        ("run", ["tune"]),
+        ("--gpus", ["--rigorous"]),
+        ("--nproc", ["--rounds"]),
+        ("nope", ["compiled"]),
+    ],
 )
 def test_a_name_that_is_no_misspelling_suggests_nothing(name: str, known: list[str]) -> None:
     assert nearest(name, known) is None

@@ -16,6 +16,7 @@ from xbench.commands.options import (
     echo_utf8,
     json_option,
     parsed,
+    show_result,
     write_csv,
     write_json,
 )
@@ -42,7 +43,7 @@ def cluster() -> None:
 
 @cluster.command("compare", short_help="Simulate a trace of jobs under several policies.")
 @click.option("--trace", "trace_text", default=EXAMPLE, show_default=True, metavar="TRACE",
-              help="itp:PATH, philly:PATH, pollux:FOLDER, alibaba:PATH, FILE.csv, or generated:...")  # fmt: skip
+              help="Jobs: itp:PATH, philly:PATH, pollux:FOLDER, alibaba:PATH, FILE.csv, or generated:...")  # fmt: skip
 @click.option("--policies", "policy_text", default="fifo-backfill,sjf,srtf,las", show_default=True,
               metavar="A,B,...", shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
 @click.option(
@@ -52,16 +53,18 @@ def cluster() -> None:
               help="Seconds that a job loses when it is moved, or restart's --json file. The default is measured, on "
               "two CPU cores.")  # fmt: skip
 @click.option("--gpus-per-host", type=click.IntRange(1, MOST_GPUS), metavar="N",
-              help="Of hosts with one slower link each between them.  [default: all GPUs are on one host]")  # fmt: skip
+              help="GPUs a host; a slower link joins hosts.  [default: all GPUs are on one host]")  # fmt: skip
 @click.option("--placement", "placement_text", metavar="A,B",
-              help="packed (on few hosts), spread (over many), or both.  [default: packed]")  # fmt: skip
+              help="Where jobs go: packed (on few hosts), spread (over many), or both.  [default: packed]")  # fmt: skip
 @click.option("--across-hosts", type=float, metavar="X",
               help="Speed left on more hosts than needed, 0.8 is 80 %; for a trace that does not know.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), metavar="N",
               help="Traces to generate; 6 and more give intervals.  [default: 6, or the one of seed=]")  # fmt: skip
 @click.option("--window", "window_text", metavar="A-B",
               help="Jobs by arrival that count in the means; all are simulated.  [default: all count]")  # fmt: skip
-@click.option("--csv", "csv_to", metavar="FILE|-", help="Write one row a simulation; - is stdout.")
+@click.option(
+    "--csv", "csv_to", metavar="FILE|-", help="Write a CSV with one row a simulation; with - it goes to stdout."
+)
 @json_option
 def compare_command(
     trace_text: str,
@@ -86,7 +89,7 @@ def compare_command(
     from xbench.cluster.registry import parse_policies
     from xbench.cluster.steady import parse_window
     from xbench.cluster.traces import Trace, load_trace
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
 
     check_json_and_csv(json_to, csv_to)
     policies = parsed("--policies", parse_policies, policy_text)
@@ -116,7 +119,7 @@ def compare_command(
     command = shlex.join(["xbench", *sys.argv[1:]])
     record = compare(asked, command, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
-    show(record, console)
+    show_result(record, json_to, csv_to)
     write_json(record, json_to)
     write_csv(record, csv_to)
 
@@ -127,16 +130,18 @@ cluster.add_command(run_command)
 @cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")
 @click.argument("workload", shell_complete=complete_workload)
 @click.option("--from", "start", default=1, show_default=True, type=click.IntRange(1, MOST_WORKERS), metavar="W",
-              help="Workers at first.")  # fmt: skip
+              help="Workers to begin with.")  # fmt: skip
 @click.option("--to", default=2, show_default=True, type=click.IntRange(1, MOST_WORKERS), metavar="W",
               help="Workers after a restart; the next one goes back.")  # fmt: skip
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1, 1000), metavar="N",
-              help="How often there and back.")  # fmt: skip
+              help="Restarts there and back.")  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(1, 1_000_000), metavar="B",
               help="Samples of a step over all workers.  [default: the workload's own, a worker]")  # fmt: skip
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(2, 1_000_000), metavar="S",
               help="Steps with each number of workers, before the stop is asked for.")  # fmt: skip
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1), help="Of weights and data.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1), help="Seed of weights and data."
+)
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]),
               help="A worker takes a core, or a GPU.")  # fmt: skip
 @json_option
@@ -156,7 +161,7 @@ def restart_command(
     WORKLOAD is as for `xbench profile`. Checkpoint, tear-down, launch and first step are timed, and the loss curve is
     held to that of a run without a stop; exit code 3 says that it does not go on.
     """
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
     from xbench.runtime.cluster.restart import RestartRequest, measure
 
     check_json(json_to)
@@ -164,7 +169,7 @@ def restart_command(
     request = RestartRequest(workload, start, to, repeats, batch_size, steps, seed, device)
     record, path, error = measure(request, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
-    show(record, console)
+    show_result(record, json_to)
     console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
     if error is not None:
@@ -174,8 +179,10 @@ def restart_command(
 
 @cluster.command("fit", short_help="Fit a job's speed to runs of it, or its loss curve to losses.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--model-bytes", "bytes_text", metavar="SIZE", help="Of the gradients, such as 97.5MiB; for runs.")
-@click.option("--target", type=float, metavar="LOSS", help="After how many steps is it reached? For losses.")
+@click.option("--model-bytes", "bytes_text", metavar="SIZE", help="Size of the gradients, such as 97.5MiB; for runs.")
+@click.option(
+    "--target", type=float, metavar="LOSS", help="Loss to reach: the fit says after how many steps; for losses."
+)
 def fit_command(file: Path, bytes_text: str | None, target: float | None) -> None:
     """Fit a job's speed on any number of GPUs to a few runs, or its loss curve to losses; says how well that fits.
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from xbench.commands.completing import complete_policy
-from xbench.commands.options import check_json, json_option, parsed, write_json
+from xbench.commands.options import check_json, json_option, parsed, show_result, write_json
 from xbench.errors import RunError, SpecError
 from xbench.units import parse_seconds
 
@@ -21,13 +21,19 @@ OF_A_RUN = ("policy", "engine", "slots", "folder", "restart_text", "device", "ad
 @click.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")
 @click.argument("jobs", required=False, type=click.Path(path_type=Path), metavar="[JOBS.toml]")
 @click.option("--policy", default="fifo", show_default=True, shell_complete=complete_policy, metavar="POLICY",
-              help="One that xbench cluster policies lists.")  # fmt: skip
+              help="A policy that xbench cluster policies lists.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
               help="What starts workers: this machine, or Ray (an optional extra).")  # fmt: skip
 @click.option("--slots", type=click.IntRange(1, 100_000), metavar="N",
               help="Workers at a time.  [default: the file's, else all cores or GPUs]")  # fmt: skip
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="What a slot is.")
-@click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster.  [default: one is started here]")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Device that a slot is: a core or a GPU.",
+)
+@click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster.  [default: one is started here]")
 @click.option("--retries", type=click.IntRange(0, 1000), default=3, show_default=True, metavar="N",
               help="How often a job that crashes is started again; with --resume, given-up jobs too.")  # fmt: skip
 @click.option("--restart-cost", "restart_text", default="10s", show_default=True, metavar="DURATION",
@@ -59,7 +65,7 @@ def run_command(
     interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
     """
     from xbench.cluster.registry import parse_policy
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
     from xbench.runtime.cluster import run as live
 
     check_json(json_to)
@@ -95,7 +101,7 @@ def run_command(
             say,
         )
     console.print()
-    show(record, console)
+    show_result(record, json_to)
     write_json(record, json_to)
     failed = [job.name for job in record.jobs if job.status == "failed"]
     if failed:

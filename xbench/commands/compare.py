@@ -16,9 +16,12 @@ from xbench.commands.options import (
     nvtx_option,
     overlap_option,
     run_options,
+    show_result,
+    verbose_option,
     workload_options,
     write_json,
 )
+from xbench.commands.themes import ThemedCommand, examples
 
 if TYPE_CHECKING:
     from xbench.runtime.prepare import RunRequest
@@ -26,7 +29,16 @@ if TYPE_CHECKING:
 DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
-@click.command("compare", short_help="Run schedules side by side on real links and say which is fastest.")
+@click.command(
+    "compare",
+    cls=ThemedCommand,
+    short_help="Run schedules side by side on real links and say which is fastest.",
+    epilog=examples(
+        "xbench compare resnet18 --quick",
+        "xbench compare train.py:make --modes ddp,auto --fabric shaped:hosts=2,rate=1gbit",
+        "xbench compare resnet50 --modes sequential,concurrent,crossover",
+    ),
+)
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @click.option(
     "--modes",
@@ -42,6 +54,7 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @workload_options
 @effort_options
 @run_options
+@verbose_option
 @nvtx_option
 @carry_options
 def compare(
@@ -67,6 +80,7 @@ def compare(
     heap: str,
     timeout_s: float,
     output: Path,
+    verbose: bool,
     nvtx: bool,
     copies: str | None,
     compress: str | None,
@@ -106,18 +120,19 @@ def compare(
         overlap=overlap,  # type: ignore[arg-type]
         collectives=collectives,  # type: ignore[arg-type]
     )
-    return run_and_render(request, json_to)
+    return run_and_render(request, json_to, verbose=verbose)
 
 
-def run_and_render(request: RunRequest, json_to: str | None, *, all_layers: bool = False) -> int:
-    """Execute a request, show its record on stderr, write JSON where asked: exit code, or the run's XbenchError."""
-    from xbench.report.terminal import make_console, show
+def run_and_render(request: RunRequest, json_to: str | None, *, verbose: bool, all_layers: bool = False) -> int:
+    """Execute a request, show its record, write JSON where asked: exit code, or the run's XbenchError."""
+    from xbench.report.drawing import make_console
     from xbench.runtime.run import execute
 
     console = make_console()
     result = execute(request, console)
     if result.speaks:
-        show(result.record, console, all_layers=all_layers)
+        console.print()
+        show_result(result.record, json_to, verbose=verbose, all_layers=all_layers)
         console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
         write_json(result.record, json_to)
     else:  # rank 0 shows it, and has the samples

@@ -14,11 +14,14 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from xbench.record_files import run_folders
+
 Items = list[CompletionItem[str]]
 Complete = Callable[[click.Context, click.Parameter, str], Items]
 
 RECORD = "record.json"
 RUNS = Path("results/runs")
+LATEST = "latest"
 RATES = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 
 
@@ -108,13 +111,13 @@ def complete_fabric(context: click.Context, parameter: click.Parameter, typed: s
 
 
 def complete_result(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """A record, or the folder of a run; with nothing typed the newest runs first."""
-    runs: list[Path] = []
-    if not typed and RUNS.is_dir():
-        typed = "results/"
-        runs = sorted((path for path in _listed(RUNS) if (path / RECORD).is_file()), reverse=True)
-    files = [item for item in _paths(typed, ".json") if not item.value.endswith(".trace.json")]
-    return [CompletionItem(str(path)) for path in runs] + files
+    """A record, or the folder of a run; `latest` and the newest runs first where nothing is typed."""
+    runs = run_folders(RUNS)
+    newest = [LATEST] if runs and LATEST.startswith(typed) else []
+    if typed:
+        runs = []
+    files = [item for item in _paths(typed or "results/", ".json") if not item.value.endswith(".trace.json")]
+    return [CompletionItem(word) for word in [*newest, *map(str, runs)]] + files
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> Items:

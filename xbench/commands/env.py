@@ -8,13 +8,19 @@ import click
 
 from xbench.commands.completing import complete_result
 from xbench.commands.options import check_json
+from xbench.commands.results import ResultPath
 from xbench.errors import RecordError
 
 
 @click.command("env", short_help="Say what this machine has, what works on it, and what is missing.")
-@click.option("--like", type=click.Path(path_type=Path), metavar="RESULT", shell_complete=complete_result,
+@click.option("--like", type=ResultPath(), metavar="RESULT", shell_complete=complete_result,
               help="Say whether the times of this saved result compare with those taken here.")  # fmt: skip
-@click.option("--json", "json_to", metavar="FILE|-", help="Write it as JSON too; - is stdout, which it has alone.")
+@click.option(
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    help="Write the same facts as JSON too; with - they go to stdout, and the text to stderr.",
+)
 def env(like: Path | None, json_to: str | None) -> None:
     """Say what this machine has, what works on it, and what is missing.
 

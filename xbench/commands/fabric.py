@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from xbench.commands.completing import complete_fabric
-from xbench.commands.options import RUNS
+from xbench.commands.completing import RUNS, complete_fabric
 
 
 @click.group("fabric", short_help="List and check fabrics, or remove what killed runs left.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.completing import complete_fabric, complete_file
+from xbench.commands.completing import RUNS, complete_fabric, complete_file
 from xbench.errors import SpecError
 from xbench.units import parse_seconds
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Parsed = TypeVar("Parsed")
-
-RUNS = Path("results/runs")
 
 
 def _timeout(context: click.Context, parameter: click.Parameter, value: str) -> float:
@@ -54,7 +52,7 @@ def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
 def workload_options(command: F) -> F:
     """`--batch-size --image-size --seq-len --dtype --optimizer --seed`: see `xbench.workloads.parse_workload`."""
     return _all(
-        click.option("--batch-size", type=click.IntRange(1, 1_000_000), help="Samples a rank and step."),
+        click.option("--batch-size", type=click.IntRange(1, 1_000_000), help="Samples a rank trains in a step."),
         click.option("--image-size", type=click.IntRange(1, 100_000), help="Height and width of images, in pixels."),
         click.option("--seq-len", type=click.IntRange(1, 10_000_000), help="Tokens a sample, for text models."),
         click.option(
@@ -69,10 +67,10 @@ def workload_options(command: F) -> F:
             type=click.Choice(["sgd", "adamw"]),
             default="sgd",
             show_default=True,
-            help="Which takes the step.",
+            help="Optimizer used for the step.",
         ),
         click.option(
-            "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of weights and data."
+            "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of weights and data."
         ),
     )(command)
 
@@ -92,12 +90,14 @@ def run_options(command: F) -> F:
     """`--fabric --device --json --gloo-threads --heap --timeout --output`."""
     return _all(
         click.option("--fabric", default="auto", show_default=True, metavar="SPEC", shell_complete=complete_fabric,
-                     help="local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, cluster, or auto."),
+                     help="What connects the ranks: local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, "
+                     "cluster, or auto."),
         device_option("auto", help="Where to compute; auto takes GPUs where there are any, cuda:3 that one."),
         json_option,
         click.option("--gloo-threads", type=click.Choice(["first", "plain", "above-compute"]), default="first",
-                     show_default=True, help="Gloo's sending threads before its event loop, in every mode; as they "
-                     "come; or both before the computation."),
+                     show_default=True, help="Order of threads in every mode: first puts Gloo's sending threads "
+                     "before its event loop, plain leaves the order to the system, above-compute puts both before "
+                     "the computation."),
         click.option("--heap", type=click.Choice(["keep", "system"]), default="keep", show_default=True,
                      help="Whether ranks on CPUs keep freed memory, so that steps pay for no page faults."),
         timeout_option,
@@ -140,9 +140,12 @@ def carry_options(command: F) -> F:
 
 def backend_option(choices: Sequence[str]) -> Callable[[F], F]:
     """`--backend`, passed as `collectives`."""
+    carriers = {"torch": "torch's", "sockets": "our own over TCP for CPUs", "horovod": "Horovod's, except in DDP"}
+    *others, last = [carriers[choice] for choice in choices]
+    told = f"Whose all-reduce carries gradients: {', '.join(others)} or {last}."
     return click.option(
         "--backend", "collectives", type=click.Choice(choices), default="torch", show_default=True,
-        help="Whose all-reduce carries gradients: torch's, our own over TCP for CPUs, or Horovod's, but for DDP.",
+        help=told,
     )  # fmt: skip
 
 
@@ -162,11 +165,18 @@ def timeout_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def verbose_option(command: F) -> F:
+    """`-v/--verbose`."""
+    return click.option(
+        "-v", "--verbose", is_flag=True, help="Show every table and note, not only what fits on a screen."
+    )(command)
+
+
 def nvtx_option(command: F) -> F:
     """`--nvtx`."""
-    return click.option("--nvtx", is_flag=True, help="Mark steps, buckets and turns for Nsight Systems; on GPUs only.")(
-        command
-    )
+    return click.option(
+        "--nvtx", is_flag=True, help="Mark steps, buckets and turns for Nsight Systems; for GPUs only."
+    )(command)
 
 
 def json_option(command: F) -> F:
@@ -176,7 +186,7 @@ def json_option(command: F) -> F:
         "json_to",
         metavar="FILE|-",
         shell_complete=complete_file,
-        help="Write the record as JSON too; - is stdout, which it has alone.",
+        help="Write the record as JSON too; with - it goes to stdout, and tables go to stderr.",
     )(command)
 
 
@@ -225,6 +235,13 @@ def echo_utf8(text: str) -> None:
     """Write a file's text to stdout as it would be in the file: in UTF-8, whatever the terminal is."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     click.echo(text if encoding == "utf8" else text.encode(), nl=False)
+
+
+def show_result(record: AnyRecord, *taken: str | None, verbose: bool = False, all_layers: bool = False) -> None:
+    """Draw the record's tables on stdout, or on stderr where one of the targets `taken` is stdout ('-')."""
+    from xbench.report.terminal import make_console, show
+
+    show(record, make_console(stderr="-" in taken), verbose=verbose, all_layers=all_layers)
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:

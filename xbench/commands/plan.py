@@ -11,6 +11,8 @@ import click
 
 from xbench.commands.completing import complete_fabric, complete_mode, complete_modes, complete_result
 from xbench.commands.options import check_json, json_option, overlap_option, parsed, write_json
+from xbench.commands.results import ResultPath
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -24,8 +26,17 @@ if TYPE_CHECKING:
     from xbench.records import Plan
 
 
-@click.command("plan", short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.")
-@click.argument("profile", type=click.Path(path_type=Path), shell_complete=complete_result)
+@click.command(
+    "plan",
+    cls=ThemedCommand,
+    short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.",
+    epilog=examples(
+        "xbench plan latest",
+        "xbench plan latest --rate 10gbit --workers 16",
+        "xbench plan latest --emit ddp",
+    ),
+)
+@click.argument("profile", type=ResultPath(), shell_complete=complete_result)
 @click.option(
     "--fabric",
     metavar="SPEC",
@@ -36,7 +47,7 @@ if TYPE_CHECKING:
 @click.option("--emit", type=click.Choice(["table", "json", "ddp", "python"]), default="table", show_default=True,
               help="What goes to stdout: the table, the record, or a snippet to paste.")  # fmt: skip
 @click.option("--mode", metavar="MODE", shell_complete=complete_mode,
-              help="Whose plan a snippet holds.  [default: the fastest; for ddp, of ddp-tuned and auto]")  # fmt: skip
+              help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]")  # fmt: skip
 @click.option("--rate", metavar="RATE", help="What if links had this rate: 10gbit.")
 @click.option("--latency", metavar="DURATION", help="What if a message took this long to arrive: 50us.")
 @click.option("--workers", type=int, metavar="N", help="What if there were N workers, in a ring.")
@@ -60,7 +71,7 @@ def plan(
 ) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
 
-    PROFILE is a record of `xbench profile` or `xbench compare`, or the folder of its run. Everything printed is
+    PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Everything printed is
     simulated from what was measured there; what a what-if changes is said beside it.
     """
     from xbench.planning.replan import replan, to_profile

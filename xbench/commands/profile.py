@@ -9,15 +9,32 @@ import click
 
 from xbench.commands.compare import run_and_render
 from xbench.commands.completing import complete_workload
-from xbench.commands.options import carry_options, check_json, nvtx_option, run_options, workload_options
+from xbench.commands.options import (
+    carry_options,
+    check_json,
+    nvtx_option,
+    run_options,
+    verbose_option,
+    workload_options,
+)
+from xbench.commands.themes import ThemedCommand, examples
 
 
-@click.command("profile", short_help="Time every layer of a training step, fit the network, plan schedules.")
+@click.command(
+    "profile",
+    cls=ThemedCommand,
+    short_help="Time every layer of a training step, fit the network, plan schedules.",
+    epilog=examples(
+        "xbench profile resnet50",
+        "xbench profile train.py:make --fabric local:ranks=2 -v > profile.txt",
+    ),
+)
 @click.argument("workload", shell_complete=complete_workload, default="resnet50")
 @click.option("--all", "all_layers", is_flag=True, help="Every layer, not only the ten that take longest.")
 @click.option("--steps", type=click.IntRange(3, 1000), default=16, show_default=True, help="Instrumented steps.")
 @workload_options
 @run_options
+@verbose_option
 @nvtx_option
 @carry_options
 def profile(
@@ -37,6 +54,7 @@ def profile(
     heap: str,
     timeout_s: float,
     output: Path,
+    verbose: bool,
     nvtx: bool,
     copies: str | None,
     compress: str | None,
@@ -71,4 +89,4 @@ def profile(
         compress=compress,  # type: ignore[arg-type]
         collectives=collectives,  # type: ignore[arg-type]
     )
-    return run_and_render(request, json_to, all_layers=all_layers)
+    return run_and_render(request, json_to, verbose=verbose, all_layers=all_layers)

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.completing import complete_workload
+from xbench.commands.completing import RUNS, complete_result, complete_workload
 from xbench.commands.options import (
-    RUNS,
     check_json,
     device_option,
     echo_utf8,
     json_option,
+    show_result,
     timeout_option,
     write_json,
 )
 from xbench.commands.outputs import STDOUT, resolve
+from xbench.commands.results import ResultPath
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError, unknown
 
 if TYPE_CHECKING:
@@ -52,11 +54,11 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
     """What all commands take; `pairs` is what there are by default."""
     options = (
         click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True, metavar="FILE",
-                     help="The suite: workloads, modes, fabrics, metrics, thresholds."),
+                     help="File with the suite: workloads, modes, fabrics, metrics, thresholds."),
         click.option("--check", "names", multiple=True, metavar="NAME", help="Only this check of it; may be repeated."),
         click.option("--pairs", type=click.IntRange(1, 200), help=f"Launch pairs.  [default: {pairs}]"),
         click.option("--budget", type=click.FloatRange(0.1, 1440), metavar="MINUTES",
-                     help="In place of the suite's budget_minutes."),
+                     help="Minutes to spend at most, in place of the suite's budget_minutes."),
         device_option("auto", help="Where to compute; auto takes GPUs where there are any."),
         timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
@@ -75,7 +77,7 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
 def _layer_option(command: F) -> F:
     return click.option(
         "--layer", type=click.Choice(LAYERS), default="both", show_default=True,
-        help="Counts, plans and predictions; what the clock says; or both.",
+        help="What to judge: counts, plans and predictions; wall-clock times; or both.",
     )(command)  # fmt: skip
 
 
@@ -98,9 +100,16 @@ def init_command(workload: str, action: str) -> int:
     return 0
 
 
-@regress.command("check", short_help="Measure the suite, and judge it against a base.")
+@regress.command(
+    "check",
+    cls=ThemedCommand,
+    short_help="Measure the suite, and judge it against a base.",
+    epilog=examples(
+        "xbench regress check --base origin/main", "xbench regress check --base HEAD~1 --layer deterministic"
+    ),
+)
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE|DIR",
+@click.option("--baseline", type=ResultPath(), metavar="FILE|DIR", shell_complete=complete_result,
               help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
 @click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")
@@ -148,7 +157,7 @@ def check_command(
     console = _console()
     kept = check(request, console)
     regression: Regression = kept.record  # type: ignore[assignment]
-    _show(kept, console, json_to)
+    _show(kept, console, json_to, markdown_to, junit_to)
     _write_formats(regression, markdown_to, junit_to, strict)
     _tell_github(regression)
     if kept.error is not None:
@@ -264,11 +273,9 @@ def _console() -> Console:
     return make_console()
 
 
-def _show(kept: Kept, console: Console, json_to: str | None) -> None:
-    from xbench.report.terminal import show
-
+def _show(kept: Kept, console: Console, json_to: str | None, *taken: str | None) -> None:
     console.print()
-    show(kept.record, console)
+    show_result(kept.record, json_to, *taken)
     console.print(f"\nrecord: {kept.path}", highlight=False, soft_wrap=True)
     write_json(kept.record, json_to)
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from xbench.commands.completing import complete_result
-from xbench.commands.options import check_json, echo_utf8, json_option, write_json
+from xbench.commands.options import check_json, echo_utf8, json_option, verbose_option, write_json
 from xbench.commands.outputs import STDOUT, Output, format_option, resolve
+from xbench.commands.results import ResultPath, latest
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -20,8 +22,17 @@ OF_SEVERAL = "html"
 """The one format that shows several results in one file."""
 
 
-@click.command(name="report", short_help="Show a saved result again; needs neither torch nor a GPU.")
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULT...",
+@click.command(
+    "report",
+    cls=ThemedCommand,
+    short_help="Show a saved result again; needs neither torch nor a GPU.",
+    epilog=examples(
+        "xbench report latest",
+        "xbench report latest --html",
+        "xbench report before.json after.json --html compared.html",
+    ),
+)
+@click.argument("results", nargs=-1, type=ResultPath(), metavar="[RESULT]...",
                 shell_complete=complete_result)  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
 @format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
@@ -30,6 +41,7 @@ OF_SEVERAL = "html"
 @format_option("csv", "Tidy tables: samples, and beside FILE steps, modes and layers.")
 @format_option("junit", "JUnit XML for CI systems, one case a mode.")
 @json_option
+@verbose_option
 def report(
     results: tuple[Path, ...],
     show_all: bool,
@@ -39,13 +51,18 @@ def report(
     csv_to: str | None,
     junit_to: str | None,
     json_to: str | None,
+    verbose: bool,
 ) -> None:
     """Show a saved result again; needs neither torch nor a GPU.
 
-    RESULT is a record, or the folder of a run such as results/runs/20260101-120000-resnet50. The table goes to stdout.
-    A format is written to its FILE, to stdout for -, and without either beside the RESULT; there is no table then.
-    With --json - the table goes to stderr, and stdout carries the JSON alone.
+    RESULT is a record, the folder of a run such as results/runs/20260101-120000-comparison-resnet50, or latest
+    [default: latest]. The table goes to stdout. A format is written to its FILE, to stdout for -, and without either
+    beside the RESULT; there is no table then. With --json - the table goes to stderr, and stdout carries the JSON
+    alone.
     """
+    if not results:
+        results = (latest(),)
+        click.echo(f"the latest run: {results[0]}", err=True)
     from xbench.records import load
 
     asked = {"html": html_to, "trace": trace_to, "markdown": markdown_to, "csv": csv_to, "junit": junit_to}
@@ -57,7 +74,7 @@ def report(
         for target, text in files.items():
             _write(output.format, target, text)
     if not outputs:
-        _show(results, records, show_all, to_stderr=json_to == STDOUT)
+        _show(results, records, show_all, verbose, to_stderr=json_to == STDOUT)
     write_json(records[0], json_to)
 
 
@@ -106,7 +123,9 @@ def _write(format: str, target: str, text: str) -> None:
         click.echo(f"{format}: {target}", err=True)
 
 
-def _show(results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool, *, to_stderr: bool) -> None:
+def _show(
+    results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool, verbose: bool, *, to_stderr: bool
+) -> None:
     """The tables of each, under its path where there are several."""
     from xbench.report.terminal import make_console, show
 
@@ -114,4 +133,4 @@ def _show(results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool,
     for path, record in zip(results, records, strict=True):
         if len(records) > 1:
             console.rule(str(path), align="left", style="dim")
-        show(record, console, all_layers=show_all)
+        show(record, console, verbose=verbose, all_layers=show_all)

@@ -10,15 +10,39 @@ from pathlib import Path
 import click
 
 from xbench.commands.completing import complete_modes, complete_result
-from xbench.commands.options import check_json_and_csv, json_option, parsed, write_csv, write_json
+from xbench.commands.options import (
+    check_json_and_csv,
+    json_option,
+    parsed,
+    show_result,
+    verbose_option,
+    write_csv,
+    write_json,
+)
+from xbench.commands.results import ResultPath
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 
-@click.command("scale", short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.")
-@click.argument("profile", type=click.Path(path_type=Path), shell_complete=complete_result)
-@click.option("--workers", default="2..2048", show_default=True, metavar="SIZES", help="2..2048 doubles; 2,4,8 lists.")
+@click.command(
+    "scale",
+    cls=ThemedCommand,
+    short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
+    epilog=examples(
+        "xbench scale latest",
+        "xbench scale latest --workers 8..64 --topology hierarchical:gpus=8",
+    ),
+)
+@click.argument("profile", type=ResultPath(), shell_complete=complete_result)
+@click.option(
+    "--workers",
+    default="2..2048",
+    show_default=True,
+    metavar="SIZES",
+    help="Numbers of workers: 2..2048 doubles, 2,4,8 lists.",
+)
 @click.option("--topology", default="ring", show_default=True, metavar="NAME",
-              help="ring, tree (double binary trees), halving-doubling, doubling, or "
+              help="How all-reduces go: ring, tree (double binary trees), halving-doubling, doubling, or "
                    "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host.")  # fmt: skip
 @click.option(
     "--modes",
@@ -32,8 +56,11 @@ from xbench.errors import SpecError
 @click.option("--error-band", type=float, metavar="SHARE",
               help="How far predictions may be off.  [default: the record's own worst error, else 0.15]")  # fmt: skip
 @click.option("--job", type=int, metavar="N", help="Which job of a comparison of two, counted from 1.")
-@click.option("--csv", "csv_to", metavar="FILE|-", help="Write one row a mode and size; - is stdout.")
+@click.option(
+    "--csv", "csv_to", metavar="FILE|-", help="Write a CSV with one row a mode and size; with - it goes to stdout."
+)
 @json_option
+@verbose_option
 def scale(
     profile: Path,
     workers: str,
@@ -46,17 +73,17 @@ def scale(
     job: int | None,
     csv_to: str | None,
     json_to: str | None,
+    verbose: bool,
 ) -> None:
     """Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.
 
-    PROFILE is a record of `xbench profile` or `xbench compare`, or the folder of its run. Every number is simulated:
-    the measured all-reduce is carried over by the formulas of a topology, and every schedule is planned anew for each
-    number of workers.
+    PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Every number is
+    simulated: the measured all-reduce is carried over by the formulas of a topology, and every schedule is planned anew
+    for each number of workers.
     """
     from xbench.planning.scale import Request, parse_scaled_modes, parse_workers, to_record
     from xbench.planning.topology import parse_topology
     from xbench.planning.what_if import Change, read, what_if
-    from xbench.report.terminal import make_console, show
     from xbench.units import parse_rate, parse_seconds
 
     check_json_and_csv(json_to, csv_to)
@@ -70,6 +97,6 @@ def scale(
     )
     scenario = what_if(read(profile, job), change)
     record = to_record(scenario, request, shlex.join(["xbench", *sys.argv[1:]]))
-    show(record, make_console())
+    show_result(record, json_to, csv_to, verbose=verbose)
     write_json(record, json_to)
     write_csv(record, csv_to)

@@ -25,7 +25,7 @@ COMMANDS = ("compare", "profile")
     required=True,
     help="What starts the ranks there.",
 )
-@click.option("--nodes", type=click.IntRange(1, 100_000), default=2, show_default=True, help="Machines.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=2, show_default=True, help="Machines to run on.")
 @click.option(
     "--ranks-per-node",
     "ranks",
@@ -40,7 +40,7 @@ COMMANDS = ("compare", "profile")
     show_default=True,
     help="GPUs to ask Slurm or Kubernetes for.",
 )
-@click.option("--name", default="xbench", show_default=True, help="Of the job: letters, digits and hyphens.")
+@click.option("--name", default="xbench", show_default=True, help="Name of the job: letters, digits and hyphens.")
 @click.option("--time", metavar="LIMIT", help="Slurm's time limit, as it writes it: 30, 1:30:00, 2-12.")
 @click.option("--partition", help="Slurm's partition.")
 @click.option("--account", help="Slurm's account.")

@@ -17,6 +17,7 @@ from xbench.commands.options import (
     workload_options,
     write_json,
 )
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import RunError, SpecError
 
 if TYPE_CHECKING:
@@ -34,14 +35,22 @@ QUICK_STEPS = 8
 KEPT = "tuned.json"
 
 
-@click.command("tune", short_help="Find the schedule to use for a workload, and print the line to paste.")
+@click.command(
+    "tune",
+    cls=ThemedCommand,
+    short_help="Find the schedule to use for a workload, and print the line to paste.",
+    epilog=examples(
+        "xbench tune resnet18 --minutes 5",
+        "xbench tune train.py:make --overlap forward --keep tuned.json",
+    ),
+)
 @click.argument("workload", shell_complete=complete_workload, default="resnet50")
 @click.option("--minutes", type=float, default=10.0, show_default=True, help="How long it may take.")
 @click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="The candidates, to be timed against ddp; xbench modes lists them.")  # fmt: skip
 @click.option("--margin", type=float, default=2.0, show_default=True, metavar="PERCENT",
               help="The least gain that is worth a change.")  # fmt: skip
-@click.option("--keep", metavar="FILE", help=f"Where to keep the winner, too.  [default: {KEPT} beside the record]")
+@click.option("--keep", metavar="FILE", help=f"File that keeps the winner.  [default: {KEPT} beside the record]")
 @overlap_option
 @backend_option(["torch", "sockets"])
 @workload_options
@@ -105,6 +114,7 @@ def tune(
         timeout_s=timeout_s,
         output=output,
         course=Tune(60 * minutes, margin / 100),
+        title="tune",
         overlap=overlap,  # type: ignore[arg-type]
         collectives=collectives,  # type: ignore[arg-type]
     )

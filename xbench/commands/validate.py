@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_modes, complete_workload, listed
+from xbench.commands.completing import RUNS, complete_modes, complete_result, complete_workload, listed
 from xbench.commands.options import (
-    RUNS,
     backend_option,
     check_json,
     json_option,
     overlap_option,
+    show_result,
     timeout_option,
     write_json,
 )
+from xbench.commands.results import ResultPath
+from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,23 +32,39 @@ MOST_HOSTS = 8
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
-@click.command("validate", short_help="Hold predictions against measured steps, over a matrix of workloads and links.")
+@click.command(
+    "validate",
+    cls=ThemedCommand,
+    short_help="Hold predictions against measured steps, over a matrix of workloads and links.",
+    epilog=examples(
+        "xbench validate --workloads resnet18 --rates 1gbit",
+        "xbench validate --resume latest",
+    ),
+)
 @click.option("--workloads", default=WORKLOADS, show_default=True, metavar="A,B,...",
-              shell_complete=listed(complete_workload), help="Names or file.py:make.")  # fmt: skip
+              shell_complete=listed(complete_workload), help="Workloads: names, or file.py:make.")  # fmt: skip
 @click.option(
     "--rates", default=RATES, show_default=True, metavar="R,S,...", help="Rates of the links, as tc(8) writes them."
 )
-@click.option("--hosts", type=click.IntRange(2, MOST_HOSTS), default=2, show_default=True, help="Network namespaces.")
+@click.option(
+    "--hosts",
+    type=click.IntRange(2, MOST_HOSTS),
+    default=2,
+    show_default=True,
+    help="Hosts to measure on: network namespaces.",
+)
 @click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
-              help="Single-job modes.")  # fmt: skip
+              help="Single-job modes to predict and to measure.")  # fmt: skip
 @overlap_option
 @backend_option(["torch", "sockets"])
 @click.option("--held-out", type=click.IntRange(2, MOST_HOSTS), metavar="H",
               help="Also run on H hosts, and predict that from what was measured on --hosts.")  # fmt: skip
 @click.option("--cell-minutes", type=click.FloatRange(0.1, 600), default=2.5, show_default=True,
               help="About how long the timed blocks of a cell may take.")  # fmt: skip
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RECORD", help="Keep this one's cells.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--resume", type=ResultPath(), metavar="RESULT", shell_complete=complete_result,
+              help="Go on from this validation: its cells are kept.")  # fmt: skip
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", show_default=True,
+              help="Where to compute.")  # fmt: skip
 @click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too.")
 @json_option
 @timeout_option
@@ -76,7 +94,7 @@ def validate(
     """
     from xbench.fabrics import parse_fabric
     from xbench.records import Validation, load
-    from xbench.report.terminal import make_console, show
+    from xbench.report.drawing import make_console
     from xbench.report.validation import markdown
     from xbench.runtime.validate import ValidateRequest
     from xbench.runtime.validate import validate as run
@@ -119,7 +137,8 @@ def validate(
     )
     console = make_console()
     record, path, error = run(request, console)
-    show(record, console)
+    console.print()
+    show_result(record, json_to, markdown_to)
     console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
     if markdown_to == "-":

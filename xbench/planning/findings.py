@@ -25,7 +25,7 @@ def crossovers(by_mode: Mapping[str, Sequence[ScalingPoint]], *, dtypes: int = 1
     modes = {mode: points for mode, points in by_mode.items() if points}
     if not modes:
         return []
-    return [*_fastest(modes), *_one_bucket(modes, dtypes), *_default(modes), *_overtakings(modes), *_waiting(modes)]
+    return [*_fastest(modes), *_one_bucket(modes, dtypes), *_default(modes), *_waiting(modes), *_overtakings(modes)]
 
 
 def _sizes(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[int]:

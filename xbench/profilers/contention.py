@@ -211,8 +211,9 @@ def measure_contention(
 
     launches: list[float] = []
     share = 0.5 if quick else 1.0
-    for stream in streams(ALONE_S * share):
-        note(f"collectives of {stream.nbytes} bytes, alone")
+    alone = streams(ALONE_S * share)
+    for position, stream in enumerate(alone, start=1):
+        note(f"collectives alone, {position} of {len(alone)}: {stream.nbytes} bytes")
         launches += _send(stream, group, wire)
         found.alone.append(stream)
     found.launch_s = statistics.median(launches)
@@ -222,7 +223,7 @@ def measure_contention(
 
     with Progress(workload) as progress:
         for number in range(TEMPLATE_STEPS + 1):
-            note(f"computation alone, step {number + 1}")
+            note(f"computation alone, step {number + 1} of {TEMPLATE_STEPS + 1}")
             progress.run_step()
         progress.learn()
         failures: list[BaseException] = []

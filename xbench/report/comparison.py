@@ -33,7 +33,9 @@ _WITHOUT_A_RUN = ("predicted", "buckets", "same network")
 """What is known of a mode that failed."""
 
 
-def render_comparison(record: Comparison, console: Console, said: Sequence[str] | None = None) -> None:
+def render_comparison(
+    record: Comparison, console: Console, said: Sequence[str] | None = None, *, verbose: bool = False
+) -> None:
     """The answer (or what a command has to say in its place), one row a mode, and everything needed to judge it."""
     top(record, console)
     for position, sentence in enumerate(answer(record) if said is None else said):
@@ -63,7 +65,7 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
             fact(console, "bounds", lines.bounds_line(job.bounds))
     if record.bounds is not None:
         fact(console, "bounds", lines.bounds_line(record.bounds))
-    bottom(record, console, effort=lines.effort_line(record))
+    bottom(record, console, effort=lines.effort_line(record), verbose=verbose)
 
 
 def _figures(record: Comparison, longest_s: float, console: Console) -> None:

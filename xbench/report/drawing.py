@@ -7,6 +7,7 @@ Off a terminal there is no colour and a fixed width. `markup` is off everywhere:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD, Box
@@ -22,6 +23,11 @@ NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
 
 _ANY_WIDTH = 10_000
+_TIED = "\ue000"
+_TIES = re.compile(
+    r"(?<=\d) (?=%|(?:[mµn]?s|min|h|d|[KMGT]?i?B|[kMG]?bit/s|px|[kMG])(?![\w-]))"
+    r"|(?<=[\w%],) (?=[-+\d.][^\[\],\n]{0,12}\])"
+)
 _RULED = Box(str(SIMPLE_HEAD), ascii=True)
 """Called ASCII so that rich draws no other, wider box on such terminals: `xbench.characters` stands in for the line."""
 
@@ -29,22 +35,57 @@ OFF_TTY_COLUMNS = 100
 
 
 class HarmlessConsole(Console):
-    """A console whose text cannot steer a terminal or a CI system, wherever it comes from. Styles are rich's own."""
+    """A console whose text cannot steer a terminal or a CI system, wherever it comes from. Styles are rich's own.
+
+    A number and its unit stay on one line. Off a terminal no line ends in blanks.
+    """
 
     _depth = 0
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """As rich's, with controls in the text written out."""
+        if isinstance(renderable, Text):
+            renderable = _tied(renderable)
         self._depth += 1
         try:
             segments = [_harmless(segment) for segment in super().render(renderable, options)]
         finally:
             self._depth -= 1
-        return segments if self._depth else _without_commands(segments)
+        if self._depth:
+            return segments
+        harmless = _without_commands(segments)
+        return harmless if self.is_terminal else _without_trailing_blanks(harmless)
 
 
 def _harmless(segment: Segment) -> Segment:
-    return segment if segment.control else segment._replace(text=visible_lines(segment.text))
+    if segment.control:
+        return segment
+    return segment._replace(text=visible_lines(segment.text).replace(_TIED, " "))
+
+
+def _tied(text: Text) -> Text:
+    """The text with the space between a number and its unit, and those within an interval, kept on one line.
+
+    rich breaks lines at every kind of space, so a character that is none stands there until lines are made.
+    """
+    text = text.copy()
+    text.plain = _TIES.sub(_TIED, text.plain)
+    return text
+
+
+def _without_trailing_blanks(segments: Iterable[Segment]) -> list[Segment]:
+    """The segments without the spaces at the ends of their lines."""
+    kept: list[Segment] = []
+    ends = False  # whether what follows, seen from the end, begins a new line
+    for segment in reversed(list(segments)):
+        if not segment.control:
+            *lines, last = segment.text.split("\n")
+            last = last.rstrip(" ") if ends else last
+            text = "\n".join([*(line.rstrip(" ") for line in lines), last])
+            ends = text.startswith("\n") or (ends and not text)
+            segment = segment._replace(text=text)
+        kept.append(segment)
+    return kept[::-1]
 
 
 def _without_commands(segments: Sequence[Segment]) -> Iterable[Segment]:

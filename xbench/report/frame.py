@@ -17,11 +17,12 @@ def top(record: Profile | Comparison, console: Console) -> None:
         console.print()
 
 
-def bottom(record: Profile | Comparison, console: Console, effort: str | None = None) -> None:
-    """Fabric, cost model, effort, machine, warnings."""
+def bottom(record: Profile | Comparison, console: Console, effort: str | None = None, *, verbose: bool = False) -> None:
+    """Fabric, cost model, effort, machine, warnings; notes on the usual set-up of ranks where `verbose`."""
     fact(console, "fabric", lines.fabric_line(record.fabric))
     for note in record.fabric.notes:
-        fact(console, "", note)
+        if verbose or not lines.is_usual(note):
+            fact(console, "", note)
     if record.emulated is not None:
         fact(console, "emulated", lines.emulated_line(record.emulated))
     if record.cost_model is not None:
@@ -34,6 +35,16 @@ def bottom(record: Profile | Comparison, console: Console, effort: str | None = 
     fact(console, "machine", lines.environment_line(record.environment))
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
+    hidden = [name for name, there in _hidden(record) if there]
+    if hidden and not verbose:
+        fact(console, "-v", f"shows {lines.and_of(hidden)} too")
+
+
+def _hidden(record: Profile | Comparison) -> list[tuple[str, bool]]:
+    """What is not shown without -v, and whether the record has it."""
+    measured = isinstance(record, Profile) and record.cost_model is not None and bool(record.cost_model.points)
+    usual = any(map(lines.is_usual, record.fabric.notes))
+    return [("the cost of each collective", measured), ("how threads and memory were set up", usual)]
 
 
 def _contention(record: Profile | Comparison) -> Contention | None:

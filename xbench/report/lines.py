@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
+from xbench import heap
 from xbench.planning.plans import NEXT_FORWARD
 from xbench.records import (
     BY_HAND,
@@ -27,7 +28,11 @@ from xbench.records import (
     WorkloadRecord,
 )
 from xbench.report.cells import signed_percent
+from xbench.schedules import gloo_threads
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+
+USUAL_NOTES = (heap.NOTE, gloo_threads.NOTE)
+"""Notes of nearly every record."""
 
 LONG_S = 1e-3
 """An emulated collective from here on is judged by its share of lateness; a shorter one by how late it is."""
@@ -71,6 +76,11 @@ def fabric_line(fabric: FabricRecord) -> str:
     if fabric.allreduce_bps is not None:
         parts.append(f"{format_rate(fabric.allreduce_bps)} bus bandwidth in the largest all-reduce")
     return ", ".join(parts)
+
+
+def is_usual(note: str) -> bool:
+    """Whether a fabric's note is of the usual set-up of ranks, which says nothing about this result."""
+    return note in USUAL_NOTES or note.startswith("TCP congestion control: ")
 
 
 def emulated_line(link: EmulatedLink) -> str:

@@ -23,7 +23,7 @@ PLAN_HEADINGS = ("mode", "buckets", "step", "exposed", "gap", "largest")
 COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
 
 
-def render_profile(record: Profile, console: Console, all_layers: bool = False) -> None:
+def render_profile(record: Profile, console: Console, *, verbose: bool = False, all_layers: bool = False) -> None:
     """The step, its layers in gradient-ready order, the cost of communication, and the plans that follow."""
     top(record, console)
     say(console, lines.workload_line(record.workload), "bold")
@@ -50,8 +50,8 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
         for plan in record.plans.values():
             if plan.note:
                 say(console, f"{plan.mode}: {plan.note}")
+    if verbose and record.cost_model is not None and record.cost_model.points:
         console.print()
-    if record.cost_model is not None and record.cost_model.points:
         console.print(_cost_table(record, console))
         say(console, lines.COST_COLUMNS, "dim")
         say(console, lines.waits_line(record.cost_model))
@@ -59,7 +59,7 @@ def render_profile(record: Profile, console: Console, all_layers: bool = False) 
     console.print()
     if record.bounds is not None:
         fact(console, "bounds", lines.bounds_line(record.bounds))
-    bottom(record, console)
+    bottom(record, console, verbose=verbose)
 
 
 def _step_lines(step: StepTimes, label: Label) -> list[str]:

@@ -243,7 +243,9 @@ def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
 def baseline_answer(record: Baseline) -> str:
     """What it is, in one sentence."""
     machine = "any machine" if record.machine == "any" else record.machine
-    return f"Baseline of {count(len(record.suite.cases()), 'case')} for {machine}."
+    asked, measured = len(record.suite.cases()), len(baseline_rows(record))
+    cases = count(asked, "case") if measured == asked else f"{measured} of {count(asked, 'case')}"
+    return f"Baseline of {cases} for {machine}."
 
 
 def noise_answer(record: Noise) -> str:

@@ -18,25 +18,36 @@ from xbench.units import format_bytes, format_count, format_percent, format_rate
 
 Cell = Callable[[ScalingPoint], str]
 
+FINDINGS = 4
+"""Findings that are shown without -v."""
+
+TABLES = 2
+"""Tables that are shown without -v: of steps and of efficiency."""
+
 _WORKERS_COLUMNS = 10
 _MODE_COLUMNS = 11
 """Columns of a terminal that one mode takes: the widest name is `ddp-tuned`."""
 
 
-def render_scaling(record: Scaling, console: Console) -> None:
-    """The findings, a table of steps, of efficiency, throughput and exposed time by size, and what it all rests on."""
-    for position, sentence in enumerate(record.findings):
+def render_scaling(record: Scaling, console: Console, *, verbose: bool = False) -> None:
+    """The first findings, tables of steps and of efficiency by size, and what it all rests on.
+
+    `verbose`: every finding, and tables of throughput, exposed time, buckets and all-reduces.
+    """
+    for position, sentence in enumerate(record.findings if verbose else record.findings[:FINDINGS]):
         say(console, sentence, "bold" if position == 0 else "")
     if record.findings:
         console.print()
-    if console.width < max(NARROW_COLUMNS, _WORKERS_COLUMNS + _MODE_COLUMNS * len(record.modes)):
+    stacked = console.width < max(NARROW_COLUMNS, _WORKERS_COLUMNS + _MODE_COLUMNS * len(record.modes))
+    if stacked:
         _stacked(record, console)
     else:
-        _wide(record, console)
+        _wide(record, console, verbose)
+    exposed = "Exposed: the step beyond compute alone. " if verbose or stacked else ""
     say(
         console,
-        "Efficiency: samples/s over those of as many workers without communication. Exposed: the step beyond compute "
-        f"alone. All of it is simulated. {band_line(record)}",
+        "Efficiency: samples/s over those of as many workers without communication. "
+        f"{exposed}All of it is simulated. {band_line(record)}",
         "dim",
     )
     console.print()
@@ -50,6 +61,12 @@ def render_scaling(record: Scaling, console: Console) -> None:
     fact(console, "from", f"{record.source.path}: {record.source.command}")
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
+    more = max(0, len(record.findings) - FINDINGS)
+    findings = f"{more} more finding{'' if more == 1 else 's'}" if more else ""
+    tables = "" if stacked else "samples/s, exposed communication, buckets and the all-reduce by size"
+    hidden = [one for one in (findings, tables) if one]
+    if hidden and not verbose:
+        fact(console, "-v", f"shows {', and '.join(hidden)} too")
 
 
 def band_line(record: Scaling) -> str:
@@ -67,7 +84,7 @@ def band_line(record: Scaling) -> str:
     return f"{text} Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else text
 
 
-def _wide(record: Scaling, console: Console) -> None:
+def _wide(record: Scaling, console: Console, verbose: bool) -> None:
     columns: list[tuple[str, Cell]] = [
         ("Step (simulated)", lambda point: format_seconds(point.step_s)),
         ("Scaling efficiency (simulated)",
@@ -76,9 +93,11 @@ def _wide(record: Scaling, console: Console) -> None:
         ("Exposed communication (simulated)", lambda point: format_seconds(point.exposed_s)),
         ("Buckets (simulated)", lambda point: str(point.buckets)),
     ]  # fmt: skip
-    for title, cell in columns:
+    for title, cell in columns if verbose else columns[:TABLES]:
         say(console, title, "italic")  # a table folds its title to its own width
         console.print(_table(record, cell))
+    if not verbose:
+        return
     say(console, "One all-reduce: a + b·M of the line, and all gradients by the curve (simulated)", "italic")
     console.print(_link_table(record))
 

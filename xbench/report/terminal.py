@@ -40,12 +40,12 @@ from xbench.report.validation import render_validation
 __all__ = ["make_console", "render", "render_comparison", "render_profile", "show"]
 
 
-def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> None:
-    """Draw any kind of record."""
+def show(record: AnyRecord, console: Console, *, verbose: bool = False, all_layers: bool = False) -> None:
+    """Draw any kind of record. `verbose`: every table and note of a comparison, a profile or a scaling."""
     if isinstance(record, Comparison):
-        render_comparison(record, console)
+        render_comparison(record, console, verbose=verbose)
     elif isinstance(record, Scaling):
-        render_scaling(record, console)
+        render_scaling(record, console, verbose=verbose)
     elif isinstance(record, Validation):
         render_validation(record, console)
     elif isinstance(record, Convergence):
@@ -65,13 +65,13 @@ def show(record: AnyRecord, console: Console, *, all_layers: bool = False) -> No
     elif isinstance(record, Restart):
         render_restart(record, console)
     else:
-        render_profile(record, console, all_layers=all_layers)
+        render_profile(record, console, verbose=verbose, all_layers=all_layers)
 
 
-def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, all_layers: bool = False) -> str:
+def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, verbose: bool = False, all_layers: bool = False) -> str:
     """What `show` draws, as plain text of `width` columns."""
     console = HarmlessConsole(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
                       markup=False, emoji=False, _environ={})  # fmt: skip
-    show(record, console, all_layers=all_layers)
+    show(record, console, verbose=verbose, all_layers=all_layers)
     text = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

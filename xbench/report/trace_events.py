@@ -18,6 +18,9 @@ Event = dict[str, Any]
 JUST_BEFORE_NS = 1
 """A flow leaves a slice this long before its end: at the end itself the slice is over."""
 
+MOST_TRACKS = 8
+"""Tracks of one kind in a process: a schedule with a bucket a tensor has dozens under way at once."""
+
 _FLOWS = 1_000_000
 """Numbers of flows that a process has for itself: in a trace they are one sequence."""
 
@@ -47,11 +50,20 @@ class Process:
     def slice(self, track: str, name: str, start_s: float, end_s: float, category: str, **facts: Any) -> Bar:
         """Something that took from `start_s` to `end_s`, on `track` or, while that is busy, on 'track (2)', and so on.
 
-        Slices of a track have to come in order of their start.
+        There are `MOST_TRACKS` of a kind, and more only for a slice that ends before one is free. Where all are busy
+        the slice begins when the first is free, and its fact `since_us` says when it really began. Slices of a track
+        have to come in order of their start.
         """
         start_ns, end_ns = _ns(start_s), max(_ns(start_s), _ns(end_s))
         number = 1
         while self._busy_until_ns.get(tid := self._tid(track, number), start_ns) > start_ns:
+            if number == MOST_TRACKS:
+                tids = [self._tid(track, one) for one in range(1, MOST_TRACKS + 1)]
+                first = min(tids, key=self._busy_until_ns.__getitem__)
+                if self._busy_until_ns[first] < end_ns:
+                    facts = facts | {"since_us": (start_ns + _ns(self.begins_s)) / 1000}
+                    tid, start_ns = first, self._busy_until_ns[first]
+                    break
             number += 1
         self._busy_until_ns[tid] = end_ns
         self._add("X", name, tid, start_ns, cat=category, dur=(end_ns - start_ns) / 1000, args=facts)

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +26,12 @@ from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
 from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, WorkloadRecord
 from xbench.runtime.assemble import now
+from xbench.runtime.converge_progress import Trainings
 from xbench.runtime.frames import ConvergenceFrame, write_frame
 from xbench.runtime.launch import AuxiliaryCommand, launch
 from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import Phase
+from xbench.runtime.progress import Progress
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.schedules import MODES, cycle_of
 from xbench.scratch import socket_folder
@@ -39,6 +41,7 @@ from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, steps_of_all
 from xbench.units import format_percent, format_seconds
 from xbench.workloads.catalog import family_of
+from xbench.workloads.torchvision_models import facts_of
 
 RANK = "xbench.runtime.converge_rank"
 TRAIN, TEST, CLASSES = 1437, 360, 10
@@ -63,8 +66,8 @@ class ConvergeRequest:
     workload: WorkloadSpec
     modes: Sequence[ModeSpec]
     fabric: FabricSpec
-    seeds: int = 5
-    epochs: int = 8
+    seeds: int = 3
+    epochs: int = 3
     samples: int | None = None
     lr: float | None = None
     device: str = "auto"
@@ -73,6 +76,20 @@ class ConvergeRequest:
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
+
+
+IMAGE_SIZE, BATCH_SIZE = 32, 32
+"""Defaults for image models: the digits have 8 × 8 pixels, and larger batches mean fewer all-reduces an epoch."""
+
+
+def sized(spec: WorkloadSpec) -> WorkloadSpec:
+    """The workload with the default sizes of this command, as far as an image model takes them and none are given."""
+    if family_of(spec.name) != "vision":
+        return spec
+    facts = facts_of(spec.name)
+    smallest = max(IMAGE_SIZE, facts.minimum)
+    size = spec.image_size or -(-smallest // facts.multiple) * facts.multiple
+    return spec.model_copy(update={"image_size": size, "batch_size": spec.batch_size or BATCH_SIZE})
 
 
 def check(request: ConvergeRequest) -> None:
@@ -118,7 +135,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
     run, found, notes = prepare(
         RunRequest(
             kind="comparison",
-            workloads=[request.workload],
+            workloads=[sized(request.workload)],
             modes=request.modes,
             fabric=request.fabric,
             effort=Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS),
@@ -142,17 +159,19 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
     )  # fmt: skip
     folder = new_run_folder(request.output, f"convergence-{record.title.replace(':', '-')}")
 
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
+    progress = Progress(console, launches=1)
+    trainings = Trainings(progress, run.modes, request.seeds, -(-steps // an_epoch))
+    say = progress.say
     for note in notes:
         say(note)
-    say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {steps} steps a seed, {run.device}")
-    curves = Curves(world, run, an_epoch, say)
+    say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {run.device}")
+    say(f"{len(run.modes)} modes, {request.seeds} seeds of each, {steps} steps a seed ({training.epochs:.3g} epochs)")
+    curves = Curves(world, run, an_epoch, say, trainings.standing)
     warnings = [*found.warnings, *environment.noise_warnings()]
     error: XbenchError | None = None
     with interrupts_held() as held:
         with ExitStack() as stack:
+            stack.enter_context(progress)
             with held.let_through():
                 facts = environment.capture(found.environment_facts())
                 fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
@@ -177,7 +196,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
                 with held.let_through():
                     fabric.measure_bandwidth()
                     write_frame(updated(), folder)
-                    error = _launch(run, training, an_epoch, fabric, folder, curves)
+                    error = _launch(run, training, an_epoch, fabric, folder, curves, trainings, progress)
             except KeyboardInterrupt:
                 error = Interrupted("interrupted")
             except OSError as failed:
@@ -231,15 +250,18 @@ def _lr(request: ConvergeRequest, record: WorkloadRecord) -> float:
 class Curves:
     """What ranks have finished. A curve is whole once every rank of the job has written its part.
 
-    `an_epoch`: the steps after which ranks meet.
+    `an_epoch`: the steps after which ranks meet. `standing`: how far all trainings are, for the line of each curve.
     """
 
-    def __init__(self, world: int, run: RunSpec, an_epoch: int, say: Any) -> None:
+    def __init__(
+        self, world: int, run: RunSpec, an_epoch: int, say: Callable[[str], None], standing: Callable[[], str] = str
+    ) -> None:
         self.whole: list[ConvergenceCurve] = []
         self.failed: dict[str, str] = {}
         self.warnings: list[str] = []
         self._parts: dict[tuple[str, int, int], dict[int, Mapping[str, Any]]] = {}
         self._world, self._run, self._an_epoch, self._say = world, run, an_epoch, say
+        self._standing = standing
 
     def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
         """One event of a rank's journal."""
@@ -292,12 +314,19 @@ class Curves:
         steps = sorted(curve.steps_s)
         self._say(
             f"{mode}, seed {seed}: accuracy {format_percent(curve.test_accuracy[-1], 1)}, "
-            f"a step {format_seconds(steps[len(steps) // 2])}"
+            f"a step {format_seconds(steps[len(steps) // 2])}; {self._standing()}".removesuffix("; ")
         )
 
 
 def _launch(
-    run: RunSpec, training: Training, an_epoch: int, fabric: Fabric, folder: Path, curves: Curves
+    run: RunSpec,
+    training: Training,
+    an_epoch: int,
+    fabric: Fabric,
+    folder: Path,
+    curves: Curves,
+    trainings: Trainings,
+    progress: Progress,
 ) -> XbenchError | None:
     """Start the ranks and wait for their end: the error that ended them early."""
     program: dict[str, Any] = {
@@ -324,15 +353,22 @@ def _launch(
         argument = folder / "program.json"
         with argument.open("x", encoding="utf-8") as stream:
             json.dump(program, stream)
+
+        def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
+            trainings.take(job, rank, event)
+            curves.take(job, rank, event)
+
+        progress.begin_launch(0, (Phase(kind="profile"),))
         outcome = launch(
             fabric,
             len(run.workloads),
             RANK,
             argument.resolve(),
             folder.resolve(),
-            on_event=curves.take,
+            on_event=on_event,
             silence_s=run.timeout_s,
             auxiliaries=auxiliaries,
+            on_note=lambda job, rank, at_s, text: progress.note(rank, at_s, text) if job == 0 else None,
         )
     curves.warnings += outcome.warnings
     return outcome.error

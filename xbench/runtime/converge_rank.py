@@ -109,6 +109,7 @@ class ConvergeRank(Rank):
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self.losses: list[Tensor] = []
+        self.journal.write("phase", name=f"{mode.text}, seed {seed}", number=1)
         found: dict[str, list[float]] = {"test_loss": [], "test_accuracy": [], "steps_s": []}
         sent = 0
         with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER), self.attach(mode) as handle:
@@ -123,6 +124,7 @@ class ConvergeRank(Rank):
                 loss, accuracy = self.tested()
                 found["test_loss"].append(loss)
                 found["test_accuracy"].append(accuracy)
+                self.journal.write("epoch", mode=mode.text, seed=seed, epoch=len(found["test_accuracy"]))
                 dist.all_reduce(torch.zeros(1, device=self.device))  # the next step begins for all at once
             agreed = self.digest()
             peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None

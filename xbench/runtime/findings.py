@@ -17,6 +17,14 @@ NAMESPACES = (
 )
 
 
+EXTRAS = {
+    "Horovod": ("mode horovod and --backend horovod cannot be used", "make horovod"),
+    "scikit-learn": ("converge has no data to train on", "pip install scikit-learn"),
+    "Ray": ("cluster run --engine ray cannot be used", "pip install ray"),
+}
+"""Optional packages: what their absence costs, and how to get them."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """Everything that was looked at. `torch` and `nvml` are the answers of `inventory_probe`."""
@@ -32,6 +40,9 @@ class Seen:
     noise: Sequence[str] = ()
     tools: Mapping[str, str | None] = field(default_factory=dict)
     """'nvcc', 'nsys': what to call it by ('13.2, /usr/local/cuda/bin/nvcc'), or None."""
+
+    extras: Mapping[str, str | None] = field(default_factory=dict)
+    """Version, or None, of each optional package of `EXTRAS` that was looked for; Horovod's is None if unusable."""
 
     @property
     def gpus(self) -> int:
@@ -55,6 +66,7 @@ def findings(seen: Seen) -> list[Finding]:
         _counters(seen),
         _nvcc(seen),
         _nsight(seen),
+        *(_extra(name, version) for name, version in seen.extras.items()),
         _governor(seen),
         _quiet(seen),
     ]
@@ -178,6 +190,14 @@ def _nsight(seen: Seen) -> Finding:
         "what --nvtx marks cannot be recorded here",
         f"apt-get install nsight-systems, {NVIDIA}",
     )
+
+
+def _extra(name: str, version: str | None) -> Finding:
+    if version is not None:
+        return _works(name, version)
+    costs, get = EXTRAS[name]
+    return _missing(name, "not installed, or built against another torch" if name == "Horovod" else "not installed",
+                    costs, get)  # fmt: skip
 
 
 def _governor(seen: Seen) -> Finding:

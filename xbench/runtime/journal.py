@@ -10,6 +10,7 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | --- | --- |
 | hello | rank, job, host, pid |
 | phase | name: what comes now, for people ('parity ddp', 'round 2 optimal') |
+| part | name: the part of the profile that comes now ('layers', 'link', 'contention') |
 | profile | layers, step times, cost points: see `runtime.worker` |
 | parity | mode, and the fields of `records.Parity` |
 | block | mode, round, position, step boundaries in ns since an arbitrary epoch, warm-up boundaries |
@@ -18,6 +19,7 @@ Events, by their `event` field (`t` is time.monotonic() of the machine, added to
 | gpu | mode (null: the profile), round, and the fields of `profilers.gpu.Window`: its timed steps, this rank's GPU |
 | gpu_missing | reason: why this rank's GPU has no counters, or no more |
 | warning | message: something that does not matter enough to end the run |
+| epoch | mode, seed, epoch: that many epochs of this training are done (`converge`) |
 | failed | mode, message: this mode could not run, the others go on |
 | error | message, traceback: this rank is about to die; place: user's file:line; told, said, hint; short_in: a mode |
 | end | nothing more comes |

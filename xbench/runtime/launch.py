@@ -33,6 +33,9 @@ from xbench.runtime.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, 
 POLL_S = 0.05
 FULL_DISK_BYTES = 64 * 1024
 UNDISTURBED = "what was measured is kept, and none of it counts as the stated link's: run it again undisturbed"
+OnNote = Callable[[int, int, float, str], None]
+"""Called with a job, a rank, a monotonic time [s] and what the rank says that it is doing."""
+
 _TORCHRUN_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XBENCH_CORES",
@@ -77,10 +80,13 @@ def launch(
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand] = (),
+    on_note: OnNote = lambda job, rank, at_s, text: None,
 ) -> Outcome:
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
     `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
+    `on_note(job, rank, at_s, text)` gets what ranks say that they are doing, now and then, with the machine's
+    monotonic time [s].
     `silence_s` is how long all ranks together may say nothing before the launch counts as hung. Call it from the
     thread that will live longest: the kernel ties the ranks' lives to the calling thread.
 
@@ -94,7 +100,7 @@ def launch(
     monitor: Monitor | None = None
     verdict: Verdict | None = None
     try:
-        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries)
+        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries, on_note)
         while (verdict := _poll(groups, monitor)) is None:
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -120,6 +126,7 @@ def _start(
     on_event: Callable[[int, int, dict[str, Any]], None],
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand],
+    on_note: OnNote,
 ) -> Monitor:
     """Start auxiliary processes, then agents; return who watches them."""
     watched: list[AuxiliaryWatch] = []
@@ -141,7 +148,7 @@ def _start(
                 reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
                 ranks.append(RankWatch(reader, slot.index, local_rank, shared=jobs > 1))
     probes = Probes(link_fault=fabric.diagnose, disk_full=lambda: disk_full(directory))
-    return Monitor(ranks, agents, watched, on_event, silence_s, probes)
+    return Monitor(ranks, agents, watched, on_event, silence_s, probes, on_note=on_note)
 
 
 def agent_command(

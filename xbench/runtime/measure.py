@@ -68,6 +68,7 @@ UNDER_LOAD_S = 60.0
 def profile_job(rank: Rank) -> JobPlan:
     """Measure the step and the link, plan every schedule, write it all to the journal of rank 0."""
     effort = rank.run.effort
+    rank.part("layers")
     raw = profile_step(
         rank.workload, rank.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=rank.note
     )
@@ -96,6 +97,7 @@ def profile_job(rank: Rank) -> JobPlan:
     if wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
         buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
     if world_size > 1:
+        rank.part("link")
         rank.note("measuring collectives")
         measured = measure_all_reduce(
             sizes(sum(layer.grad_bytes for layer in layers)),
@@ -109,6 +111,7 @@ def profile_job(rank: Rank) -> JobPlan:
         everyone = gathered(measured)
         cost = fit(cost_points(everyone), backend=dist.get_backend(rank.group), world_size=world_size)
         cost = cost.model_copy(update=clocks(everyone))
+        rank.part("layers under traffic")
         for _ in range(UNDER_LOAD_ROUNDS):
             exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
             steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
@@ -128,6 +131,7 @@ def profile_job(rank: Rank) -> JobPlan:
                 # Rank 0's for all: ranks that knew different things would plan different buckets.
                 contention = gathered(unshared_contention(rank.group, curve))[0]
             else:
+                rank.part("contention")
                 both = measure_contention(
                     rank.workload,
                     rank.group,
@@ -139,9 +143,11 @@ def profile_job(rank: Rank) -> JobPlan:
                 )
                 contention = summarise_contention(gathered(both))
             exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
+            rank.part("engine")
             own = engine_cost(rank, with_missing(exact.buckets, unused), step.uninstrumented_step_s, most_bytes, wire)
             hook_s, copy_s_per_byte = summarise_engine_cost(gathered(own))
             contention = contention.model_copy(update={"hook_s": hook_s, "copy_s_per_byte": copy_s_per_byte})
+        rank.part("step without communication")
         step = at_present_speed(rank, step)
         keep_profile()
     planner = Planner(
@@ -153,11 +159,13 @@ def profile_job(rank: Rank) -> JobPlan:
         rank.run.overlap,
     )
     if contention is not None and cost is not None:
+        rank.part("waits in steps")
         with contextlib.suppress(UsageError):  # as above
             contention = as_in_steps(planner, contention, measure_sending(rank, planner, unused))
             planner = replace(planner, contention=Contention.of(contention, Curve.of(cost)))
     plans = planner.plans()
     if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):
+        rank.part("candidates of auto")
         with contextlib.suppress(UsageError):  # as above
             plans["auto"] = try_candidates(rank, planner, plans, {name: bytes_of[name] for name in unused})
     plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
@@ -209,7 +217,7 @@ def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[s
         with LayerProfiler(rank.workload.model, rank.clock) as profiler:
             steps = []
             for number in range(count + 1):
-                rank.note(f"ready times under load, step {number + 1}")
+                rank.note(f"ready times under load, step {number + 1} of {count + 1}")
                 steps.append(profiler.run_step(rank.workload))
             rank.clock.flush()
             times = [profiler.layer_times(step).ready_s for step in steps[1:]]

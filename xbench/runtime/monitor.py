@@ -123,11 +123,13 @@ class Monitor:
         probes: Probes,
         *,
         start_s: float = START_S,
+        on_note: Callable[[int, int, float, str], None] = lambda job, rank, at_s, text: None,
     ) -> None:
         self.ranks = list(ranks)
         self.agents = list(agents)
         self.auxiliaries = list(auxiliaries)
         self._on_event = on_event
+        self._on_note = on_note
         self._silence_s = silence_s
         self._start_s = max(start_s, silence_s)
         self._probes = probes
@@ -172,6 +174,7 @@ class Monitor:
             if noted is not None and noted != rank.noted:
                 rank.noted = noted
                 self._changed_s = self._probes.clock()
+                self._on_note(rank.reader.job, rank.reader.rank, *noted)
 
     def _take(self, rank: RankWatch, event: dict[str, Any]) -> None:
         name = event.get("event")

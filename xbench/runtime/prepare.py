@@ -64,6 +64,8 @@ class RunRequest:
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
+    title: str | None = None
+    """What the name of the run's folder calls it; None: `kind`."""
 
 
 def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:

@@ -6,8 +6,10 @@ kept.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping
+from textwrap import TextWrapper
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +17,8 @@ from rich.status import Status
 
 from xbench.runtime.program import Phase
 from xbench.units import format_seconds
+
+_COUNT = re.compile(r"\d+ of \d+")
 
 START_S = 12.0
 """What starting the ranks takes, about: interpreters, torch, the workload."""
@@ -34,10 +38,14 @@ class Progress:
         self._durations_s: dict[str, list[float]] = {}
         self._steps_s: dict[str, list[float]] = {}
         self._current: tuple[int, float] | None = None
+        self._part: str | None = None
         self._status: Status | None = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A line that stays; on a terminal it is folded between words, and a path is never folded."""
+        if self._console.is_terminal:
+            fold = TextWrapper(self._console.width, break_long_words=False, break_on_hyphens=False).fill
+            text = "\n".join(fold(line) for line in text.split("\n"))
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
@@ -49,14 +57,29 @@ class Progress:
         """Follow one event of the first job."""
         if rank != 0:
             return
-        if event["event"] == "phase":
+        if event["event"] == "part":
+            self._part = str(event["name"])
+            self._show_part(float(event["t"]))
+        elif event["event"] == "phase":
             self._phase(int(event["number"]), str(event["name"]), float(event["t"]))
         elif event["event"] == "block" and len(event["stamps"]) > 1:
             timed = event["stamps"][int(event["warmup"]) :]
             if len(timed) > 1:
                 self._steps_s.setdefault(event["mode"], []).append((timed[-1] - timed[0]) / (len(timed) - 1))
 
+    def note(self, rank: int, at_s: float, text: str) -> None:
+        """Follow what a rank of the first job says that it is doing; `at_s` is the machine's monotonic time [s]."""
+        counted = _COUNT.search(text)
+        if rank == 0 and counted is not None and self._part is not None and self._console.is_terminal:
+            self._show_part(at_s, f" {counted[0]}")
+
+    def _show_part(self, at_s: float, count: str = "") -> None:
+        """The part of the profile that is under way, how far it is, and how long the profile has taken so far."""
+        since_s = self._current[1] if self._current is not None else at_s
+        self._show(f"{self._place()}: profile, {self._part}{count}, {clock(at_s - since_s)} so far")
+
     def _phase(self, number: int, name: str, t: float) -> None:
+        self._part = None
         if self._current is not None:
             before, since = self._current
             self._durations_s.setdefault(self._kind(before), []).append(t - since)
@@ -67,7 +90,7 @@ class Progress:
             parts.append(f"median step so far {format_seconds(statistics.median(self._steps_s[phase.mode]))}")
         left_s = self._left_s(number)
         if left_s is not None:
-            parts.append(f"about {_clock(left_s)} left")
+            parts.append(f"about {clock(left_s)} left")
         self._show(": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]))
 
     def _place(self) -> str:
@@ -100,6 +123,12 @@ class Progress:
         else:
             self._status.update(text)
 
+    def redraw(self, text: str) -> None:
+        """The line that is redrawn, once the profile is over; nothing where there is no terminal."""
+        self._part = None
+        if self._console.is_terminal:
+            self._show(text)
+
     def close(self) -> None:
         """Remove the line that is redrawn."""
         if self._status is not None:
@@ -113,7 +142,8 @@ class Progress:
         self.close()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """'45 s', '6 min'."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min"

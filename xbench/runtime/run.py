@@ -98,7 +98,7 @@ def execute(request: RunRequest, console: Console) -> Result:
     for note in notes:
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
-    folder = new_run_folder(request.output, f"{request.kind}-{name}") if speaks else request.output
+    folder = new_run_folder(request.output, f"{request.title or request.kind}-{name}") if speaks else request.output
     collector = Collector(run, [item.record.batch_size for item in found.workloads])
     error: XbenchError | None = None
     command = shlex.join(["xbench", *list(request.argv)[1:]]).encode(errors="replace").decode()
@@ -242,6 +242,10 @@ def _launch(
             if job == 0:
                 progress.take(rank, event)
 
+        def on_note(job: int, rank: int, at_s: float, text: str) -> None:
+            if job == 0:
+                progress.note(rank, at_s, text)
+
         return launch(
             fabric,
             program.jobs,
@@ -251,6 +255,7 @@ def _launch(
             on_event=on_event,
             silence_s=run.timeout_s,
             auxiliaries=auxiliaries,
+            on_note=on_note,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from xbench.errors import RunError, SpecError
@@ -13,17 +14,25 @@ from xbench.records import AnyRecord, save
 _TOKEN = secrets.token_hex(4)
 """In names outside of the run's own folder, so that no other process uses or guesses them."""
 
+IGNORED = "*\n"
+"""A .gitignore that keeps everything beside it, and itself, out of commits."""
+
 
 def new_run_folder(output: Path, name: str) -> Path:
     """A new folder in `output`, such as 20260131-142501-comparison-resnet50.
 
-    Runs that begin in the same second get -2, -3 … at its end. Raises SpecError where none can be made.
+    Runs that begin in the same second get -2, -3 … at its end. An `output` that is made here gets a .gitignore that
+    leaves its runs out of commits. Raises SpecError where no folder can be made.
     """
+    made = not output.exists()
     began = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     folder, number = output / began, 1
     while True:
         try:
             folder.mkdir(parents=True)
+            if made:
+                with suppress(OSError):
+                    (output / ".gitignore").write_text(IGNORED, encoding="utf-8")
             return folder
         except FileExistsError:
             number += 1

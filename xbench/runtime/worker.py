@@ -170,6 +170,10 @@ class Rank:
         self.journal.note(state)
         self.ranges.mark(state)
 
+    def part(self, name: str) -> None:
+        """Begin a part of the profile: the parent shows its name."""
+        self.journal.write("part", name=name)
+
     def go(self) -> None:
         """All phases."""
         for number, phase in enumerate(self.program.phases):

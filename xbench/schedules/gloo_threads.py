@@ -51,10 +51,10 @@ _ATTRIBUTES = struct.Struct("IIQiIQQQ")
 def favour_gloo_threads(*, above_compute: bool = False) -> int:
     """Raise the priority of this process's Gloo threads, which makes small all-reduces fast where a rank has one core.
 
-    Call it after the first collective, when the threads are there, and again for threads of Gloo that begin later. With
-    `above_compute` the computation yields to them too: the threads that have the program's own name, and those that
-    they start from then on. Returns the number of threads that were raised: 0 without Linux, or without CAP_SYS_NICE.
-    Raises nothing.
+    Call it once the process group is made, when its threads are there, and again for threads of Gloo that begin later.
+    With `above_compute` the computation yields to them too: the threads that have the program's own name, and those
+    that they start from then on. Returns the number of threads that were raised: 0 without Linux, or without
+    CAP_SYS_NICE. Raises nothing.
     """
     raised = 0
     threads = _threads()

@@ -13,6 +13,7 @@ it: see `workloads.variation`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class FactoryRecipe(Recipe):
         with as_script(file) as heard:
             try:
                 factory = WORKLOADS.load(self.spec.name) if parts is None else self._factory(Path(parts[0]), parts[1])
+                _check_takes_nothing(self.spec.title, factory)
                 made = factory()
             except WorkloadError:
                 raise
@@ -120,6 +122,21 @@ class FactoryRecipe(Recipe):
         if not callable(loss):
             raise wrong(f"returned {_kind(loss)} as its loss, which cannot be called")
         return model, (inputs, targets), loss
+
+
+def _check_takes_nothing(title: str, factory: Callable[..., Any]) -> None:
+    """Raise WorkloadError for a factory that cannot be called without arguments."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a callable that does not say
+        return
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind not in several]
+    if needed:
+        raise WorkloadError(
+            f"{title} needs {', '.join(needed)}, and a factory is called without arguments",
+            hint="give defaults, or write a function that calls it with values",
+        )
 
 
 def _in_group() -> bool:

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from xbench.errors import SpecError, nearest
 from xbench.spec import DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.units import Bytes, format_bytes, parse_bytes
-from xbench.workloads.catalog import SYNTHETIC_BATCH, TRANSFORMERS, Family, family_of, split_factory
-from xbench.workloads.torchvision_models import facts_of
+from xbench.workloads.catalog import SYNTHETIC_BATCH, TRANSFORMERS, WORKLOADS, Family, family_of, split_factory
+from xbench.workloads.torchvision_models import facts_of, installed_models
 
 _LIMITS = {"batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1)}
 _CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw")}
@@ -55,6 +55,7 @@ def parse_workload(text: str, **options: Any) -> WorkloadSpec:
     if ".py" in text:
         _check_factory(text)
     else:
+        _check_not_a_module(text)
         plain, inline = parse_options(text)
         if family_of(plain) == "synthetic":
             parse_synthetic(text)
@@ -166,6 +167,13 @@ def _check_image_size(spec: WorkloadSpec) -> None:
         f"{spec.name} cannot take images of {size} px{rule}; the smallest above it that works is {works} px",
         hint=f"try --image-size {works}",
     )
+
+
+def _check_not_a_module(text: str) -> None:
+    """Raise SpecError for 'models:make', which names no workload but may mean a function of models.py."""
+    name, _, function = text.partition(":")
+    if function.isidentifier() and name not in WORKLOADS and name not in installed_models():
+        raise SpecError(f"{text!r} names no workload and no file", hint=f"write {name}.py:{function}")
 
 
 def _check_factory(text: str) -> None:

@@ -236,8 +236,21 @@ def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadErr
     return WorkloadError(
         f"{spec.title} cannot run a{('', ' second', ' third')[step]} step on its own batch ({_shapes(workload)}): "
         f"{f'{place} raised ' if place else ''}{type(error).__name__}: {one_line(error)}",
+        hint=_hint_of_outputs(workload) if isinstance(error, TypeError) else None,
         detail=detail,
     )
+
+
+def _hint_of_outputs(workload: Workload) -> str | None:
+    """What to do where a loss of tensors is given an object that holds them, as models of Hugging Face return."""
+    try:
+        with torch.no_grad():
+            outputs = workload.outputs()
+    except Exception:
+        return None
+    if isinstance(outputs, Tensor) or not isinstance(getattr(outputs, "logits", None), Tensor):
+        return None
+    return "the model returns an object with logits: lambda out, t: loss(out.logits, t)"
 
 
 def _check_loss(workload: Workload, loss: Any) -> None:

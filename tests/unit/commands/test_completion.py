@@ -122,12 +122,14 @@ def test_results_are_runs_newest_first_and_json_files(folder: Path) -> None:
     for name in ("README.md", "kept.trace.json"):
         (folder / "results" / name).write_text("")
     assert completed("report", "") == [
+        "latest",
         "results/runs/20260201-120000-b",
         "results/runs/20260101-120000-a",
         "results/kept.json",
         "results/runs/",
     ]
     assert completed("report", "results/k") == ["results/kept.json"]
+    assert completed("plan", "la") == ["latest"]
     assert completed("scale", "results/runs/") == [
         "results/runs/20260101-120000-a",
         "results/runs/20260201-120000-b",

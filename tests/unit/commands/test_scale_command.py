@@ -33,27 +33,28 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
     return call
 
 
-def test_tables_go_to_stderr_and_say_simulated(run: Callable[..., Outcome]) -> None:
-    code, out, err = run(str(PROFILE), "--workers", "2,64", "--modes", "ddp,optimal")
-    assert (code, out) == (0, "")
+def test_tables_go_to_stdout_and_say_simulated(run: Callable[..., Outcome]) -> None:
+    code, out, err = run(str(PROFILE), "--workers", "2,64", "--modes", "ddp,optimal", "-v")
+    assert (code, err) == (0, "")
     for title in ("Step", "Scaling efficiency", "Samples/s, all workers", "Exposed communication", "Buckets"):
-        assert f"\n{title} (simulated)" in err
-    assert "optimal is fastest at every size." in err
-    assert "Error band:" in err
-    assert "2 workers were measured." in err
-    assert max(len(line) for line in err.splitlines()) <= 100
+        assert f"\n{title} (simulated)" in out
+    assert "optimal is fastest at every size." in out
+    assert "Error band:" in out
+    assert "2 workers were measured." in out
+    assert max(len(line) for line in out.splitlines()) <= 100
 
 
 def test_a_narrow_terminal_gets_blocks(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    code, _, err = run(str(PROFILE))
+    code, out, _ = run(str(PROFILE))
     assert code == 0
-    assert "2048 workers (simulated)" in err
-    assert max(len(line) for line in err.splitlines()) <= 60
+    assert "2048 workers (simulated)" in out
+    assert max(len(line) for line in out.splitlines()) <= 60
 
 
 def test_csv_is_tidy(run: Callable[..., Outcome]) -> None:
-    code, out, _ = run(str(PROFILE), "--workers", "2..8", "--modes", "wfbp,single", "--csv", "-")
+    code, out, err = run(str(PROFILE), "--workers", "2..8", "--modes", "wfbp,single", "--csv", "-")
+    assert "Step (simulated)" in err
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert [(row["mode"], row["workers"]) for row in rows] == [
@@ -69,11 +70,11 @@ def test_the_record_can_be_shown_again(run: Callable[..., Outcome], tmp_path: Pa
     target = tmp_path / "scaling.json"
     code, out, err = run(str(PROFILE), "--topology", "hierarchical:gpus=8", "--json", str(target))
     record = load(target)
-    assert (code, out) == (0, "")
+    assert (code, err) == (0, "")
     assert isinstance(record, Scaling)
     assert record.topology == "hierarchical:gpus=8,rate=1600gbit,latency=5us"
     assert cli.main(["report", str(target)]) == 0
-    assert "Inside a host of 8" in " ".join(err.split())
+    assert "Inside a host of 8" in " ".join(out.split())
 
 
 def test_json_has_stdout_alone(run: Callable[..., Outcome]) -> None:
@@ -86,9 +87,9 @@ def test_a_comparison_is_a_source_too(run: Callable[..., Outcome], tmp_path: Pat
     whole = json.loads((GOLDEN / "comparison-v1.json").read_text(encoding="utf-8"))
     whole["jobs"][0]["layers"] = json.loads(PROFILE.read_text(encoding="utf-8"))["layers"]
     (tmp_path / "record.json").write_text(json.dumps(whole), encoding="utf-8")
-    code, _, err = run(str(tmp_path), "--workers", "2")
+    code, out, _ = run(str(tmp_path), "--workers", "2")
     assert code == 0
-    assert "the largest error of this record's own predictions" in " ".join(err.split())
+    assert "the largest error of this record's own predictions" in " ".join(out.split())
 
 
 def test_no_torch_is_imported() -> None:

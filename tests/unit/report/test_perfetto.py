@@ -119,6 +119,20 @@ def test_buckets_under_way_at_once_have_tracks_of_their_own() -> None:
     assert where == {"bucket 1": "communication", "bucket 2": "communication (2)", "bucket 3": "communication"}
 
 
+def test_dozens_of_buckets_under_way_at_once_have_eight_tracks() -> None:
+    process = Process("a step (real)")
+    for number in range(20):  # all launched at once, and carried one after the other
+        process.slice("link", f"bucket {number}", 0.0, 0.001 * (number + 1), "communication", label="real")
+    text = document([process], {})
+    assert broken_rules(text) == []
+    drawn = [event for event in events(text) if event["ph"] == "X"]
+    assert len({event["tid"] for event in drawn}) == 8
+    times = {event["name"]: (event["ts"], event["dur"], event["args"].get("since_us")) for event in drawn}
+    assert times["bucket 7"] == (0.0, 8000.0, None)
+    assert times["bucket 8"] == (1000.0, 8000.0, 0.0)
+    assert times["bucket 19"] == (12000.0, 8000.0, 0.0)
+
+
 def test_bytes_in_flight_go_up_and_down() -> None:
     counted = [
         (event["ts"], event["args"]["in flight"])

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 import sample_records as made
 from rich.console import Console
+from rich.text import Text
 
+from xbench import heap
 from xbench.records import AnyRecord, Contention, ContentionPoint, Plan
+from xbench.report.drawing import HarmlessConsole, titled_table
 from xbench.report.terminal import make_console, render, show
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -112,7 +115,7 @@ def test_the_reference_is_named_in_the_answer_and_beside_the_ratios(width: int) 
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_the_columns_of_a_profile_are_explained(width: int) -> None:
-    text = " ".join(render(made.profile(), width=width).split())
+    text = " ".join(render(made.profile(), width=width, verbose=True).split())
     assert "gap: how much longer the step is than with the best schedule here." in text
     assert "fit: the fitted line over transfer, minus one." in text
 
@@ -203,6 +206,58 @@ def test_a_profile_tells_waits_and_clocks_that_differ(clocks: dict[str, object],
     record = made.profile()
     assert record.cost_model is not None
     cost = record.cost_model.model_copy(update=clocks)
-    text = render(record.model_copy(update={"cost_model": cost}), width=300)
+    text = render(record.model_copy(update={"cost_model": cost}), width=300, verbose=True)
     assert told in text
     assert ("clocks differ" in text) == (clocks.get("clock_error_s", 0.0) != 0.0)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_lines_end_in_blanks_on_a_terminal_alone_and_never_between_a_number_and_its_unit(terminal: bool) -> None:
+    console = HarmlessConsole(file=io.StringIO(), width=26, force_terminal=terminal, color_system=None, _environ={})
+    console.print(Text("it takes 1.123 [10.0 ms, 12.0 ms] and saves 18.5 % of 2 s"))
+    table = titled_table("", ("mode", "left"), ("note", "left"))
+    table.add_row(Text("ddp"), Text("44.6 MiB"))
+    table.add_row(Text("a-longer-name"), Text("x"))
+    console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.rstrip() for line in lines] == [
+        "it takes 1.123",
+        "[10.0 ms, 12.0 ms] and",
+        "saves 18.5 % of 2 s",
+        "",
+        " mode           note",
+        " ────────────────────────",
+        " ddp            44.6 MiB",
+        " a-longer-name  x",
+        "",
+    ]
+    assert any(line != line.rstrip() for line in lines) is terminal
+
+
+def test_a_profile_fits_on_a_screen_and_v_shows_the_rest() -> None:
+    notes = [heap.NOTE, "TCP congestion control: reno", "gradients travel as bf16"]
+    profile = made.profile()
+    record = profile.model_copy(update={"fabric": profile.fabric.model_copy(update={"notes": notes})})
+    brief, whole = render(record), render(record, verbose=True)
+    assert len(brief.splitlines()) < 50
+    for text in ("Cost of one all_reduce", "The first rank waited", heap.NOTE, "TCP congestion control: reno"):
+        assert text not in brief
+        assert text in whole
+    assert "gradients travel as bf16" in brief
+    assert brief.endswith("-v         shows the cost of each collective and how threads and memory were set up too\n")
+    assert "-v " not in whole
+
+
+def test_a_scaling_shows_two_tables_and_four_findings_and_v_shows_the_rest() -> None:
+    record = made.scaling().model_copy(update={"findings": [f"Finding {number}." for number in range(1, 7)]})
+    brief, whole = render(record), render(record, verbose=True)
+    assert [line for line in brief.splitlines() if line.endswith("(simulated)")] == [
+        "Step (simulated)",
+        "Scaling efficiency (simulated)",
+    ]
+    assert sum(line.endswith("(simulated)") for line in whole.splitlines()) == 6
+    assert ("Finding 4." in brief, "Finding 5." in brief, "Finding 6." in whole) == (True, False, True)
+    told = " ".join(brief[brief.index("\n-v ") :].split())
+    assert told == (
+        "-v shows 2 more findings, and samples/s, exposed communication, buckets and the all-reduce by size too"
+    )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from xbench.machine_record import Finding
-from xbench.runtime.findings import Seen, findings
+from xbench.runtime import inventory
+from xbench.runtime.findings import EXTRAS, Seen, findings
 
 TORCH = {"torch": "2.15.0", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13.2", "gpus": 8}
 NVML = {"driver": "580.65", "driver_cuda": "13.2", "gpus": [{}] * 8, "links": []}
@@ -103,3 +104,15 @@ def test_what_only_gpus_need_is_of_no_use_without_one() -> None:
     assert nvcc.costs is not None
     assert nvcc.costs.startswith("nothing without a GPU")
     assert nvcc.get == "apt-get install cuda-nvcc-13-2, from NVIDIA's repository"
+
+
+def test_optional_packages_are_named_where_they_are_missing() -> None:
+    seen = Seen(torch={}, nvml={}, extras={"Horovod": None, "scikit-learn": "1.7.2", "Ray": None})
+    told = {one.name: (one.works, one.detail, one.costs, one.get) for one in findings(seen) if one.name in EXTRAS}
+    assert told == {
+        "Horovod": (False, "not installed, or built against another torch",
+                    "mode horovod and --backend horovod cannot be used", "make horovod"),
+        "scikit-learn": (True, "1.7.2", None, None),
+        "Ray": (False, "not installed", "cluster run --engine ray cannot be used", "pip install ray"),
+    }  # fmt: skip
+    assert inventory.extras().keys() == EXTRAS.keys()

@@ -44,7 +44,9 @@ class World:
             disk_full=lambda: self.full,
         )
         take = lambda job, rank, event: self.events.append((job, rank, event["event"]))  # noqa: E731
-        self.monitor = Monitor(watches, agents, auxiliaries, take, SILENCE_S, probes, start_s=START_S)
+        self.notes = []
+        noted = lambda job, rank, at_s, text: self.notes.append((job, rank, text))  # noqa: E731
+        self.monitor = Monitor(watches, agents, auxiliaries, take, SILENCE_S, probes, start_s=START_S, on_note=noted)
 
     def hello(self, rank, job=0):
         journal = self.journals[job, rank] = Journal(self.folder, job, rank)
@@ -421,6 +423,16 @@ def test_an_error_names_the_users_line_and_all_it_says(world):
     world.journals[0, 1].write("error", **error("RuntimeError: no way:\n  at all."), place="train.py:12")
     told = str(world.cause())
     assert told == "rank 1 on host 1 (profile step 2 of 10): train.py:12 raised RuntimeError: no way: at all"
+
+
+def test_a_note_is_handed_on_once(world):
+    world.hello_all()
+    world.journals[0, 1].note("profile step 2 of 10")
+    assert world.wait(0.1) is None
+    assert world.wait(0.1) is None
+    world.journals[0, 1].note("profile step 3 of 10")
+    assert world.wait(0.1) is None
+    assert world.notes == [(0, 1, "profile step 2 of 10"), (0, 1, "profile step 3 of 10")]
 
 
 def test_an_error_of_ours_is_a_sentence_already(world):

@@ -63,6 +63,20 @@ def test_inputs_may_be_tuples_lists_and_dicts(write, inputs, description):
     assert (workload.batch_size, workload.input_description) == (4, description)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "needed"), [("width", "width"), ("width, depth=2, *, heads", "width, heads"), ("**more", None)]
+)
+def test_a_factory_that_needs_arguments_is_told_so_by_their_names(write, parameters, needed):
+    text = write(f"def make({parameters}):\n    return MODEL, (torch.randn(4, 3), torch.randn(4, 2)), nn.MSELoss()\n")
+    if needed is None:
+        assert torch.isfinite(make(text).forward_loss())
+        return
+    with pytest.raises(WorkloadError) as caught:
+        make(text)
+    assert str(caught.value) == f"train.py:make needs {needed}, and a factory is called without arguments"
+    assert caught.value.hint == "give defaults, or write a function that calls it with values"
+
+
 def test_every_rank_gets_the_same_model_and_its_own_batch(write):
     text = write(
         "import random, numpy as np\n"
@@ -132,7 +146,7 @@ def registered():
         ("1 / 0\n", "train.py:4 raised ZeroDivisionError: division by zero"),
         ("def make(:\n", "train.py:4 raised SyntaxError: "),
         ("import nothing_of_this_name\n", "train.py:4 raised ModuleNotFoundError: "),
-        ("def make(x):\n    pass\n", "raised TypeError: make() missing 1 required positional argument"),
+        ("def make(x):\n    pass\n", "train.py:make needs x, and a factory is called without arguments"),
         ("def maker():\n    pass\n", "'make' does not exist in train.py"),
         ("make = 3\n", "'make' is not a function in train.py"),
         ("def make():\n    pass\n", "returned None and not (model, batch, loss)"),

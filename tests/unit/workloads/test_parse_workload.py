@@ -164,3 +164,11 @@ def test_nothing_of_this_imports_torch():
         "sys.exit(any(name.partition('.')[0] in ('torch', 'torchvision') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_module_and_a_function_are_told_how_to_name_a_factory():
+    with pytest.raises(SpecError, match="'models:dictionary' names no workload and no file") as caught:
+        parse_workload("models:dictionary")
+    assert caught.value.hint == "write models.py:dictionary"
+    with pytest.raises(SpecError, match="'nope' in 'resnet18:nope' is not an option"):
+        parse_workload("resnet18:nope")

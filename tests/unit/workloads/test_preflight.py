@@ -185,6 +185,17 @@ def test_a_factory_whose_step_fails_is_found_before_launching(write, body, messa
     assert "\n" not in str(caught.value)
 
 
+def test_a_loss_that_is_given_an_object_with_logits_gets_the_line_to_write(write):
+    body = (
+        "    class Out:\n        def __init__(self, logits): self.logits = logits\n"
+        "    class Net(nn.Linear):\n        def forward(self, x): return Out(super().forward(x))\n"
+        "    return Net(3, 2), (torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)), nn.CrossEntropyLoss()"
+    )
+    with pytest.raises(WorkloadError, match="TypeError: cross_entropy_loss") as caught:
+        preflight.examine([write(body)], "cpu", 1)
+    assert caught.value.hint == "the model returns an object with logits: lambda out, t: loss(out.logits, t)"
+
+
 def test_the_device_is_chosen_or_refused():
     gpus = ["NVIDIA H200"] * 2
     assert preflight.choose_device("auto", []) == preflight.choose_device("cpu", gpus) == "cpu"

@@ -1,0 +1,113 @@
+"""What a user sees while ranks run: parts of the profile with counts, and how far the trainings of converge are."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from xbench.errors import SpecError
+from xbench.runtime.converge import ConvergeRequest, sized
+from xbench.runtime.converge_progress import Trainings
+from xbench.runtime.program import Phase
+from xbench.runtime.progress import Progress
+from xbench.schedules import parse_modes
+from xbench.workloads import parse_workload
+
+
+class Shown:
+    """A progress whose lines are kept: printed off a terminal, redrawn on one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, terminal: bool = False) -> None:
+        self.lines: list[str] = []
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100, _environ={})
+        self.progress = Progress(console, launches=1)
+        monkeypatch.setattr(self.progress, "_show", self.lines.append)
+
+
+def event(kind: str, t: float, **fields: Any) -> dict[str, Any]:
+    return {"event": kind, "t": t, **fields}
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_profile_names_its_parts_and_on_a_terminal_how_far_each_is(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    shown = Shown(monkeypatch, terminal=terminal)
+    progress = shown.progress
+    progress.begin_launch(0, (Phase(kind="profile"), Phase(kind="parity", mode="ddp")))
+    progress.note(0, 99.0, "starting 1 of 2")
+    progress.take(0, event("phase", 100.0, name="profile", number=0))
+    progress.take(0, event("part", 100.0, name="layers"))
+    progress.note(0, 103.2, "profile step 3 of 8")
+    progress.note(1, 103.3, "profile step 4 of 8")
+    progress.note(0, 103.4, "waiting for gradients")
+    progress.take(1, event("part", 105.0, name="link"))
+    progress.take(0, event("part", 112.0, name="link"))
+    progress.note(0, 120.0, "all-reduce 12 of 24: 4096 bytes")
+    progress.take(0, event("phase", 165.0, name="gate ddp", number=1))
+    progress.note(0, 166.0, "gate, step 1 of 3")
+    counts = (
+        ["launch 1 of 1: profile, layers 3 of 8, 3 s so far"],
+        ["launch 1 of 1: profile, link 12 of 24, 20 s so far"],
+    )
+    first, second = counts if terminal else ([], [])
+    assert shown.lines == [
+        "launch 1 of 1: starting the ranks",
+        "launch 1 of 1: profile",
+        "launch 1 of 1: profile, layers, 1 s so far",
+        *first,
+        "launch 1 of 1: profile, link, 12 s so far",
+        *second,
+        "launch 1 of 1: gate ddp",
+    ]
+
+
+def test_a_line_that_stays_is_folded_between_words_on_a_terminal_alone() -> None:
+    text = "so far: auto 0.901 [0.871, 0.930] of DDP's time\n/a/path/that/is/wider/than/the/terminal"
+    for terminal, lines in (
+        (True, ["so far: auto 0.901", "[0.871, 0.930] of", "DDP's time"]),
+        (False, text.splitlines()[:1]),
+    ):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=20, color_system=None, _environ={})
+        Progress(console, launches=1).say(text)
+        shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert [line.rstrip() for line in shown] == [*lines, text.splitlines()[1]]
+
+
+def test_converge_says_what_is_done_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown(monkeypatch, terminal=True)
+    trainings = Trainings(shown.progress, parse_modes("ddp,spb,crossover"), seeds=3, epochs=2)
+    assert trainings.standing() == "0 of 8 trainings done"  # two seeds at a time under crossover
+    shown.progress.begin_launch(0, (Phase(kind="profile"),))
+    trainings.take(0, 0, event("phase", 10.0, name="profile", number=0))
+    trainings.take(0, 0, event("part", 11.0, name="layers"))
+    trainings.take(0, 0, event("phase", 100.0, name="ddp, seed 0", number=1))
+    trainings.take(0, 0, event("epoch", 130.0, mode="ddp", seed=0, epoch=1))
+    trainings.take(0, 1, event("epoch", 130.0, mode="ddp", seed=0, epoch=1))
+    trainings.take(0, 0, event("epoch", 160.0, mode="ddp", seed=0, epoch=2))
+    trainings.take(1, 0, event("failed", 161.0, mode="spb", message="no"))
+    assert trainings.standing() == "1 of 5 trainings done, about 4 min left"
+    assert shown.lines == [
+        "launch 1 of 1: starting the ranks",
+        "launch 1 of 1: profile",
+        "launch 1 of 1: profile, layers, 1 s so far",
+        "ddp, seed 0, epoch 1 of 2 done; 0 of 8 trainings done, about 8 min left",
+        "ddp, seed 0, epoch 2 of 2 done; 1 of 8 trainings done, about 7 min left",
+    ]
+
+
+def test_converge_takes_small_images_and_a_batch_of_32_unless_told_otherwise() -> None:
+    for text, options, found in (
+        ("resnet18", {}, (32, 32)),
+        ("inception_v3", {}, (32, 75)),
+        ("resnet18", {"batch_size": 4, "image_size": 128}, (4, 128)),
+        ("resnet18:batch-size=8", {}, (8, 32)),
+    ):
+        spec = sized(parse_workload(text, **options))
+        assert (spec.batch_size, spec.image_size) == found, text
+    assert (ConvergeRequest.seeds, ConvergeRequest.epochs) == (3, 3)
+    with pytest.raises(SpecError):
+        parse_workload("no-such-model")

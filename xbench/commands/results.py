@@ -1,0 +1,33 @@
+"""Paths of results as users type them: a record, the folder of a run, or `latest` for the newest run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xbench.commands.completing import LATEST, RUNS
+from xbench.errors import SpecError
+from xbench.record_files import run_folders
+
+
+class ResultPath(click.Path):
+    """A path. `latest` is the newest run in results/runs, unless something of that name is there."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`. Raises SpecError where there is no run."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        return latest() if str(path) == LATEST and not path.exists() else path
+
+
+def latest() -> Path:
+    """The folder of the newest run in results/runs. Raises SpecError where there is none."""
+    runs = run_folders(RUNS)
+    if not runs:
+        raise SpecError(f"there is no run in {RUNS}", hint="name a result, or make one: xbench compare")
+    return runs[0]
