@@ -10,7 +10,6 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from xbench.records import Estimate, Restart, RestartPart
-from xbench.report.cells import span_cell
 from xbench.report.cluster import ANY_COLUMNS
 from xbench.report.drawing import fact, indented, say, titled_table
 from xbench.report.lines import and_of, environment_line
@@ -114,7 +113,10 @@ def rows(record: Restart) -> list[list[str]]:
 def _cell(seconds: Estimate | None) -> str:
     if seconds is None:
         return "–"
-    return f"{format_seconds(seconds.median)} [{span_cell(seconds, ', ')}]"
+    if seconds.interval is None:  # of one restart, or of some that took the same time
+        return format_seconds(seconds.median)
+    low, high = seconds.interval
+    return f"{format_seconds(seconds.median)} [{format_seconds(low)}, {format_seconds(high)}]"
 
 
 def launches(record: Restart) -> str:
