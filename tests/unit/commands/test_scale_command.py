@@ -62,7 +62,10 @@ def test_csv_is_tidy(run: Callable[..., Outcome]) -> None:
     ]
     for row in rows:
         assert (row["label"], row["topology"], row["workload"]) == ("simulated", "ring", "resnet18")
-        assert float(row["step_low_s"]) < float(row["step_s"]) < float(row["step_high_s"])
+        if row["workers"] == "2":
+            assert float(row["step_low_s"]) < float(row["step_s"]) < float(row["step_high_s"])
+        else:
+            assert (row["step_low_s"], row["step_high_s"]) == ("", "")
         assert 0 < float(row["efficiency"]) < 1
 
 
