@@ -405,5 +405,5 @@ def test_two_checks_of_one_second_have_folders_of_their_own(root: Path, monkeypa
     monkeypatch.setattr(time, "strftime", lambda form: "20260131-142501")
     for _ in range(2):
         checked(root, base="HEAD")
-    names = sorted(path.name for path in (root / "results" / "runs").iterdir())
+    names = sorted(path.name for path in (root / "results" / "runs").iterdir() if path.is_dir())
     assert names == ["20260131-142501-regression", "20260131-142501-regression-2"]
