@@ -13,9 +13,9 @@ from rich.text import Text
 
 from xbench.records import Comparison, Estimate, ModeResult
 from xbench.report import lines
-from xbench.report.answer import answer, trusted
+from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, references, trusted
 from xbench.report.bars import LEGEND, bar
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict, whole_percent
+from xbench.report.cells import own_steps, parity_cell, ratio_cell, signed_percent, verdict, whole_percent
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
@@ -57,6 +57,8 @@ def render_comparison(record: Comparison, console: Console, said: Sequence[str] 
     for result in record.modes.values():
         if result.note:
             say(console, f"{result.mode}: {result.note}")
+    for sentence in own_steps(record):
+        say(console, sentence)
     render_timelines(record, console)
     render_gpu(record, console)
     console.print()
@@ -95,14 +97,16 @@ def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Tab
 
 def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
     """Seconds per sample and how they compare: the figures behind the answer. `spread`: intervals in figures too."""
-    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {record.reference}",
-                   ("mode", "left"), ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
+    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}",
+                   ("mode", "left"), *([("jobs", "right")] if paired_modes(record) else []),
+                   ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
                    ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     for result in record.modes.values():
         estimate = result.seconds_per_sample if trusted(result) else None
         interval = f"{format_seconds(estimate.ci95[0])} – {format_seconds(estimate.ci95[1])}" if estimate else "–"
         table.add_row(
             Text(result.mode),
+            *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
             format_seconds(estimate.median) if estimate else "–",
             *([interval] if spread else []),
             _bar(estimate, longest_s, bar_columns) if estimate else "",
@@ -142,7 +146,8 @@ def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
 def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
     """One mode as a block, for narrow terminals."""
     judged = verdict(record, result)
-    console.print(Text.assemble((result.mode, "bold"), " ", _styled(judged)))
+    jobs = f" of {jobs_of(record, result.mode)} jobs" if result.mode in paired_modes(record) else ""
+    console.print(Text.assemble((result.mode, "bold"), jobs, " ", _styled(judged)))
     if not trusted(result) or result.seconds_per_sample is None:
         return
     if longest_s > 0:
@@ -152,7 +157,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
     count = len(result.plan.buckets) if result.plan else None
     buckets = f"{'–' if count is None else count} bucket{'' if count == 1 else 's'}"
     facts = [
-        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {record.reference} "
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {reference_of(record, result)} "
         f"{ratio_cell(result)}",
         f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
         f"exposed {format_seconds(result.exposed_s)}, removed {whole_percent(result.removed_share)}",

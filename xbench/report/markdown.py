@@ -26,8 +26,8 @@ from xbench.records import (
     Validation,
 )
 from xbench.report import lines
-from xbench.report.answer import answer, trusted
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, verdict
+from xbench.report.answer import answer, jobs_of, paired_modes, references, trusted
+from xbench.report.cells import own_steps, parity_cell, ratio_cell, signed_percent, verdict
 from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts
 from xbench.report.live import markdown as live_parts
@@ -82,7 +82,7 @@ def _comparison(record: Comparison) -> list[str]:
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
         _modes_table(record),
         "\n".join(f"- **{plain(line)}**" for line in failures),
-        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes]),
+        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes, *own_steps(record)]),
         _warnings(record.warnings),
         *(_layers(job.workload.title, job.layers, record.fabric.label) for job in record.jobs),
         _how(record, effort=lines.effort_line(record)),
@@ -90,8 +90,9 @@ def _comparison(record: Comparison) -> list[str]:
 
 
 def _modes_table(record: Comparison) -> str:
-    ratio = Markup(f"ratio to {code(record.reference)} [95 % CI]")
-    headings = ["mode", "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
+    ratio = Markup(f"ratio to {code(references(record))} [95 % CI]")
+    jobs = ["jobs"] if paired_modes(record) else []
+    headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
                 "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
     return table(headings, [_mode_row(record, result) for result in record.modes.values()])
 
@@ -103,6 +104,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
     span = f"{format_seconds(sample.ci95[0])}, {format_seconds(sample.ci95[1])}" if sample else ""
     return [
         code(result.mode),
+        *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
         f"{format_seconds(sample.median)} [{span}]" if sample else "–",
         ratio_cell(result),
         strong(judged) if judged in ("faster", "FAILED") else judged,

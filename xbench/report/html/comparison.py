@@ -5,6 +5,7 @@ from __future__ import annotations
 from xbench.records import Comparison, Label
 from xbench.report import lines
 from xbench.report.answer import answer
+from xbench.report.cells import own_steps
 from xbench.report.html.bars import comparison_table, fastest_first, predicted_and_measured, step_table, time_per_sample
 from xbench.report.html.facts import (
     command_section,
@@ -103,5 +104,5 @@ def _gpus(record: Comparison) -> list[Block]:
 
 def _notes(record: Comparison) -> list[Block]:
     notes = [f"{result.mode}: {result.note}" for result in record.modes.values() if result.note]
-    notes = [*lines.not_shown_lines(record), *notes]
+    notes = [*lines.not_shown_lines(record), *notes, *own_steps(record)]
     return [Sentences(notes)] if notes else []
