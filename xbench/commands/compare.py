@@ -117,7 +117,7 @@ def run_and_render(request: RunRequest, json_to: str | None, *, all_layers: bool
     console = make_console()
     result = execute(request, console)
     if result.speaks:
-        show(result.record, console, all_layers=all_layers)
+        show(result.record, console, all_layers=all_layers, place=str(result.path))
         console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
         write_json(result.record, json_to)
     else:  # rank 0 shows it, and has the samples

@@ -114,4 +114,4 @@ def _show(results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool,
     for path, record in zip(results, records, strict=True):
         if len(records) > 1:
             console.rule(str(path), align="left", style="dim")
-        show(record, console, all_layers=show_all)
+        show(record, console, all_layers=show_all, place=str(path))

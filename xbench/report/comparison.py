@@ -13,10 +13,11 @@ from rich.text import Text
 
 from xbench.records import Comparison, Estimate, ModeResult
 from xbench.report import lines
+from xbench.report.advice import RECORD, Advice, advice
 from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, references, trusted
 from xbench.report.bars import LEGEND, bar
 from xbench.report.cells import own_steps, parity_cell, ratio_cell, signed_percent, verdict, whole_percent
-from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
+from xbench.report.drawing import fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
 from xbench.report.timelines import render_timelines
@@ -33,11 +34,22 @@ _WITHOUT_A_RUN = ("predicted", "buckets", "same network")
 """What is known of a mode that failed."""
 
 
-def render_comparison(record: Comparison, console: Console, said: Sequence[str] | None = None) -> None:
-    """The answer (or what a command has to say in its place), one row a mode, and everything needed to judge it."""
+def render_comparison(
+    record: Comparison,
+    console: Console,
+    said: Sequence[str] | None = None,
+    *,
+    place: str = RECORD,
+    follows: Sequence[Advice] | None = None,
+) -> None:
+    """The answer and what follows from it (or what a command has to say in their place), a row a mode, and the rest.
+
+    `place` is the record's path, for commands.
+    """
     top(record, console)
     for position, sentence in enumerate(answer(record) if said is None else said):
         say(console, sentence, "bold" if position == 0 else "")
+    say_next(console, advice(record, place) if follows is None else follows)
     console.print()
     longest = max(
         (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)

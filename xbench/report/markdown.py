@@ -26,6 +26,7 @@ from xbench.records import (
     Validation,
 )
 from xbench.report import lines
+from xbench.report.advice import advice
 from xbench.report.answer import answer, jobs_of, paired_modes, references, trusted
 from xbench.report.cells import own_steps, parity_cell, ratio_cell, signed_percent, verdict
 from xbench.report.cluster import markdown as cluster_parts
@@ -80,6 +81,7 @@ def _comparison(record: Comparison) -> list[str]:
         _title(titles, record),
         _incomplete(lines.incomplete_line(record)),
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
+        _next(record),
         _modes_table(record),
         "\n".join(f"- **{plain(line)}**" for line in failures),
         "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes, *own_steps(record)]),
@@ -136,6 +138,7 @@ def _profile(record: Profile) -> list[str]:
     return [
         _title(record.workload.title, record),
         _incomplete(lines.incomplete_line(record)),
+        _next(record),
         told,
         table(["plan (simulated)", "buckets", "predicted step", "exposed"], plans) if plans else "",
         _warnings(record.warnings),
@@ -219,6 +222,7 @@ def _tuned(record: Tuned) -> list[str]:
     return [
         f"### {plain(record.workload.title)} on {code(record.fabric.spec)} ({record.label})",
         f"**{plain(kept_sentence(record))}**",
+        _next(record),
         table(["tried", heading, "verdict"], rows) if rows else "",
         details("What it rests on", facts([
             ("workload", lines.workload_line(record.workload)),
@@ -230,6 +234,12 @@ def _tuned(record: Tuned) -> list[str]:
 
 def _title(workload: str, record: Comparison | Profile | Convergence) -> str:
     return f"### {plain(workload)} on {code(record.fabric.spec)} ({record.fabric.label})"
+
+
+def _next(record: Profile | Comparison | Tuned) -> str:
+    """What to do next, a sentence a line, with its command."""
+    found = advice(record)
+    return "\n".join(f"- {plain(told)}{f' {code(command)}' if command else ''}" for told, command in found)
 
 
 def _incomplete(note: str | None) -> str:
