@@ -36,8 +36,12 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
     shell_complete=complete_modes,
     help="Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
 )
-@click.option("--reference", metavar="MODE", shell_complete=complete_mode,
-              help="What the others are compared with.  [default: ddp, else the first]")  # fmt: skip
+@click.option(
+    "--reference",
+    metavar="MODE",
+    shell_complete=complete_mode,
+    help="What the others are compared with; two jobs, with sequential.  [default: ddp, else the first]",
+)
 @overlap_option
 @workload_options
 @effort_options
