@@ -13,7 +13,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-MODES ?= wfbp,mgwfbp,crossover
+MODES ?= ddp,wfbp,mgwfbp,crossover
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet -c constraints.txt
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))

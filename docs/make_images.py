@@ -36,7 +36,7 @@ def main() -> None:
     """Write docs/images/*."""
     for name, (record, title) in PICTURES.items():
         console = Console(record=True, width=104, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-        show(load(ROOT / record), console)
+        show(load(ROOT / record), console, place=record)
         target = ROOT / "docs" / "images" / f"{name}.svg"
         target.parent.mkdir(exist_ok=True)
         console.save_svg(str(target), title=title)

@@ -272,6 +272,9 @@ class ModeResult(Part):
     removed_share: float | None = Field(default=None, description="share of removable exposed communication removed")
     parity: Parity | None = None
     ratio: Ratio | None = None
+    ratio_to: Text | None = Field(
+        default=None, description="the mode that `ratio` is to, where that is not the comparison's reference"
+    )
     blocks: Count = 0
     plan: Plan | None = None
     timeline: Timeline | None = Field(

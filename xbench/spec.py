@@ -155,6 +155,19 @@ class RunSpec(Spec):
     overlap: Overlap = Field(default="backward", description="what gradients may overlap under `auto`")
     collectives: Collectives = Field(default="torch", description="whose all-reduce carries the schedules of ours")
 
+    def reference_of(self, mode: ModeSpec) -> str:
+        """The mode that this one's ratio is to: one job is compared with one, and two with two.
+
+        Where the run's reference is of the other sort, it is `sequential` for a paired mode, and `ddp` or the first
+        schedule for a mode of one job; the run's reference itself where there is no such mode.
+        """
+        own = self.reference or self.modes[0].text
+        if any(other.text == own and other.paired == mode.paired for other in self.modes):
+            return own
+        alike = [other for other in self.modes if other.paired == mode.paired and other.name != "compute"]
+        names = ["sequential"] if mode.paired else ["ddp", *(other.name for other in alike)]
+        return next((other.text for name in names for other in alike if other.name == name), own)
+
     @property
     def over_gloo(self) -> bool:
         """Whether Gloo carries gradients, so that it matters which of its threads run first."""

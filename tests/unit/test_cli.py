@@ -230,7 +230,8 @@ def test_report_prints_the_table_again(run: Callable[..., Outcome]) -> None:
     code, out, err = run("report", str(RECORD))
     assert (code, err) == (0, "")
     shown = [line.rstrip() for line in out.splitlines()]
-    assert shown == (GOLDEN / "comparison-100.txt").read_text(encoding="utf-8").splitlines()
+    named = (GOLDEN / "comparison-100.txt").read_text(encoding="utf-8").replace("plan RECORD ", f"plan {RECORD} ")
+    assert shown == named.splitlines()
 
 
 def test_report_all_shows_every_layer(run: Callable[..., Outcome]) -> None:

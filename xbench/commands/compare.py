@@ -48,8 +48,12 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
     shell_complete=complete_modes,
     help="Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
 )
-@click.option("--reference", metavar="MODE", shell_complete=complete_mode,
-              help="What the others are compared with.  [default: ddp, else the first]")  # fmt: skip
+@click.option(
+    "--reference",
+    metavar="MODE",
+    shell_complete=complete_mode,
+    help="What the others are compared with; two jobs, with sequential.  [default: ddp, else the first]",
+)
 @overlap_option
 @workload_options
 @effort_options
@@ -132,7 +136,7 @@ def run_and_render(request: RunRequest, json_to: str | None, *, verbose: bool, a
     result = execute(request, console)
     if result.speaks:
         console.print()
-        show_result(result.record, json_to, verbose=verbose, all_layers=all_layers)
+        show_result(result.record, json_to, verbose=verbose, all_layers=all_layers, place=str(result.path))
         console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
         write_json(result.record, json_to)
     else:  # rank 0 shows it, and has the samples

@@ -237,11 +237,17 @@ def echo_utf8(text: str) -> None:
     click.echo(text if encoding == "utf8" else text.encode(), nl=False)
 
 
-def show_result(record: AnyRecord, *taken: str | None, verbose: bool = False, all_layers: bool = False) -> None:
-    """Draw the record's tables on stdout, or on stderr where one of the targets `taken` is stdout ('-')."""
+def show_result(
+    record: AnyRecord, *taken: str | None, verbose: bool = False, all_layers: bool = False, place: str | None = None
+) -> None:
+    """Draw the record's tables on stdout, or on stderr where one of the targets `taken` is stdout ('-').
+
+    `place` is the record's path, for commands that are advised; without one they say RECORD.
+    """
+    from xbench.report.advice import RECORD
     from xbench.report.terminal import make_console, show
 
-    show(record, make_console(stderr="-" in taken), verbose=verbose, all_layers=all_layers)
+    show(record, make_console(stderr="-" in taken), verbose=verbose, all_layers=all_layers, place=place or RECORD)
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:

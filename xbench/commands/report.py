@@ -133,4 +133,4 @@ def _show(
     for path, record in zip(results, records, strict=True):
         if len(records) > 1:
             console.rule(str(path), align="left", style="dim")
-        show(record, console, verbose=verbose, all_layers=show_all)
+        show(record, console, verbose=verbose, all_layers=show_all, place=str(path))

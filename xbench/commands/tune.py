@@ -130,6 +130,7 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
     """The answer, what it rests on, the files, and what to paste. Raises RunError where nothing could be timed."""
     from xbench.interrupts import interrupts_held
     from xbench.records import Comparison
+    from xbench.report.advice import in_ddp, not_run
     from xbench.report.drawing import make_console, say
     from xbench.report.terminal import render_comparison, show
     from xbench.report.tuned import judged, snippet, told
@@ -140,15 +141,18 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
     assert isinstance(record, Comparison)  # that is what was asked for
     choice = choice_of(record, margin)
     if result.error is not None or choice.best is None:
-        show(record, console)
+        show(record, console, place=str(result.path))
         console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
         write_json(record, json_to)
         if result.error is None:
             raise RunError("nothing could be timed beside ddp, so there is no answer", hint="the report says why")
         return
-    title = record.jobs[0].workload.title
+    title, use = record.jobs[0].workload.title, choice.winner or record.reference
     render_comparison(
-        judged(record, margin), console, told(choice, margin, title, record.fabric.label, minutes=minutes)
+        judged(record, margin),
+        console,
+        told(choice, margin, title, record.fabric.label, minutes=minutes),
+        follows=[*in_ddp(use, choice.ratios, str(result.path)), *not_run(record, use)],
     )
     console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)

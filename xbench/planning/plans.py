@@ -53,6 +53,9 @@ DDP_REDUCER = frozenset({"ddp", "ddp-tuned"})
 _QUIET = frozenset({"compute", "single"})
 """Modes whose gradients do not travel during backward."""
 
+_FREE = "exact for a link that costs computation nothing"
+"""The arithmetic that makes `optimal` the optimum."""
+
 _MIB = 1024 * 1024
 
 
@@ -246,7 +249,10 @@ class Planner:
         if mode == "mgwfbp":
             best_s = self.simulate("optimal", self._buckets("optimal")).step_s
             gap = step_s / best_s - 1.0 if best_s > 0 else 0.0
-            return f"the paper's greedy: predicted step {format_percent(max(0.0, gap))} above the exact optimum's"
+            side = "below" if gap < 0 else "above"
+            return f"the paper's greedy: predicted step {format_percent(abs(gap))} {side} that of optimal, {_FREE}"
+        if mode == "optimal":
+            return f"{_FREE}; the predicted step counts what it costs" if self.contention is not None else _FREE
         if mode in DDP_REDUCER:
             return "from the second step on: DDP rebuilds its buckets after the first"
         return None

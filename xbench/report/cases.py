@@ -26,7 +26,7 @@ from xbench.records import (
     Validation,
 )
 from xbench.report import lines
-from xbench.report.answer import trusted
+from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, trusted
 from xbench.report.cells import parity_cell, ratio_cell, signed_percent, span_cell, verdict
 from xbench.report.cluster import costing
 from xbench.report.convergence import failed
@@ -44,6 +44,8 @@ THE_RUN = "the whole run"
 def render(record: AnyRecord, strict: bool = False) -> str:
     """JUnit XML of any kind of record. `strict`: what a check could not judge is a failure."""
     properties = {"command": record.command, "created": record.created, "kind": record.kind}
+    if isinstance(record, Comparison):
+        properties["answer"] = " ".join(answer(record))
     if isinstance(record, Regression):
         properties |= dict(sides(record))
     elif isinstance(record, (Baseline, Noise)):
@@ -115,11 +117,12 @@ def _told(record: Comparison, result: ModeResult) -> str:
     assert result.step_s is not None
     assert result.seconds_per_sample is not None
     parts = [
+        *([f"{jobs_of(record, result.mode)} jobs"] if result.mode in paired_modes(record) else []),
         f"step {format_seconds(result.step_s.median)} [{span_cell(result.step_s, ', ')}] ({result.label})",
         f"{format_seconds(result.seconds_per_sample.median)} a sample",
     ]
     if result.ratio is not None:
-        parts.append(f"ratio to {record.reference} {ratio_cell(result)}: {verdict(record, result)}")
+        parts.append(f"ratio to {reference_of(record, result)} {ratio_cell(result)}: {verdict(record, result)}")
     if result.predicted_step_s is not None:
         error = f", error {signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
         parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from xbench.records import RANKS, Comparison, Estimate, ModeResult
-from xbench.report.answer import controls, partial, trusted
+from xbench.report.answer import controls, partial, reference_of, trusted
+from xbench.stats.blocks import TOGETHER, twins
 from xbench.units import format_percent, format_seconds
 
 
@@ -13,13 +16,37 @@ def verdict(record: Comparison, result: ModeResult) -> str:
         return "FAILED"
     if result.status == "not measured":
         return "not measured"
-    if result.mode == record.reference:
+    if result.mode == reference_of(record, result):
         return "reference"
     if result.mode in partial(record):
         return "partial"
     if result.mode in controls(record):
         return "control"
     return result.ratio.verdict if result.ratio is not None else "not measured" if not trusted(result) else "no ratio"
+
+
+def own_steps(record: Comparison) -> list[str]:
+    """What a job's own step takes under each mode in which jobs run at once: the step shown is the device's."""
+    said = []
+    for mode in record.spec.modes:
+        result = record.modes.get(mode.text)
+        if mode.name not in TOGETHER or result is None or not trusted(result) or result.step_s is None:
+            continue
+        steps_s = [
+            median(sample.step_s for sample in record.samples if sample.mode == mode.text and sample.job == job)
+            for job in sorted({sample.job for sample in record.samples if sample.mode == mode.text})
+        ]
+        if len(steps_s) < 2:
+            continue
+        if twins(record.spec):
+            own = f"each of the {len(steps_s)} jobs makes a step every {format_seconds(median(steps_s))}"
+        else:
+            own = f"the jobs make a step every {' and every '.join(map(format_seconds, steps_s))}"
+        each = "one" if twins(record.spec) else "one of each job"
+        said.append(
+            f"{mode.text}: {own}; its step of {format_seconds(result.step_s.median)} is the device's, for {each}."
+        )
+    return said
 
 
 def ratio_cell(result: ModeResult) -> str:

@@ -13,10 +13,11 @@ from rich.text import Text
 
 from xbench.records import Comparison, Estimate, ModeResult
 from xbench.report import lines
-from xbench.report.answer import answer, trusted, was_reached
+from xbench.report.advice import RECORD, Advice, advice
+from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, references, trusted, was_reached
 from xbench.report.bars import LEGEND, bar
-from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
-from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
+from xbench.report.cells import own_steps, parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
+from xbench.report.drawing import fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
 from xbench.report.timelines import render_timelines
@@ -34,12 +35,22 @@ _WITHOUT_A_RUN = ("predicted", "buckets", "same network")
 
 
 def render_comparison(
-    record: Comparison, console: Console, said: Sequence[str] | None = None, *, verbose: bool = False
+    record: Comparison,
+    console: Console,
+    said: Sequence[str] | None = None,
+    *,
+    place: str = RECORD,
+    follows: Sequence[Advice] | None = None,
+    verbose: bool = False,
 ) -> None:
-    """The answer (or what a command has to say in its place), one row a mode, and everything needed to judge it."""
+    """The answer and what follows from it (or what a command has to say in their place), a row a mode, and the rest.
+
+    `place` is the record's path, for commands.
+    """
     top(record, console)
     for position, sentence in enumerate(answer(record) if said is None else said):
         say(console, sentence, "bold" if position == 0 else "")
+    say_next(console, advice(record, place) if follows is None else follows)
     console.print()
     longest = max(
         (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)
@@ -54,6 +65,8 @@ def render_comparison(
     for result in record.modes.values():
         if result.note:
             say(console, f"{result.mode}: {result.note}")
+    for sentence in own_steps(record):
+        say(console, sentence)
     render_timelines(record, console)
     render_gpu(record, console)
     console.print()
@@ -103,13 +116,15 @@ def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Tab
 
 def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
     """Seconds per sample and how they compare: the figures behind the answer. `spread`: intervals in figures too."""
-    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {record.reference}",
-                   ("mode", "left"), ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
+    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}",
+                   ("mode", "left"), *([("jobs", "right")] if paired_modes(record) else []),
+                   ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
                    ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
     for result in record.modes.values():
         estimate = result.seconds_per_sample if trusted(result) else None
         table.add_row(
             Text(result.mode),
+            *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
             format_seconds(estimate.median) if estimate else "–",
             *([span_cell(estimate)] if spread else []),
             _bar(estimate, longest_s, bar_columns) if estimate else "",
@@ -149,7 +164,8 @@ def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
 def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
     """One mode as a block, for narrow terminals."""
     judged = verdict(record, result)
-    console.print(Text.assemble((result.mode, "bold"), " ", _styled(judged)))
+    jobs = f" of {jobs_of(record, result.mode)} jobs" if result.mode in paired_modes(record) else ""
+    console.print(Text.assemble((result.mode, "bold"), jobs, " ", _styled(judged)))
     if not trusted(result) or result.seconds_per_sample is None:
         return
     if longest_s > 0:
@@ -159,7 +175,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
     count = len(result.plan.buckets) if result.plan else None
     buckets = f"{'–' if count is None else count} bucket{'' if count == 1 else 's'}"
     facts = [
-        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {record.reference} "
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {reference_of(record, result)} "
         f"{ratio_cell(result)}",
         f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
         f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",

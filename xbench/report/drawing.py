@@ -115,6 +115,14 @@ def say(console: Console, sentence: str, style: str = "") -> None:
     console.print(Text(sentence, style=style))
 
 
+def say_next(console: Console, advice: Iterable[tuple[str, str | None]]) -> None:
+    """What to do next: sentences, each with its command on a line of its own that can be copied."""
+    for sentence, command in advice:
+        say(console, sentence)
+        if command is not None:
+            console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+
+
 def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
     """A sentence with what it is about in the margin."""
     grid = Table.grid(padding=(0, 1))

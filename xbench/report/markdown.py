@@ -26,8 +26,9 @@ from xbench.records import (
     Validation,
 )
 from xbench.report import lines
-from xbench.report.answer import answer, trusted, was_reached
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, span_cell, verdict
+from xbench.report.advice import advice
+from xbench.report.answer import answer, jobs_of, paired_modes, references, trusted, was_reached
+from xbench.report.cells import own_steps, parity_cell, ratio_cell, signed_percent, span_cell, verdict
 from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts, without_accuracy
 from xbench.report.live import markdown as live_parts
@@ -81,9 +82,10 @@ def _comparison(record: Comparison) -> list[str]:
         _title(titles, record),
         _incomplete(lines.incomplete_line(record)),
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
+        _next(record),
         _modes_table(record) if was_reached(record) else "",
         "\n".join(f"- **{plain(line)}**" for line in failures),
-        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes]),
+        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes, *own_steps(record)]),
         _warnings(record.warnings),
         *(_layers(job.workload.title, job.layers, record.fabric.label) for job in record.jobs),
         _how(record, effort=lines.effort_line(record)),
@@ -91,8 +93,9 @@ def _comparison(record: Comparison) -> list[str]:
 
 
 def _modes_table(record: Comparison) -> str:
-    ratio = Markup(f"ratio to {code(record.reference)} [95 % CI]")
-    headings = ["mode", "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
+    ratio = Markup(f"ratio to {code(references(record))} [95 % CI]")
+    jobs = ["jobs"] if paired_modes(record) else []
+    headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
                 "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
     return table(headings, [_mode_row(record, result) for result in record.modes.values()])
 
@@ -104,6 +107,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
     span = span_cell(sample, ", ")
     return [
         code(result.mode),
+        *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
         f"{format_seconds(sample.median)} [{span}]" if sample else "–",
         ratio_cell(result),
         strong(judged) if judged in ("faster", "FAILED") else judged,
@@ -131,6 +135,7 @@ def _profile(record: Profile) -> list[str]:
     return [
         _title(record.workload.title, record),
         _incomplete(lines.incomplete_line(record)),
+        _next(record),
         told,
         table(["plan (simulated)", "buckets", "predicted step", "exposed"], plans) if plans else "",
         _warnings(record.warnings),
@@ -213,6 +218,7 @@ def _tuned(record: Tuned) -> list[str]:
     return [
         f"### {plain(record.workload.title)} on {code(record.fabric.spec)} ({record.label})",
         f"**{plain(kept_sentence(record))}**",
+        _next(record),
         table(["tried", heading, "verdict"], rows) if rows else "",
         details("What it rests on", facts([
             ("workload", lines.workload_line(record.workload)),
@@ -224,6 +230,12 @@ def _tuned(record: Tuned) -> list[str]:
 
 def _title(workload: str, record: Comparison | Profile | Convergence) -> str:
     return f"### {plain(workload)} on {code(record.fabric.spec)} ({record.fabric.label})"
+
+
+def _next(record: Profile | Comparison | Tuned) -> str:
+    """What to do next, a sentence a line, with its command."""
+    found = advice(record)
+    return "\n".join(f"- {plain(told)}{f' {code(command)}' if command else ''}" for told, command in found)
 
 
 def _incomplete(note: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Comparison, ModeResult
-from xbench.report.answer import ranking
+from xbench.report.answer import rankings, reference_of
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
 
 
@@ -23,10 +23,13 @@ class Paste(NamedTuple):
 
 def what_to_paste(record: Comparison) -> Paste | None:
     """What follows from the answer; None where nothing was measured or nothing to compare with."""
-    order = ranking(record)
+    questions = rankings(record)
+    order = questions[-1] if questions else []  # of one job, where any mode is
     if len(order) < 2:
         return None
-    best, reference = order[0], record.reference
+    best, reference = order[0], reference_of(record, order[0])
+    if best.ratio is not None and best.ratio.verdict == "inconclusive":
+        return Paste(f"Stay with {reference} until more launches decide.")
     if best.ratio is None or best.ratio.verdict != "faster":
         return Paste(f"Nothing to change: stay with {reference}.")
     spec = next((mode for mode in record.spec.modes if mode.text == best.mode), None)

@@ -17,21 +17,22 @@ from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario
 from xbench.records import Plan
 from xbench.report import lines
+from xbench.report.advice import (
+    AS_GOOD,
+    PROVE,
+    Advice,
+    above,
+    ahead,
+    bound_of,
+    compare_command,
+    fastest,
+    matters,
+    recommendation,
+    told_ahead,
+)
 from xbench.report.answer import is_control
-from xbench.report.drawing import NARROW_COLUMNS, fact, say, titled_table
+from xbench.report.drawing import NARROW_COLUMNS, fact, say, say_next, titled_table
 from xbench.units import format_bytes, format_percent, format_seconds
-
-EQUIVALENT = 0.02
-"""Steps this close are as good as each other, as in a comparison's verdict."""
-
-AS_GOOD = 0.005
-"""Of modes whose predictions are this close the one that changes least in a training script is recommended."""
-
-LEAST_CHANGE = {
-    "ddp": 0, "ddp-tuned": 1, "single": 2, "auto": 3, "optimal": 3, "mgwfbp": 3, "wfbp": 4, "dear": 5, "priority": 5
-}  # fmt: skip
-"""How much each mode changes in a training script: nothing, an argument, a call, a call with a plan, a call that sends
-every gradient by itself, a call after which parameters are updated in the next forward pass."""
 
 FOR_DDP = ("ddp-tuned", "auto")
 """Modes that a list of caps for DDP is taken from, unless one is named."""
@@ -65,7 +66,8 @@ def show_planned(
         paste = what_to_paste(planned)
         if paste:
             say(console, paste)
-        for mode in ("mgwfbp", "auto", *NEXT_FORWARD):
+        say_next(console, further(planned))
+        for mode in ("mgwfbp", "optimal", "auto", *NEXT_FORWARD):
             note = planned.plans[mode].note if mode in planned.plans else None
             if note:
                 say(console, f"{mode}: {note}")
@@ -115,34 +117,23 @@ def next_forward_line(planned: Planned) -> str:
     )
 
 
-def recommendation(planned: Planned) -> str:
-    """One sentence: which mode to use, and what it is predicted to gain."""
+def further(planned: Planned) -> list[Advice]:
+    """What updates in the next forward pass could gain, and the command that proves what is predicted as measured."""
     choice = fastest(planned)
     if choice is None:
-        return "Only the control was planned, so there is nothing to recommend."
-    step_s, bound_s = planned.plans[choice].predicted_step_s, _bound_s(planned, choice)
-    bound = f"{format_percent(_above(step_s, bound_s))} above the bound"
-    if "ddp" not in planned.plans:
-        return f"{choice} is predicted fastest: {format_seconds(step_s)} a step, {bound} (simulated)."
-    ddp_s = planned.plans["ddp"].predicted_step_s
-    if choice == "ddp":
-        return (
-            f"Keep ddp as it comes: no other mode is predicted to take less than its {format_seconds(ddp_s)} a step by "
-            "an amount that matters (simulated)."
-        )
-    gain = format_percent(1 - step_s / ddp_s)
-    if not _matters(planned, choice):
-        return f"Keep ddp as it comes: {choice}, the fastest, is predicted to take only {gain} less a step (simulated)."
-    return (
-        f"Use {choice}: predicted {format_seconds(step_s)} a step, {gain} less than ddp's {format_seconds(ddp_s)} and "
-        f"{bound} (simulated)."
-    )
+        return []
+    others = ahead(planned, choice)
+    found = told_ahead(planned, choice, others)
+    if planned.scenario.changes:
+        return found
+    modes = dict.fromkeys(["ddp", choice if choice != "ddp" else "auto", *others])
+    return [*found, Advice(PROVE, compare_command(planned.scenario.measured.record.spec, list(modes)))]
 
 
 def what_to_paste(planned: Planned) -> str | None:
     """One sentence: how to get what is recommended into a training script; None where nothing is to be changed."""
     choice = fastest(planned)
-    if choice is None or choice == "ddp" or not _matters(planned, choice):
+    if choice is None or choice == "ddp" or not matters(planned, choice):
         return None
     attach = "--emit python prints the lines to paste"
     if choice == "ddp-tuned":
@@ -173,21 +164,6 @@ def prediction(planned: Planned, mode: str, *, in_ddp: bool = False) -> str:
     return f"{told} (simulated)."
 
 
-def fastest(planned: Planned) -> str | None:
-    """The mode with the least predicted step; of those as good, the one that changes least in a training script.
-
-    None when only controls were planned. Modes whose next forward pass starts before all gradients have arrived are
-    none of them unless that is allowed, or nothing else was planned.
-    """
-    plans = {mode: plan for mode, plan in planned.plans.items() if not is_control(mode)}
-    if planned.overlap == "backward":
-        plans = {mode: plan for mode, plan in plans.items() if mode not in NEXT_FORWARD} or plans
-    limit_s = min((plan.predicted_step_s for plan in plans.values()), default=0.0) * (1 + AS_GOOD)
-    good = [mode for mode, plan in plans.items() if plan.predicted_step_s <= limit_s]
-    known = len(LEAST_CHANGE)
-    return min(good, key=lambda mode: (LEAST_CHANGE.get(mode, known), plans[mode].predicted_step_s), default=None)
-
-
 def fastest_in_ddp(planned: Planned) -> str | None:
     """The mode whose buckets DistributedDataParallel is predicted to be fastest with; None where none was planned.
 
@@ -203,23 +179,6 @@ def fastest_in_ddp(planned: Planned) -> str | None:
     steps_s = {mode: planned.in_ddp(mode).predicted_step_s for mode in lists}
     limit_s = min(steps_s.values(), default=0.0) * (1 + AS_GOOD)
     return next((mode for mode in lists if steps_s[mode] <= limit_s), None)
-
-
-def _matters(planned: Planned, choice: str) -> bool:
-    """Whether a mode is predicted to take so much less than DDP that one would change a script for it."""
-    ddp = planned.plans.get("ddp")
-    return ddp is None or planned.plans[choice].predicted_step_s <= ddp.predicted_step_s * (1 - EQUIVALENT)
-
-
-def _above(step_s: float, bound_s: float) -> float:
-    """How far a step is above the bound; rounding may fall short of it."""
-    return max(0.0, step_s / bound_s - 1) if bound_s > 0 else 0.0
-
-
-def _bound_s(planned: Planned, mode: str) -> float:
-    """What a step of this mode takes at least [s], by what it may overlap."""
-    ahead = (planned.plans[mode].carrier or mode) in NEXT_FORWARD
-    return planned.bounds.of(ahead=ahead)
 
 
 def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Table:
@@ -240,7 +199,7 @@ def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Tab
             *([_sizes(plan)] if wide else []),
             format_seconds(plan.predicted_step_s),
             format_seconds(plan.predicted_exposed_s),
-            "control" if control else format_percent(_above(plan.predicted_step_s, _bound_s(planned, mode))),
+            "control" if control else format_percent(above(plan.predicted_step_s, bound_of(planned, mode) or 0.0)),
             *([f"{share:.3f}" if share is not None else "–"] if ddp else []),
             *([format_seconds(measured_s.get(mode))] if measured_s else []),
         )

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from xbench.records import Label, Layer, Plan, Profile, StepTimes
 from xbench.report import lines
+from xbench.report.advice import advice
 from xbench.report.answer import is_control
 from xbench.report.cells import signed_percent, whole_percent
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, spare_columns, titled_table
+from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
@@ -24,9 +25,14 @@ COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
 
 
 def render_profile(record: Profile, console: Console, *, verbose: bool = False, all_layers: bool = False) -> None:
-    """The step, its layers in gradient-ready order, the cost of communication, and the plans that follow."""
+    """What to use and to type next; then the step, its layers, the cost of communication, and the plans."""
     top(record, console)
-    say(console, lines.workload_line(record.workload), "bold")
+    found = advice(record)
+    if found:
+        say(console, found[0].told, "bold")
+        say_next(console, found[1:])
+        console.print()
+    say(console, lines.workload_line(record.workload), "" if found else "bold")
     console.print()
     if record.step is not None:
         for sentence in _step_lines(record.step, record.fabric.label):

@@ -42,7 +42,7 @@ from xbench.records import (
     Tuned,
     Validation,
 )
-from xbench.report.answer import trusted
+from xbench.report.answer import jobs_of, reference_of, trusted
 from xbench.report.cells import parity_cell, verdict
 from xbench.report.cluster_tables import cluster_tables
 from xbench.report.live import live_tables
@@ -172,7 +172,7 @@ def _modes(record: Comparison) -> Iterator[Row]:
         yield {
             **_of(record, result.label),
             "workload": _title(record, None),
-            "jobs": len(record.jobs),
+            "jobs": jobs_of(record, name),
             "mode": name,
             "status": _status(result),
             "verdict": verdict(record, result),
@@ -184,7 +184,7 @@ def _modes(record: Comparison) -> Iterator[Row]:
             "s_per_sample": sample.median if fine and sample else None,
             "s_per_sample_low": sample.interval[0] if fine and sample and sample.interval else None,
             "s_per_sample_high": sample.interval[1] if fine and sample and sample.interval else None,
-            "reference": record.reference,
+            "reference": reference_of(record, result),
             "ratio": ratio.value if fine and ratio else None,
             "ratio_low": ratio.interval[0] if fine and ratio and ratio.interval else None,
             "ratio_high": ratio.interval[1] if fine and ratio and ratio.interval else None,

@@ -25,6 +25,7 @@ from xbench.records import (
     Tuned,
     Validation,
 )
+from xbench.report.advice import RECORD
 from xbench.report.cluster import render_cluster
 from xbench.report.comparison import render_comparison
 from xbench.report.convergence import render_convergence
@@ -40,10 +41,15 @@ from xbench.report.validation import render_validation
 __all__ = ["make_console", "render", "render_comparison", "render_profile", "show"]
 
 
-def show(record: AnyRecord, console: Console, *, verbose: bool = False, all_layers: bool = False) -> None:
-    """Draw any kind of record. `verbose`: every table and note of a comparison, a profile or a scaling."""
+def show(
+    record: AnyRecord, console: Console, *, verbose: bool = False, all_layers: bool = False, place: str = RECORD
+) -> None:
+    """Draw any kind of record; `place` is its path, for commands that are advised.
+
+    `verbose`: every table and note of a comparison, a profile or a scaling.
+    """
     if isinstance(record, Comparison):
-        render_comparison(record, console, verbose=verbose)
+        render_comparison(record, console, verbose=verbose, place=place)
     elif isinstance(record, Scaling):
         render_scaling(record, console, verbose=verbose)
     elif isinstance(record, Validation):

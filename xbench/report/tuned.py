@@ -14,7 +14,8 @@ from rich.text import Text
 from xbench.planning.plans import DDP_REDUCER
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import lines
-from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
+from xbench.report.advice import advice
+from xbench.report.drawing import fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
@@ -45,7 +46,7 @@ def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: fl
         return [
             f"No clear answer in {_minutes(minutes)}: {choice.best} takes {_ratio(ratio)} of DDP's time, and a gain of "
             f"{least} is neither shown nor ruled out. Stay with DDP until it is.",
-            "More time would decide: give --minutes more.",
+            "More time may decide: give --minutes more.",
             measured,
         ]
     first = f"{choice.best} trains {title} in {_ratio(ratio)} of DDP's time: {_percent(1 - ratio.value)} less a step"
@@ -118,6 +119,7 @@ def render_tuned(record: Tuned, console: Console) -> None:
         say(console, str(table.title), "italic")
         for mode, ratio in record.tried.items():
             indented(console, f"{mode} {_ratio(ratio)}: {ratio.verdict}")
+    say_next(console, advice(record))
     if record.buckets is not None:
         carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
         fact(console, "buckets", _count(len(record.buckets)) + carrier)

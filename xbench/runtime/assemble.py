@@ -1,16 +1,8 @@
-"""From what was collected to a record: pure, so that a dead run, a live one and a test make records the same way.
-
-Everything comparable is seconds per sample over all jobs that share the devices. For one job (or twins, of which one
-speaks for both) that is the step over the batch of all ranks. For two different jobs one after the other it is the sum
-of their steps over the sum of their batches. For jobs that run at once it is defined through weighted progress: job j
-makes rate_j steps a second and would take s_j alone, so Σ rate_j · s_j steps' worth of device time are done a second,
-and seconds per sample are the sequential figure divided by it. With twins that is the plain time over samples.
-"""
+"""From what was collected to a record: pure, so that a dead run, a live one and a test make records the same way."""
 
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -37,16 +29,15 @@ from xbench.records import (
     Sample,
     WorkloadRecord,
 )
-from xbench.runtime.collect import TOGETHER, Collector, JobFindings
-from xbench.runtime.program import twins
+from xbench.runtime.collect import Collector, JobFindings
 from xbench.runtime.recorded import in_order, other_ranks, timeline
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats import odd_steps
+from xbench.stats.blocks import TOGETHER, mode_values, twins
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
 from xbench.stats.removed import removed_share
 from xbench.stats.summary import flag_outliers, grouped_estimate
-from xbench.stats.windows import weighted_progress
 
 
 def now() -> str:
@@ -110,8 +101,7 @@ def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete:
     """The record of `xbench compare`."""
     samples = flagged(found.samples())
     reference = run.reference or run.modes[0].text
-    alone = _alone_step_s(run, samples)
-    values = {mode.text: mode_values(run, mode, samples, alone) for mode in run.modes}
+    values = {mode.text: mode_values(run, mode, samples) for mode in run.modes}
     step = reference_batch(run, found)
     modes = {
         mode.text: _mode_result(run, mode, values, step, reference, found, frame.fabric.label, complete)
@@ -154,45 +144,6 @@ def flagged(samples: Sequence[Sample]) -> list[Sample]:
     return [s.model_copy(update={"outlier": mark}) if mark else s for s, mark in zip(samples, marks, strict=True)]
 
 
-def mode_values(
-    run: RunSpec, mode: ModeSpec, samples: Sequence[Sample], alone_s: dict[int, float] | None
-) -> list[BlockValue]:
-    """Seconds per sample of every block of a mode, as (launch, round, value)."""
-    blocks: dict[tuple[int, int], list[Sample]] = {}
-    for sample in samples:
-        if sample.mode == mode.text:
-            blocks.setdefault((sample.launch, sample.round), []).append(sample)
-    jobs = len(run.workloads)
-    spoken_for = 1 if twins(run) and not mode.paired else jobs
-    result = []
-    for (launch, round_), parts in sorted(blocks.items()):
-        if len(parts) < spoken_for:
-            continue
-        if mode.name not in TOGETHER:
-            value = sum(p.step_s for p in parts) / sum(p.samples_per_step for p in parts)
-        elif twins(run):
-            value = 1.0 / sum(p.samples_per_step / p.step_s for p in parts)
-        elif alone_s is not None:
-            alone = [alone_s[p.job] for p in parts]
-            one_each = sum(alone) / sum(p.samples_per_step for p in parts)
-            value = one_each / weighted_progress([1.0 / p.step_s for p in parts], alone)
-        else:
-            continue
-        result.append(BlockValue(launch, round_, value))
-    return result
-
-
-def _alone_step_s(run: RunSpec, samples: Sequence[Sample]) -> dict[int, float] | None:
-    """Each job's step with the device to itself: under `sequential`, else under the reference."""
-    names = [m.text for m in run.modes if m.name == "sequential"]
-    names += [m.text for m in run.modes if m.name not in TOGETHER and m.name != "compute"]
-    for name in names:
-        steps = {j: [s.step_s for s in samples if s.mode == name and s.job == j] for j in range(len(run.workloads))}
-        if all(steps.values()):
-            return {job: statistics.median(values) for job, values in steps.items()}
-    return None
-
-
 def reference_batch(run: RunSpec, found: Collector) -> int:
     """Samples in one step of every distinct job, over all ranks: seconds per sample times this is `step_s`."""
     sizes = found.batch_sizes[:1] if twins(run) else found.batch_sizes
@@ -209,6 +160,7 @@ def _mode_result(
     label: Label,
     complete: bool,
 ) -> ModeResult:
+    own = run.reference_of(mode)
     plan = found.jobs[0].plans.get(mode.carrier)
     gates = found.parity.get(mode.text, [])
     gate = next((p for p in gates if not p.ok), gates[0] if gates else None)
@@ -231,10 +183,10 @@ def _mode_result(
     per_sample = grouped_estimate(_by_launch(blocks))
     step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))
     ratio: Ratio | None = None
-    if mode.text == reference:
+    if mode.text == own:
         ratio = REFERENCE_RATIO
-    elif values[reference]:
-        ratio = paired_ratio(blocks, values[reference])
+    elif values[own]:
+        ratio = paired_ratio(blocks, values[own])
     predicted = _predicted_step_s(run, mode, found, pattern)
     recorded = found.timelines.get(mode.text, {})
     return ModeResult(
@@ -247,6 +199,7 @@ def _mode_result(
         prediction_error=predicted / step.median - 1 if predicted is not None else None,
         parity=gate,
         ratio=ratio,
+        ratio_to=own if own != reference else None,
         blocks=len(blocks),
         plan=plan,
         timeline=timeline(recorded, label),

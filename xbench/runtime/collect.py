@@ -31,11 +31,9 @@ from xbench.runtime.gpu_use import GpuFindings
 from xbench.runtime.recorded import RecordedStep
 from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
+from xbench.stats.blocks import TOGETHER
 from xbench.stats.steps import longest_steps, steps_of_all
 from xbench.stats.windows import overlap_rates
-
-#: Modes in which several jobs run at once, so that a sample is cut to their common window.
-TOGETHER = ("concurrent", "crossover")
 
 
 class JobFindings:

@@ -144,6 +144,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
             heap=request.heap,
             timeout_s=request.timeout_s,
             output=request.output,
+            judged=False,
         )
     )
     world = run.fabric.world_size

@@ -62,6 +62,8 @@ class RunRequest:
     """Whether `auto` may let gradients travel on into the next forward pass."""
     collectives: Collectives = "torch"
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
+    judged: bool = True
+    """Whether modes are compared with each other; a paired mode is compared with `sequential`."""
     course: Course | None = None
     """What decides on each launch; None: `effort` does."""
     title: str | None = None
@@ -69,7 +71,10 @@ class RunRequest:
 
 
 def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
-    """Workloads (one, twice, where a paired mode needs two) and modes that fit each other. Raises SpecError."""
+    """Workloads (one, twice, where a paired mode needs two) and modes that fit each other. Raises SpecError.
+
+    Two jobs at once are compared with the same two one after the other, so `sequential` is added where it is missing.
+    """
     workloads, modes = tuple(request.workloads), tuple(request.modes)
     if not workloads:
         raise SpecError("no workload was named", hint="xbench workloads lists them")
@@ -89,9 +94,8 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
             f"the reference {request.reference!r} is not among the modes",
             hint=f"it can be {', '.join(m.text for m in modes)}",
         )
-    distinct = len(set(workloads)) > 1
-    if paired and distinct and not any(m.name == "sequential" for m in modes):
-        # Two different jobs at once are compared through what each takes alone, so that must be measured as well.
+    # Different jobs at once are compared through what each takes alone, whoever compares them.
+    if paired and (request.judged or len(set(workloads)) > 1) and not any(m.name == "sequential" for m in modes):
         modes = (*modes, ModeSpec(text="sequential", name="sequential", carrier="ddp", paired=True))
     return workloads, modes
 
@@ -100,6 +104,28 @@ UNTRIED_ON_GPU = (
     "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu checks "
     "it on yours (docs/gpu.md)"
 )
+
+
+def default_reference(modes: Sequence[ModeSpec]) -> str:
+    """What the others are compared with unless the user says: ddp, else the first.
+
+    Beside paired modes it is the first schedule of one job, or else `sequential`.
+    """
+    names = ["ddp"]
+    if any(mode.paired for mode in modes):
+        names += [*(mode.name for mode in modes if not mode.paired and mode.name != "compute"), "sequential"]
+    return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
+
+
+def beside(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
+    """A sentence where `check_request` added a mode."""
+    paired = [mode.text for mode in asked if mode.paired]
+    compared = f"{' and '.join(paired)} {'is' if len(paired) == 1 else 'are'} compared"
+    return [
+        f"{mode.text} is measured too: {compared} with two jobs one after the other"
+        for mode in modes
+        if mode not in asked
+    ]
 
 
 def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
@@ -112,6 +138,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     _check_gloo_threads(request.gloo_threads, modes, request.collectives)
     chosen_copies(request.copies, "", request.compress)
     notes = check_available(modes, request.collectives, request.compress)
+    notes += beside(request.modes, modes)
     ours = ranks_around(os.environ) if request.fabric.name == "auto" else None
     if request.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
@@ -163,7 +190,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     if reference is not None and reference not in [mode.text for mode in modes]:
         raise SpecError(f"the reference {reference!r} is planned from a link's speed, and {fabric} has no link")
     if request.kind == "comparison" and reference is None:
-        reference = next((m.text for m in modes if m.name == "ddp"), modes[0].text)
+        reference = default_reference(modes)
     compress = request.compress
     if compress is not None and all(item.record.dtype == compress for item in found.workloads):
         notes.append(f"nothing to compress: gradients are {compress} already")

@@ -82,11 +82,6 @@ class Program(Spec):
         return next(mode for mode in self.run.modes if mode.text == text)
 
 
-def twins(run: RunSpec) -> bool:
-    """Whether all jobs are the same workload, so that one of them speaks for all in single-job modes."""
-    return len(set(run.workloads)) == 1
-
-
 def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
     """The phases of launch number `launch`: the first also profiles, runs the correctness gate, records timelines."""
     steps: list[Phase] = []

@@ -16,7 +16,10 @@ from rich.console import Console
 from rich.status import Status
 
 from xbench.runtime.program import Phase
-from xbench.units import format_seconds
+from xbench.spec import RunSpec
+from xbench.stats.blocks import TOGETHER
+from xbench.stats.compare import MARGIN
+from xbench.units import format_percent, format_seconds
 
 _COUNT = re.compile(r"\d+ of \d+")
 
@@ -27,11 +30,13 @@ START_S = 12.0
 class Progress:
     """Shows the phases of one launch after the other. `console` writes to stderr.
 
-    `launches` None: how many there will be is not known, and the time left is that of the current one.
+    `launches` None: how many there will be is not known, and the time left is that of the current one. Of a `run` that
+    compares modes, those that are predicted slower than their reference are named before they are timed.
     """
 
-    def __init__(self, console: Console, *, launches: int | None) -> None:
+    def __init__(self, console: Console, *, launches: int | None, run: RunSpec | None = None) -> None:
         self._console = console
+        self._run = run
         self._launches = launches
         self._launch = 0
         self._phases: tuple[Phase, ...] = ()
@@ -62,6 +67,10 @@ class Progress:
             self._show_part(float(event["t"]))
         elif event["event"] == "phase":
             self._phase(int(event["number"]), str(event["name"]), float(event["t"]))
+        elif event["event"] == "plans" and self._run is not None:
+            steps_s = {mode: float(plan["predicted_step_s"]) for mode, plan in event["plans"].items()}
+            for sentence in predicted_slower(self._run, steps_s):
+                self.say(sentence)
         elif event["event"] == "block" and len(event["stamps"]) > 1:
             timed = event["stamps"][int(event["warmup"]) :]
             if len(timed) > 1:
@@ -87,7 +96,9 @@ class Progress:
         phase = self._phases[number]
         parts = [self._place(), name]
         if phase.kind == "block" and self._steps_s.get(phase.mode):
-            parts.append(f"median step so far {format_seconds(statistics.median(self._steps_s[phase.mode]))}")
+            whose = " of one of the jobs" if phase.mode.partition("@")[0].partition(":")[0] in TOGETHER else ""
+            step = format_seconds(statistics.median(self._steps_s[phase.mode]))
+            parts.append(f"median step{whose} so far {step}")
         left_s = self._left_s(number)
         if left_s is not None:
             parts.append(f"about {clock(left_s)} left")
@@ -140,6 +151,22 @@ class Progress:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def predicted_slower(run: RunSpec, steps_s: Mapping[str, float]) -> list[str]:
+    """A sentence for each reference of single-job modes that some are predicted to be slower than, by their steps [s].
+
+    Differences that a comparison calls equivalent are none.
+    """
+    found: dict[str, list[str]] = {}
+    carriers = {mode.text: mode.carrier for mode in run.modes}
+    for mode in run.modes:
+        reference = run.reference_of(mode)
+        own_s, other_s = steps_s.get(mode.carrier), steps_s.get(carriers[reference])
+        if mode.paired or mode.carrier == "spb" or own_s is None or not other_s or own_s <= other_s * (1 + MARGIN):
+            continue
+        found.setdefault(reference, []).append(f"{mode.text} by {format_percent(own_s / other_s - 1)}")
+    return [f"predicted slower than {name} (simulated): {', '.join(slower)}" for name, slower in found.items()]
 
 
 def clock(seconds: float) -> str:

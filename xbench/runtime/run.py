@@ -87,7 +87,7 @@ def execute(request: RunRequest, console: Console) -> Result:
         raise
     course: Course = request.course or Fixed(run)
     notes += course.check(run)
-    progress = Progress(console, launches=course.launches)
+    progress = Progress(console, launches=course.launches, run=run)
     records = [item.record for item in found.workloads]
     for workload in records:
         progress.say(

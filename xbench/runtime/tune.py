@@ -19,12 +19,12 @@ from statistics import median
 from xbench.errors import SpecError
 from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Comparison, Plan, Sample
-from xbench.runtime.assemble import mode_values
 from xbench.runtime.collect import Collector
 from xbench.runtime.course import Leg
 from xbench.runtime.program import MIN_STEPS, JobPlan, Phase, steps_in_block
 from xbench.runtime.progress import START_S
 from xbench.spec import ModeSpec, RunSpec
+from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MIN_PAIRS, BlockValue
 from xbench.stats.order import balanced_orders
 from xbench.stats.tuning import Choice, choose
@@ -249,7 +249,7 @@ def failed_modes(found: Collector) -> set[str]:
 def blocks_of(run: RunSpec, samples: Sequence[Sample], failed: Collection[str] = ()) -> dict[str, list[BlockValue]]:
     """Seconds per sample of the blocks of the reference and of each candidate that may win."""
     return {
-        mode.text: mode_values(run, mode, samples, None)
+        mode.text: mode_values(run, mode, samples)
         for mode in run.modes
         if mode.name != CONTROL and mode.text not in failed
     }

@@ -21,8 +21,8 @@ from xbench.records import (
     ValidationPoint,
     WorkloadRecord,
 )
-from xbench.runtime.assemble import mode_values
 from xbench.spec import FabricSpec
+from xbench.stats.blocks import mode_values
 from xbench.stats.compare import paired_ratio
 from xbench.stats.validation import CONTROLS
 from xbench.units import parse_rate
@@ -160,7 +160,7 @@ def _against(comparison: Comparison) -> list[AutoAgainst]:
     """`auto` against every other mode that trains, in pairs of blocks."""
     run = comparison.spec
     values = {
-        mode.text: mode_values(run, mode, comparison.samples, None)
+        mode.text: mode_values(run, mode, comparison.samples)
         for mode in run.modes
         if mode.name != "compute" and comparison.modes[mode.text].status == "ok"
     }

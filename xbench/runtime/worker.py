@@ -53,7 +53,6 @@ from xbench.runtime.program import (
     job_times,
     steps_in_block,
     turns_in_block,
-    twins,
     whole_cycles,
 )
 from xbench.runtime.rank_errors import message_of, place_of
@@ -64,6 +63,7 @@ from xbench.schedules import MODES, cycle_of
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.gloo_threads import arrange
 from xbench.spec import ModeSpec, RunSpec
+from xbench.stats.blocks import twins
 from xbench.workloads.alike import check_alike
 from xbench.workloads.build import Workload, build
 

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.errors import SpecError
+from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import ddp_assignment
-from xbench.planning.plans import NEED_COST, PLANNED_MODES, bucket_caps_mib, make_plan, make_plans
+from xbench.planning.plans import NEED_COST, PLANNED_MODES, Planner, bucket_caps_mib, make_plan, make_plans
 from xbench.planning.simulate import Buckets
+from xbench.planning.step import StepModel
 from xbench.records import CostModel, Plan
 
 PARTS = {"forward_s": 1.0, "backward_s": 2.0, "optimizer_s": 0.1}
@@ -32,6 +35,8 @@ def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
 
 
 COST = line(1.0, 1e-8)
+COSTLY = Contention(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)), stalls=((1, 0.0), (2, 3.0)))
+"""A second bucket costs the step 3 s."""
 
 
 def plan_of(buckets: list[list[str]], nbytes: list[int]) -> Plan:
@@ -72,8 +77,21 @@ def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
 
 def test_the_greedys_note_says_its_gap() -> None:
     assert make_plan("mgwfbp", GRADIENTS, COST, **PARTS).note == (
-        "the paper's greedy: predicted step 6.9 % above the exact optimum's"
+        "the paper's greedy: predicted step 6.9 % above that of optimal, exact for a link that costs computation "
+        "nothing"
     )
+
+
+def test_the_note_says_which_arithmetic_the_optimum_is_of() -> None:
+    """Where communication costs computation, the greedy may be ahead of what is exact without that cost."""
+    assert make_plan("optimal", GRADIENTS, COST, **PARTS).note == "exact for a link that costs computation nothing"
+    planner = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, COSTLY)
+    assert planner.plan("optimal").note == (
+        "exact for a link that costs computation nothing; the predicted step counts what it costs"
+    )
+    note = planner.plan("mgwfbp").note
+    assert note is not None
+    assert note.endswith(" below that of optimal, exact for a link that costs computation nothing")
 
 
 def test_without_a_cost_model() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xbench.records import (
     AutoAgainst,
     Bounds,
@@ -213,13 +215,15 @@ def mode_result(
     )
 
 
-def samples(modes: list[str], launches: int = 2, rounds: int = 6) -> list[Sample]:
-    """Raw blocks of five steps; one is flagged."""
+def samples(
+    modes: list[str], launches: int = 2, rounds: int = 6, ratios: Mapping[str, float] | None = None
+) -> list[Sample]:
+    """Raw blocks of five steps, times each mode's ratio; one is flagged."""
     made = []
     for launch in range(launches):
         for number in range(rounds):
             for position, mode in enumerate(modes):
-                step_s = 0.6 + 0.001 * number
+                step_s = round((0.6 + 0.001 * number) * (ratios or {}).get(mode, 1.0), 6)
                 made.append(
                     Sample(
                         launch=launch,
@@ -270,7 +274,7 @@ def comparison(results: list[ModeResult] | None = None, *, reference: str = "ddp
         jobs=[Job(workload=WORKLOAD, step=STEP, bounds=BOUNDS, plans={"optimal": plan("optimal", 17, 0.577)})],
         bounds=BOUNDS,
         cost_model=COST,
-        samples=samples(names),
+        samples=samples(names, ratios={r.mode: r.ratio.value for r in results if r.ratio is not None}),
     )
     return record.model_copy(update=changes)
 

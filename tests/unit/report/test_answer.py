@@ -3,7 +3,9 @@ from __future__ import annotations
 import sample_records as made
 
 from xbench.records import ModeResult
+from xbench.report import cases, markdown, terminal
 from xbench.report.answer import answer, ranking, trusted
+from xbench.report.html.comparison import comparison_page
 from xbench.report.paste import what_to_paste
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
@@ -18,7 +20,7 @@ def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
 def test_the_fastest_mode_is_named_with_its_gain_and_its_rivals() -> None:
     assert answer(made.comparison())[:2] == [
         "optimal is fastest: 10.8 % less time per sample than ddp, the reference (95 % CI 10.0 % to 11.6 %).",
-        "This run cannot tell mgwfbp from optimal: the intervals overlap.",
+        "This run cannot tell mgwfbp from optimal: block by block it takes 1.010 [0.998, 1.022] of its time.",
     ]
 
 
@@ -34,6 +36,45 @@ def test_a_noisy_mode_hides_none_that_is_proven_faster() -> None:
     found = what_to_paste(record)
     assert found is not None
     assert "mgwfbp" in found.told
+
+
+def _beside(mgwfbp: float, wfbp: float) -> list[str]:
+    """The answer where intervals of both overlap with the winner's, and blocks are so many times as long."""
+    wide = [made.mode_result(mode, 0.6, (0.95, 0.85, 0.98), "faster") for mode in ("mgwfbp", "wfbp")]
+    record = made.comparison([DDP, _optimal(0.9, 0.84, 0.96, "faster"), *wide])
+    took = {"optimal": 0.9, "mgwfbp": 0.9 * mgwfbp, "wfbp": 0.9 * wfbp}
+    blocks = made.samples(list(record.modes), ratios=took)
+    return answer(record.model_copy(update={"samples": blocks}))[1:-1]
+
+
+def test_rivals_are_judged_by_their_blocks_and_not_by_intervals_that_overlap() -> None:
+    assert _beside(1.05, 1.1) == []
+    assert _beside(1.05, 1.01) == [
+        "This run cannot tell wfbp from optimal: block by block it takes 1.010 [0.998, 1.022] of its time."
+    ]
+    assert _beside(1.001, 1.002) == [
+        "mgwfbp and wfbp are as fast as optimal, within 2 %: block by block they take 1.001 [0.989, 1.013] and "
+        "1.002 [0.990, 1.014] of its time."
+    ]
+    assert _beside(1.001, 1.015) == [
+        "mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.001 [0.989, 1.013] of its time.",
+    ]
+
+
+def test_rivals_that_met_in_no_round_are_not_judged() -> None:
+    record = made.comparison()
+    alone = [sample for sample in record.samples if (sample.mode == "mgwfbp") == (sample.launch == 0)]
+    said = answer(record.model_copy(update={"samples": alone}))
+    assert not any("mgwfbp" in sentence for sentence in said)
+
+
+def test_every_format_gives_the_same_answer() -> None:
+    record = made.comparison()
+    said = answer(record)
+    assert said[1] in " ".join(terminal.render(record).split())
+    assert said[1] in markdown.render(record)
+    assert comparison_page(record).answer == said
+    assert " ".join(said) in cases.render(record)
 
 
 def test_the_control_never_wins() -> None:

@@ -10,12 +10,11 @@ import pytest
 from xbench.planning.next_forward_search import best_next_forward
 from xbench.planning.replan import Planned, replan
 from xbench.planning.what_if import Change, Scenario, read, what_if
+from xbench.report.advice import fastest, recommendation
 from xbench.report.planned import (
-    fastest,
     fastest_in_ddp,
     next_forward_line,
     prediction,
-    recommendation,
     what_to_paste,
 )
 from xbench.units import format_seconds

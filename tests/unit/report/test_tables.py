@@ -60,7 +60,7 @@ def test_samples_are_the_record_s_blocks() -> None:
         (sample.mode, sample.launch, sample.round, sample.step_s, sample.outlier) for sample in record.samples
     ]
     first = rows[0]
-    assert (first["s_per_sample"], first["ranks"], first["workload"]) == (0.6 / 16, 2, "resnet18")
+    assert (first["s_per_sample"], first["ranks"], first["workload"]) == (0.3672 / 16, 2, "resnet18")
 
 
 def test_every_step_has_a_row_and_warm_up_says_so() -> None:

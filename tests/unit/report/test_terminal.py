@@ -46,7 +46,9 @@ def test_golden_text(name: str, width: int) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 @pytest.mark.parametrize("name", CASES)
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
-    assert max(len(line) for line in render(CASES[name](), width=width).splitlines()) <= width
+    """But for a command to copy, which stays in one piece."""
+    lines = render(CASES[name](), width=width).splitlines()
+    assert max(len(line) for line in lines if not line.startswith("  xbench ")) <= width
 
 
 @pytest.mark.parametrize("width", [60, 84, 92, 100, 160])

@@ -20,10 +20,15 @@ from xbench.records import (
     dump,
     loads,
 )
+from xbench.report import markdown, terminal
+from xbench.report.answer import answer, references, winners
+from xbench.report.cells import own_steps, verdict
+from xbench.report.html.bars import time_per_sample
 from xbench.report.lines import columns_line
+from xbench.report.tables import tables
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
-from xbench.runtime.prepare import RunRequest, check_request
+from xbench.runtime.prepare import RunRequest, beside, check_request, default_reference
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 
@@ -89,6 +94,60 @@ def test_twins_at_once_are_plain_time_over_samples() -> None:
     step = record.modes["crossover"].step_s
     assert step is not None
     assert step.median == pytest.approx(0.5)  # two steps a second
+
+
+MIXED = {"ddp": [1.0], "wfbp": [0.9], "crossover": [1.6, 1.6], "sequential": [1.0, 1.0]}
+
+
+def test_one_job_and_two_have_an_answer_each() -> None:
+    record = compare("ddp,wfbp,crossover,sequential", (A, A), MIXED)
+    assert record.reference == "ddp"
+    to = {name: (mode.ratio_to, mode.ratio and round(mode.ratio.value, 3)) for name, mode in record.modes.items()}
+    assert to == {
+        "ddp": (None, 1.0), "wfbp": (None, 0.9), "crossover": ("sequential", 0.8), "sequential": ("sequential", 1.0)
+    }  # fmt: skip
+    assert answer(record)[:-1] == [
+        "Two jobs in turns (crossover) take 20.0 % less time per sample than one after the other (sequential; 95 % CI "
+        "18.2 % to 21.8 %).",
+        "Of one job alone: wfbp is fastest: 10.0 % less time per sample than ddp, the reference (95 % CI 8.0 % to "
+        "12.0 %).",
+    ]
+    assert winners(record) == {"crossover", "wfbp"}
+    assert references(record) == "ddp (of two jobs sequential)"
+    assert [verdict(record, mode) for mode in record.modes.values()] == ["reference", "faster", "faster", "reference"]
+
+
+def test_a_question_without_a_winner_says_which_it_is() -> None:
+    same = {**MIXED, "crossover": [2.0, 2.0], "wfbp": [1.2]}
+    assert answer(compare("ddp,wfbp,crossover,sequential", (A, A), same))[:-1] == [
+        "Of two jobs: inconclusive: crossover looks fastest, but this run cannot tell it from sequential, the "
+        "reference (ratio 1.000, 95 % CI 0.978 to 1.023).",
+        "More launches may decide: --rigorous, or --launches 5.",
+        "Of one job alone: ddp, the reference, is fastest of 2: no other mode had a shorter time per sample.",
+    ]
+
+
+def test_the_jobs_of_a_mode_and_their_own_steps_are_said() -> None:
+    record = compare("ddp,wfbp,crossover,sequential", (A, A), MIXED)
+    assert {row["mode"]: (row["jobs"], row["reference"]) for row in tables(record)["modes"]} == {
+        "ddp": (1, "ddp"), "wfbp": (1, "ddp"), "crossover": (2, "sequential"), "sequential": (2, "sequential")
+    }  # fmt: skip
+    own = "crossover: each of the 2 jobs makes a step every 1.60 s; its step of 800 ms is the device's, for one."
+    assert own_steps(record) == [own]
+    drawn = terminal.render(record, width=120)
+    assert own in drawn
+    rows = [line.split()[:2] for line in drawn.splitlines()]
+    assert [row for row in rows if row[:1] in (["wfbp"], ["crossover"])][:2] == [["wfbp", "1"], ["crossover", "2"]]
+    assert "| `crossover` | 2 |" in markdown.render(record)
+    assert "| `wfbp` | 1 |" in markdown.render(record)
+    (table,) = [figure.table for figure in [time_per_sample(record)] if figure is not None]
+    assert table is not None
+    assert {row[0]: row[1] for row in table.rows} == {"crossover": "2", "sequential": "2", "wfbp": "1", "ddp": "1"}
+    other = compare("sequential,crossover", (A, B), {"sequential": [1.0, 3.0], "crossover": [2.0, 4.0]})
+    assert own_steps(other) == [
+        "crossover: the jobs make a step every 2.00 s and every 4.00 s; its step of 3.20 s is the device's, for one of "
+        "each job."
+    ]
 
 
 def test_different_jobs_at_once_are_compared_through_weighted_progress() -> None:
@@ -207,9 +266,51 @@ def request(modes: str, *workloads: WorkloadSpec) -> RunRequest:
 
 
 def test_one_workload_and_a_paired_mode_make_twins() -> None:
-    workloads, modes = check_request(request("ddp,crossover", A))
+    workloads, _ = check_request(request("ddp,crossover", A))
     assert workloads == (A, A)
-    assert [mode.text for mode in modes] == ["ddp", "crossover"]
+
+
+def test_two_jobs_at_once_bring_the_two_one_after_the_other_along() -> None:
+    asked = request("ddp,crossover,concurrent", A)
+    _, modes = check_request(asked)
+    assert [mode.text for mode in modes] == ["ddp", "crossover", "concurrent", "sequential"]
+    assert beside(asked.modes, modes) == [
+        "sequential is measured too: crossover and concurrent are compared with two jobs one after the other"
+    ]
+    alone = request("sequential:wfbp,crossover", A)
+    assert check_request(alone)[1] == alone.modes
+    unjudged = request("ddp,crossover", A)
+    unjudged.judged = False
+    assert check_request(unjudged)[1] == unjudged.modes
+
+
+@pytest.mark.parametrize(
+    ("modes", "reference"),
+    [
+        ("wfbp,ddp,crossover,sequential", "ddp"),
+        ("crossover,compute,wfbp,sequential", "wfbp"),
+        ("crossover,compute,sequential", "sequential"),
+        ("concurrent,sequential", "sequential"),
+        ("compute,wfbp", "compute"),
+    ],
+)
+def test_the_reference_is_ddp_else_of_the_first_question(modes: str, reference: str) -> None:
+    assert default_reference(parse_modes(modes)) == reference
+
+
+@pytest.mark.parametrize(
+    ("reference", "to"),
+    [
+        ("ddp", ["ddp", "ddp", "ddp", "sequential", "sequential"]),
+        ("wfbp", ["wfbp", "wfbp", "wfbp", "sequential", "sequential"]),
+        ("sequential", ["ddp", "ddp", "ddp", "sequential", "sequential"]),
+        ("crossover", ["ddp", "ddp", "ddp", "crossover", "crossover"]),
+    ],
+)
+def test_one_job_is_compared_with_one_and_two_with_two(reference: str, to: list[str]) -> None:
+    modes = parse_modes("compute,ddp,wfbp,crossover,sequential")
+    run = RunSpec(kind="comparison", workloads=(A, A), modes=modes, reference=reference, fabric=LOCAL)
+    assert [run.reference_of(mode) for mode in modes] == to
 
 
 def test_different_jobs_at_once_bring_their_control_along() -> None:

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from xbench.records import Bounds, Comparison, ModeResult
 from xbench.report import lines
-from xbench.report.answer import controls, partial, ranking, trusted
+from xbench.report.answer import (
+    controls,
+    jobs_of,
+    paired_modes,
+    partial,
+    ranking,
+    reference_of,
+    references,
+    trusted,
+    winners,
+)
 from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
 from xbench.report.html.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
 from xbench.report.html.facts import capital, label_badge
@@ -32,20 +42,21 @@ def word(record: Comparison, result: ModeResult) -> Badge:
 
 
 def fastest_first(record: Comparison) -> list[ModeResult]:
-    """Every mode of the record: by its ratio to the reference, or by its time; those without a time last."""
+    """Every mode of the record: those of the answer in its order, then the others; those without a time last."""
+    places = {result.mode: place for place, result in enumerate(ranking(record))}
 
     def key(result: ModeResult) -> tuple[int, float]:
         if not trusted(result) or result.seconds_per_sample is None:
             return 2, 0.0
-        if result.mode == record.reference:
-            return 0, 1.0
-        return (0, result.ratio.value) if result.ratio is not None else (1, result.seconds_per_sample.median)
+        if result.mode in places:
+            return 0, places[result.mode]
+        return 1, result.seconds_per_sample.median
 
     return sorted(record.modes.values(), key=key)
 
 
 def time_per_sample(record: Comparison) -> Figure | None:
-    """A bar a mode, best ratio first, with its interval; bounds as lines. None where nothing was timed."""
+    """A bar a mode, in the order of the answer, with its interval; bounds as lines. None where nothing was timed."""
     results = fastest_first(record)
     timed = [(r, r.seconds_per_sample) for r in results if trusted(r) and r.seconds_per_sample is not None]
     if not timed:
@@ -53,8 +64,7 @@ def time_per_sample(record: Comparison) -> Figure | None:
     bounds = bounds_per_sample(record)
     longest_s = max([one.ci95[1] for _, one in timed] + [one.median for _, one in timed])
     unit = time_unit(longest_s)
-    order = ranking(record)
-    best = order[0].mode if order and order[0].ratio is not None and order[0].ratio.verdict == "faster" else None
+    best = winners(record)
     aside = controls(record) | partial(record)
     taking_part = [r for r, _ in timed if r.mode not in aside]
     beside = [r for r, _ in timed if r.mode in aside]
@@ -87,8 +97,8 @@ def time_per_sample(record: Comparison) -> Figure | None:
     )
 
 
-def _colour(result: ModeResult, best: str | None) -> str:
-    return "--c1" if result.mode == best else "--bar"
+def _colour(result: ModeResult, best: set[str]) -> str:
+    return "--c1" if result.mode in best else "--bar"
 
 
 def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours: Sequence[str]) -> Trace:
@@ -111,7 +121,7 @@ def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours
         "hovertemplate": "%{customdata}<extra></extra>",
         "marker": {
             "color": list(colours),
-            "line": {"color": "--ink", "width": [2 if r.mode == record.reference else 0 for r, _ in timed]},
+            "line": {"color": "--ink", "width": [2 if r.mode == reference_of(record, r) else 0 for r, _ in timed]},
         },
     }
 
@@ -182,14 +192,14 @@ def _hover(record: Comparison, result: ModeResult) -> str:
     told = [f"<b>{plain(result.mode)}</b> ({result.label})", f"{format_seconds(one.median)} a sample",
             f"95 % CI {span_cell(one, ' to ')}"]  # fmt: skip
     if result.ratio is not None and result.ratio.verdict != "reference":
-        told.append(f"{ratio_cell(result)} of {plain(record.reference)}'s: {word(record, result).text}")
+        told.append(f"{ratio_cell(result)} of {plain(reference_of(record, result))}'s: {word(record, result).text}")
     return "<br>".join(told)
 
 
 def _told(record: Comparison, bounds: dict[str, float]) -> str:
     text = (
         "Over all jobs and ranks together; shorter is better. Whiskers are 95 % confidence intervals of the median; "
-        f"the ratio is to {record.reference}, the reference, taken block by block: it decides."
+        f"the ratio is to {references(record)}, the reference, taken block by block: it decides."
     )
     if bounds:
         text += " Lines: what no schedule can beat under the model (simulated)."
@@ -219,6 +229,7 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
         rows.append(
             [
                 result.mode,
+                *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
                 format_seconds(one.median) if one else "–",
                 span_cell(one),
                 ratio_cell(result),
@@ -227,8 +238,9 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
                 label_badge(result.label),
             ]
         )
-    columns = [Column("mode", figures=False), Column("time per sample"), Column("95 % CI"),
-               Column(f"ratio to {record.reference} [95 % CI]"), Column("verdict", figures=False), Column("blocks"),
+    columns = [Column("mode", figures=False), *([Column("jobs")] if paired_modes(record) else []),
+               Column("time per sample"), Column("95 % CI"),
+               Column(f"ratio to {references(record)} [95 % CI]"), Column("verdict", figures=False), Column("blocks"),
                Column("label", figures=False)]  # fmt: skip
     return Table("Time per sample in figures", columns, rows, opened=True)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from xbench.records import Comparison, Label
 from xbench.report import lines
+from xbench.report.advice import advice
 from xbench.report.answer import answer, was_reached
+from xbench.report.cells import own_steps
 from xbench.report.html.bars import comparison_table, fastest_first, predicted_and_measured, step_table, time_per_sample
 from xbench.report.html.facts import (
     command_section,
     environment_section,
     fabric_pairs,
+    following,
     gpu_table,
     moment,
     warnings_section,
@@ -62,7 +65,8 @@ def _paste(record: Comparison) -> list[Block]:
     found = what_to_paste(record)
     if found is None:
         return []
-    return [Sentences([found.told]), *([Code(found.code, "the lines to paste")] if found.code else [])]
+    blocks: list[Block] = [Sentences([found.told]), *([Code(found.code, "the lines to paste")] if found.code else [])]
+    return [*blocks, *following(advice(record)[1:])]  # the first of them is those lines
 
 
 def _layers(record: Comparison) -> list[Block]:
@@ -105,5 +109,5 @@ def _gpus(record: Comparison) -> list[Block]:
 
 def _notes(record: Comparison) -> list[Block]:
     notes = [f"{result.mode}: {result.note}" for result in record.modes.values() if result.note]
-    notes = [*lines.not_shown_lines(record), *notes]
+    notes = [*lines.not_shown_lines(record), *notes, *own_steps(record)]
     return [Sentences(notes)] if notes else []

@@ -16,7 +16,8 @@ from xbench.records import (
     WorkloadRecord,
 )
 from xbench.report import lines
-from xbench.report.html.parts import Badge, Cell, Code, Column, Facts, Section, Sentences, Table
+from xbench.report.advice import Advice
+from xbench.report.html.parts import Badge, Block, Cell, Code, Column, Facts, Section, Sentences, Table
 from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power
 
 
@@ -80,6 +81,14 @@ def warnings_section(warnings: Sequence[str]) -> list[Section]:
 def command_section(*commands: str) -> Section:
     """The commands to type again."""
     return Section("reproduce", "Do it again", [Code(command, "the command", wrapped=True) for command in commands])
+
+
+def following(found: Sequence[Advice]) -> list[Block]:
+    """What to do next: sentences, each with its command to copy."""
+    blocks: list[Block] = []
+    for told, command in found:
+        blocks += [Sentences([told]), *([Code(command, "the command", wrapped=True)] if command else [])]
+    return blocks
 
 
 def moment(created: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from xbench.records import Bounds, Label, Plan, Profile, StepTimes
 from xbench.report import lines
+from xbench.report.advice import advice
 from xbench.report.answer import is_control
 from xbench.report.html.axes import BELOW, marks, named, plain, time_axis, time_unit
 from xbench.report.html.facts import (
@@ -13,6 +14,7 @@ from xbench.report.html.facts import (
     command_section,
     environment_section,
     fabric_pairs,
+    following,
     gpu_table,
     moment,
     warnings_section,
@@ -35,24 +37,16 @@ def profile_page(record: Profile) -> Page:
         labels=labels,
         answer=_answer(record),
         incomplete=lines.incomplete_line(record),
+        paste=following([one for one in advice(record) if one.command is not None]),
         sections=[section for section in _sections(record) if section.blocks],
     )
 
 
 def _answer(record: Profile) -> list[str]:
-    """What the plans say, if there are any; then the step."""
-    plans = [plan for plan in record.plans.values() if not is_control(plan.mode)]
+    """What to use, if there are plans; then the step."""
     step = [lines.step_line(record.step, record.fabric.label)] if record.step is not None else []
-    if not plans:
-        return step or ["Nothing was measured."]
-    best = min(plans, key=lambda plan: plan.predicted_step_s)
-    if record.cost_model is None:
-        return step or [lines.workload_line(record.workload)]
-    said = f"{best.mode} is predicted fastest: {format_seconds(best.predicted_step_s)} a step"
-    ddp = record.plans.get("ddp")
-    if ddp is not None and best.mode != "ddp" and ddp.predicted_step_s > 0:
-        said += f", {format_percent(1 - best.predicted_step_s / ddp.predicted_step_s)} less than ddp"
-    return [f"{said} (simulated).", *step, "xbench compare runs the schedules and says whether that is so."]
+    found = [one.told for one in advice(record) if one.command is None]
+    return [*found, *step] or ["Nothing was measured."]
 
 
 def step_table(step: StepTimes, label: Label) -> Table:

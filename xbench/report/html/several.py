@@ -13,7 +13,7 @@ from xbench.environment import must_match
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Comparison, Label, ModeResult
 from xbench.report import lines
-from xbench.report.answer import answer, ranking, trusted
+from xbench.report.answer import answer, rankings, reference_of, references, trusted
 from xbench.report.cells import ratio_cell
 from xbench.report.html.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
 from xbench.report.html.bars import word
@@ -78,22 +78,22 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
 
 
 def _answer(records: Sequence[Comparison]) -> list[str]:
-    """How often which mode was found fastest."""
+    """How often which mode was found fastest, of one job and of two."""
     winners: Counter[str] = Counter()
-    for record in records:
-        order = ranking(record)
+    orders = [(record, order) for record in records for order in rankings(record) or [[]]]
+    for record, order in orders:
         best = order[0] if len(order) > 1 else None
         if best is not None and best.ratio is not None and best.ratio.verdict in ("faster", "reference"):
-            unsure = best.mode == record.reference and any(
+            unsure = best.mode == reference_of(record, best) and any(
                 r.ratio is not None and r.ratio.verdict == "inconclusive" for r in order[1:]
             )
             winners["" if unsure else best.mode] += 1
         else:
             winners[""] += 1
     undecided = winners.pop("", 0)
-    parts = [f"{mode} is fastest in {count} of {len(records)}" for mode, count in winners.most_common()]
+    parts = [f"{mode} is fastest in {count} of {len(orders)}" for mode, count in winners.most_common()]
     if undecided:
-        parts.append(f"{undecided} of {len(records)} named no mode that is faster")
+        parts.append(f"{undecided} of {len(orders)} named no mode that is faster")
     return [f"{'; '.join(parts)}.", "Ratios decide: they are taken block beside block inside one run. Predictions and "
             "bounds are simulated."]  # fmt: skip
 
@@ -116,7 +116,7 @@ def _cautions(records: Sequence[Comparison]) -> list[str]:
         found.append("Fabrics differ: what communication costs is not the same in all of them.")
     if len({record.fabric.label for record in records}) > 1:
         found.append("Some results are emulated and some real: an emulated time is not a measured one.")
-    if len({record.reference for record in records}) > 1:
+    if len({references(record) for record in records}) > 1:
         found.append("References differ: a ratio is to its own result's reference.")
     return found
 
@@ -191,11 +191,11 @@ def _ratios(records: Sequence[Comparison]) -> list[Figure]:
         return []
     line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1,
             "line": {"color": "--ink", "dash": "dot", "width": 1.5}}  # fmt: skip
-    references = lines.and_of(list(dict.fromkeys(record.reference for record in records)))
+    to = lines.and_of(list(dict.fromkeys(references(record) for record in records)))
     return [
         Figure(
             key="ratios-over",
-            title=f"Time per sample over that of {references}",
+            title=f"Time per sample over that of {to}",
             labels=sorted({result.label for record in records for result in record.modes.values()}),
             told="Below 1 is faster than the reference. Whiskers are 95 % confidence intervals.",
             traces=traces,
@@ -333,7 +333,7 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "fabric": f"{record.fabric.spec} ({record.fabric.label})",
         "backend": record.fabric.backend,
         "workers": str(record.fabric.world_size),
-        "reference": record.reference,
+        "reference": references(record),
         "heap": record.spec.heap or "not said",
         "gradients' copies": record.spec.copies or "not said",
         "compression": record.spec.compress or "none",

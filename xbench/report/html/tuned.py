@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from xbench.records import Ratio, Tuned
+from xbench.report.advice import advice
 from xbench.report.html.axes import named, plain, rounded
-from xbench.report.html.facts import command_section, fabric_pairs, label_badge, moment, workload_pair
+from xbench.report.html.facts import command_section, fabric_pairs, following, label_badge, moment, workload_pair
 from xbench.report.html.parts import Badge, Block, Cell, Code, Column, Facts, Figure, Page, Section, Sentences, Table
 from xbench.report.tuned import kept_sentence, snippet
 
@@ -29,6 +30,7 @@ def tuned_page(record: Tuned) -> Page:
     paste: list[Block] = [Code(snippet(record, KEPT), "the lines to paste")]
     if KEPT in snippet(record, KEPT):
         paste = [Sentences([f"Paste this, with the path of the kept file in place of {KEPT}:"]), *paste]
+    paste += following(advice(record))
     return Page(
         kind="Tuned",
         title=f"{record.workload.title} on {record.fabric.spec}",

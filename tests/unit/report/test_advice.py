@@ -1,0 +1,198 @@
+"""What to do next: one rule, whichever door one comes by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sample_records as made
+from test_tuned_report import tuned
+
+from xbench.planning.replan import replan
+from xbench.planning.what_if import Change, measured, what_if
+from xbench.records import Comparison, ModeResult, Profile, Ratio
+from xbench.report import markdown, terminal
+from xbench.report.advice import Advice, advice, compare_command, in_ddp, not_run
+from xbench.report.html.comparison import comparison_page
+from xbench.report.html.parts import Code
+from xbench.report.html.profile import profile_page
+from xbench.report.planned import further
+from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
+
+RUN = "xbench compare resnet18 --modes {} --batch-size 8 --image-size 128 --fabric shaped:hosts=2,rate=1gbit"
+USE = "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
+AHEAD = (
+    "priority and dear update parameters in the next forward pass, and are predicted to take 450 ms and 480 ms a step, "
+    "10.0 % and 4.0 % less than auto (simulated)."
+)
+STEPS_S = {"ddp": 0.6, "auto": 0.5, "dear": 0.48, "priority": 0.45}
+
+
+def profile(steps_s: dict[str, float] = STEPS_S, **changes: object) -> Profile:
+    plans = {mode: made.plan(mode, 4, step_s) for mode, step_s in steps_s.items()}
+    return made.profile().model_copy(update={"plans": plans, **changes})
+
+
+def comparison(results: list[ModeResult], steps_s: dict[str, float] = STEPS_S, **changes: object) -> Comparison:
+    record = made.comparison(results)
+    plans = {mode: made.plan(mode, 4, step_s) for mode, step_s in steps_s.items()}
+    jobs = [job.model_copy(update={"plans": plans}) for job in record.jobs]
+    return record.model_copy(update={"jobs": jobs, **changes})
+
+
+DDP = made.mode_result("ddp", 0.6, (1.0, 1.0, 1.0), "reference", buckets=4)
+AUTO = made.mode_result("auto", 0.54, (0.9, 0.88, 0.92), "faster", buckets=4)
+TUNED = made.mode_result("ddp-tuned", 0.564, (0.94, 0.917, 0.967), "faster", buckets=4)
+
+
+def test_a_profile_names_the_mode_to_use_what_goes_further_and_the_command() -> None:
+    assert advice(profile()) == [
+        Advice(
+            "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
+        ),
+        Advice(AHEAD),
+        Advice("To prove what is predicted:", RUN.format("ddp,auto,priority,dear")),
+    ]
+
+
+def test_what_hardly_gains_is_not_named() -> None:
+    assert advice(profile({"ddp": 0.6, "auto": 0.5, "dear": 0.495})) == [
+        Advice(
+            "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
+        ),
+        Advice("To prove what is predicted:", RUN.format("ddp,auto")),
+    ]
+    kept = advice(profile({"ddp": 0.6, "auto": 0.7}))
+    assert kept[0].told.startswith("Keep ddp as it comes: no other mode is predicted to take less than its 600 ms")
+    assert kept[-1].command == RUN.format("ddp,auto")
+
+
+def test_one_rank_is_sent_to_two() -> None:
+    spec = made.profile().spec.model_copy(update={"fabric": FabricSpec(name="local", ranks=1)})
+    assert advice(profile(cost_model=None, bounds=None, spec=spec)) == [
+        Advice("One rank has nobody to send gradients to, so no schedule can be recommended."),
+        Advice(
+            "To plan schedules, profile on two:",
+            "xbench profile resnet18 --fabric local:ranks=2 --batch-size 8 --image-size 128",
+        ),
+    ]
+
+
+def test_a_profile_says_the_same_at_every_door() -> None:
+    record = profile()
+    use, more, prove = advice(record)
+    assert prove.command is not None
+    drawn = terminal.render(record)
+    assert drawn.startswith("Use auto: predicted 500 ms a step")
+    assert f"\n  {prove.command}\n" in drawn
+    page = profile_page(record)
+    assert list(page.answer[:2]) == [use.told, more.told]
+    assert [block.text for block in page.paste if isinstance(block, Code)] == [prove.command]
+    assert f"`{prove.command}`" in markdown.render(record)
+
+
+def test_plan_says_what_the_profile_says() -> None:
+    record = made.profile()
+    planned = replan(what_if(measured(record, "record.json"), Change()), ["ddp", "auto", "dear", "priority"])
+    told = advice(record.model_copy(update={"plans": planned.plans, "bounds": planned.bounds}))
+    assert further(planned) == told[1:]
+    assert told[-1].command is not None
+    changed = replan(what_if(measured(record, "record.json"), Change(rate_bps=1e10)), ["ddp", "auto"])
+    assert [one for one in further(changed) if one.command is not None] == []  # nobody has those links
+
+
+def test_a_comparison_says_how_to_use_the_winner_how_to_stay_with_ddp_and_what_was_not_run() -> None:
+    record = comparison([DDP, AUTO, TUNED])
+    assert advice(record, "runs/a b/record.json") == [
+        Advice("Put auto under the training loop.", "xbench plan 'runs/a b/record.json' --emit python --mode auto"),
+        Advice(
+            "To change one argument of DistributedDataParallel and not the loop: ddp-tuned takes 0.940 [0.917, 0.967] "
+            "of ddp's time.",
+            "xbench plan 'runs/a b/record.json' --emit ddp --mode ddp-tuned",
+        ),
+        Advice(f"Not run: {AHEAD}", RUN.format("ddp,auto,priority,dear")),
+    ]
+    page = comparison_page(record)
+    assert [block.text for block in page.paste if isinstance(block, Code)][1:] == [
+        "xbench plan RECORD --emit ddp --mode ddp-tuned", RUN.format("ddp,auto,priority,dear")
+    ]  # fmt: skip
+    for drawn in (terminal.render(record), markdown.render(record)):
+        for one in advice(record):
+            assert one.command is not None
+            assert one.command in drawn
+
+
+def test_what_was_run_is_not_advised_again() -> None:
+    dear = made.mode_result("dear", 0.5, (0.85, 0.83, 0.87), "faster", buckets=4)
+    priority = made.mode_result("priority", 0.52, (0.87, 0.85, 0.89), "faster", buckets=4)
+    assert not_run(comparison([DDP, AUTO, dear, priority]), "auto") == []
+    (rest,) = not_run(comparison([DDP, AUTO, dear]), "dear")
+    assert rest == Advice(
+        "Not run: priority updates parameters in the next forward pass, and is predicted to take 450 ms a step, 6.2 % "
+        "less than dear (simulated).",
+        RUN.format("ddp,dear,priority"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ratio", "told"),
+    [
+        ("inconclusive", (0.97, 0.9, 1.04), "Stay with ddp until more launches decide."),
+        ("equivalent", (0.995, 0.99, 1.0), "Nothing to change: stay with ddp."),
+        ("slower", (1.1, 1.05, 1.15), "Nothing to change: stay with ddp."),
+    ],
+)
+def test_without_a_winner_ddp_stays(verdict: str, ratio: tuple[float, float, float], told: str) -> None:
+    found = advice(comparison([DDP, made.mode_result("auto", 0.58, ratio, verdict, buckets=4)]))
+    assert found[0] == Advice(told)
+    assert found[1].told.startswith("Not run: priority and dear update parameters in the next forward pass")
+    assert found[1].told.endswith("less than ddp (simulated).")
+
+
+def test_ddp_s_own_argument_is_named_where_it_was_proven_and_did_not_win() -> None:
+    proven = Ratio(value=0.94, ci95=(0.917, 0.967), verdict="faster")
+    (line,) = in_ddp("auto", {"ddp-tuned": proven}, "r.json")
+    assert line.command == "xbench plan r.json --emit ddp --mode ddp-tuned"
+    assert in_ddp("ddp-tuned", {"ddp-tuned": proven}, "r.json") == []
+    unsure = Ratio(value=0.97, ci95=(0.93, 1.01), verdict="inconclusive")
+    assert in_ddp("auto", {"ddp-tuned": unsure}, "r.json") == []
+    assert in_ddp("auto", {"auto": proven}, "r.json") == []
+    record = tuned(tried={"auto": proven, "ddp-tuned": proven})
+    assert advice(record)[0].command == f"xbench plan {record.record} --emit ddp --mode ddp-tuned"
+    assert f"  {advice(record)[0].command}\n" in terminal.render(record)
+
+
+def test_the_command_repeats_the_conditions_of_the_run() -> None:
+    spec = RunSpec(
+        kind="comparison",
+        workloads=(WorkloadSpec(name="my train.py:make", dtype="bf16", optimizer="adamw", seed=3),),
+        fabric=FabricSpec(name="local", ranks=4),
+        gloo_threads="plain",
+        heap="system",
+        copies="fused",
+        collectives="sockets",
+    )
+    assert compare_command(spec, ["ddp", "auto"]) == (
+        "xbench compare 'my train.py:make' --modes ddp,auto --dtype bf16 --optimizer adamw --seed 3 --fabric "
+        "local:ranks=4 --gloo-threads plain --heap system --copies fused --backend sockets"
+    )
+    given = RunSpec(kind="comparison", workloads=(WorkloadSpec(name="mlp"),), fabric=FabricSpec(name="cluster"))
+    assert compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp"  # the ranks around it are found again
+
+
+def test_a_winner_that_cannot_be_planned_has_no_command() -> None:
+    horovod = made.mode_result("horovod", 0.5, (0.8, 0.78, 0.82), "faster")
+    assert [one.command for one in advice(comparison([DDP, horovod], {"ddp": 0.6}))] == [None]
+    record = comparison([DDP, AUTO], {"ddp": 0.6})
+    squeezed = record.model_copy(update={"spec": record.spec.model_copy(update={"compress": "bf16"})})
+    assert [one.command for one in advice(squeezed)] == [None]
+
+
+def test_records_under_results_are_advised_at_every_door() -> None:
+    from xbench.records import load
+
+    record = load(Path(__file__).parents[3] / "results" / "resnet18-b14-1gbit.json")
+    assert isinstance(record, Comparison)
+    assert [one.command for one in advice(record)] == [
+        "xbench plan RECORD --emit python --mode auto", "xbench plan RECORD --emit ddp --mode ddp-tuned"
+    ]  # fmt: skip
