@@ -125,6 +125,11 @@ def format_percent(share: float | None, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def format_signed_percent(share: float | None) -> str:
+    """'+12.3 %' from 0.123; '–' for None."""
+    return "–" if share is None else f"{100 * share:+.1f} %"
+
+
 def format_power(watts: float | None) -> str:
     """'347 W', '5.42 kW'; '–' for None."""
     return _scaled(watts, ((1e3, "kW"), (1.0, "W")))

@@ -27,7 +27,7 @@ from xbench.records import (
 )
 from xbench.report import lines
 from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, trusted
-from xbench.report.cells import parity_cell, ratio_cell, signed_percent, span_cell, verdict
+from xbench.report.cells import parity_cell, ratio_cell, span_cell, verdict
 from xbench.report.cluster import costing
 from xbench.report.convergence import failed
 from xbench.report.junit import Case, Status, junit_xml
@@ -36,7 +36,7 @@ from xbench.report.regression_lines import sides
 from xbench.report.restart import ROWS, heading, seconds_of
 from xbench.schedules import MODES
 from xbench.stats.validation import name_of
-from xbench.units import format_duration, format_percent, format_seconds
+from xbench.units import format_duration, format_percent, format_seconds, format_signed_percent
 
 THE_RUN = "the whole run"
 
@@ -124,7 +124,9 @@ def _told(record: Comparison, result: ModeResult) -> str:
     if result.ratio is not None:
         parts.append(f"ratio to {reference_of(record, result)} {ratio_cell(result)}: {verdict(record, result)}")
     if result.predicted_step_s is not None:
-        error = f", error {signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
+        error = (
+            f", error {format_signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
+        )
         parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
     if result.parity is not None:
         why = f" ({result.parity.message})" if not result.parity.shown else ""
@@ -168,9 +170,9 @@ def _live(record: LiveRun) -> Iterator[Case]:
             continue
         told = f"job completion time {format_duration(job.jct_s)} (real)"
         if job.forecast_jct_s is not None:
-            told += f", {format_duration(job.forecast_jct_s)} (forecast): {signed_percent(job.forecast_error)}"
+            told += f", {format_duration(job.forecast_jct_s)} (forecast): {format_signed_percent(job.forecast_error)}"
         if job.simulated_jct_s is not None:
-            told += f", {format_duration(job.simulated_jct_s)} (fitted): {signed_percent(job.error)}"
+            told += f", {format_duration(job.simulated_jct_s)} (fitted): {format_signed_percent(job.error)}"
         yield Case(group, job.name, job.jct_s, message=told)
 
 
@@ -199,7 +201,7 @@ def _validation(record: Validation) -> Iterator[Case]:
             told = (
                 f"step {format_seconds(took.median)} [{span_cell(took, ', ')}] "
                 f"({cell.fabric.label}), predicted {format_seconds(point.predicted_step_s)} (simulated): "
-                f"{signed_percent(point.error)}"
+                f"{format_signed_percent(point.error)}"
             )
             yield Case(group, point.mode, took.median, message=told)
 

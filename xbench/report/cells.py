@@ -92,8 +92,3 @@ def removed_cell(share: float | None) -> str:
     if share is None:
         return "–"
     return "< 0 %" if share < 0 else "> 100 %" if share > 1 else whole_percent(share)
-
-
-def signed_percent(share: float | None) -> str:
-    """'+12.3 %' from 0.123; '–' for None."""
-    return "–" if share is None else f"{100 * share:+.1f} %"

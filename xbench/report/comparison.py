@@ -16,12 +16,12 @@ from xbench.report import lines
 from xbench.report.advice import RECORD, Advice, advice
 from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, references, trusted, was_reached
 from xbench.report.bars import LEGEND, bar
-from xbench.report.cells import own_steps, parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
+from xbench.report.cells import own_steps, parity_cell, ratio_cell, removed_cell, span_cell, verdict
 from xbench.report.drawing import fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
 from xbench.report.timelines import render_timelines
-from xbench.units import format_seconds
+from xbench.units import format_seconds, format_signed_percent
 
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
 _STACKED_BAR_COLUMNS = 40
@@ -146,7 +146,7 @@ def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
         "exposed": lambda one: format_seconds(one.exposed_s),
         "removed": lambda one: removed_cell(one.removed_share),
         "predicted": lambda one: format_seconds(one.predicted_step_s),
-        "error": lambda one: signed_percent(one.prediction_error),
+        "error": lambda one: format_signed_percent(one.prediction_error),
         "buckets": lambda one: str(len(one.plan.buckets)) if one.plan else "–",
         "same network": parity_cell,
         "label": lambda one: one.label,
@@ -179,7 +179,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
         f"{ratio_cell(result)}",
         f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
         f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",
-        f"predicted {format_seconds(result.predicted_step_s)}, error {signed_percent(result.prediction_error)}",
+        f"predicted {format_seconds(result.predicted_step_s)}, error {format_signed_percent(result.prediction_error)}",
         f"{buckets}, same network: {parity_cell(result)}, {result.label}",
     ]
     for line in facts:

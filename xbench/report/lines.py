@@ -27,9 +27,8 @@ from xbench.records import (
     StepTimes,
     WorkloadRecord,
 )
-from xbench.report.cells import signed_percent
 from xbench.schedules import gloo_threads
-from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_signed_percent
 
 USUAL_NOTES = (heap.NOTE, gloo_threads.NOTE)
 """Notes of nearly every record."""
@@ -127,13 +126,13 @@ def instruments_line(step: StepTimes) -> str:
     """What the instruments cost, which is measured in pairs; and how far the two medians, which are not, disagree."""
     low, high = step.overhead_ci95
     text = (
-        f"Instruments cost {signed_percent(step.overhead_ratio)} [{signed_percent(low)}, {signed_percent(high)}], "
+        f"Instruments cost {format_signed_percent(step.overhead_ratio)} [{format_signed_percent(low)}, {format_signed_percent(high)}], "
         "by pairs of neighbouring steps."
     )
     apart = step.step_s / step.uninstrumented_step_s - 1
     if abs(apart - step.overhead_ratio) > MEDIANS_APART:
         text += (
-            f" The two medians differ by {signed_percent(apart)}: they are not of pairs, and the machine's speed may "
+            f" The two medians differ by {format_signed_percent(apart)}: they are not of pairs, and the machine's speed may "
             "have changed in between."
         )
     return text

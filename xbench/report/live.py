@@ -12,10 +12,9 @@ from rich.text import Text
 
 from xbench.records import LiveResult, LiveRun
 from xbench.report import lines
-from xbench.report.cells import signed_percent
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.markdown_parts import code, details, facts, plain, table
-from xbench.units import format_duration, format_seconds
+from xbench.units import format_duration, format_seconds, format_signed_percent
 
 Row = dict[str, Any]
 
@@ -82,9 +81,9 @@ def row(job: LiveResult) -> list[str]:
         job.name,
         format_duration(job.jct_s) if job.jct_s is not None else job.status,
         format_duration(job.forecast_jct_s),
-        signed_percent(job.forecast_error) if job.forecast_error is not None else "–",
+        format_signed_percent(job.forecast_error) if job.forecast_error is not None else "–",
         format_duration(job.simulated_jct_s),
-        signed_percent(job.error) if job.error is not None else "–",
+        format_signed_percent(job.error) if job.error is not None else "–",
         str(job.restarts),
         "–" if simulated is None else str(simulated),
         f"{job.lost_steps:g}",

@@ -28,7 +28,7 @@ from xbench.records import (
 from xbench.report import lines
 from xbench.report.advice import advice
 from xbench.report.answer import answer, jobs_of, paired_modes, references, trusted, was_reached
-from xbench.report.cells import own_steps, parity_cell, ratio_cell, signed_percent, span_cell, verdict
+from xbench.report.cells import own_steps, parity_cell, ratio_cell, span_cell, verdict
 from xbench.report.cluster import markdown as cluster_parts
 from xbench.report.convergence import verdicts, without_accuracy
 from xbench.report.live import markdown as live_parts
@@ -38,7 +38,7 @@ from xbench.report.restart import markdown as restart_parts
 from xbench.report.scaling import band_line
 from xbench.report.tuned import kept_sentence
 from xbench.report.validation import markdown as validation_tables
-from xbench.units import format_bytes, format_count, format_percent, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 20
 VISIBLE_WARNINGS = 3
@@ -114,7 +114,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
         format_seconds(result.step_s.median) if fine and result.step_s else "–",
         format_seconds(result.exposed_s) if fine else "–",
         format_seconds(result.predicted_step_s),
-        signed_percent(result.prediction_error) if fine else "–",
+        format_signed_percent(result.prediction_error) if fine else "–",
         parity_cell(result),
         result.label,
     ]

@@ -12,11 +12,11 @@ from xbench.records import Label, Layer, Plan, Profile, StepTimes
 from xbench.report import lines
 from xbench.report.advice import advice
 from xbench.report.answer import is_control
-from xbench.report.cells import signed_percent, whole_percent
+from xbench.report.cells import whole_percent
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
-from xbench.units import format_bytes, format_count, format_percent, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
 OVERHEAD_GOAL = 0.02
@@ -127,7 +127,7 @@ def _cost_table(record: Profile, console: Console) -> Table:
             format_seconds(point.transfer_s),
             f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
             format_seconds(point.wait_s),
-            signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
+            format_signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
             str(point.repetitions),
         ])  # fmt: skip
     title = f"Cost of one {model.collective} ({record.fabric.label})"
@@ -145,7 +145,7 @@ def _plan_table(plans: Sequence[Plan], console: Console) -> Table:
             str(len(plan.buckets)),
             format_seconds(plan.predicted_step_s),
             format_seconds(plan.predicted_exposed_s),
-            signed_percent(plan.predicted_step_s / best_s - 1 if behind else None),
+            format_signed_percent(plan.predicted_step_s / best_s - 1 if behind else None),
             format_bytes(max(plan.bucket_bytes, default=0)),
         ])  # fmt: skip
     return _fitting(console, "Plans and their predicted steps (simulated)", PLAN_HEADINGS, rows, ("largest", "exposed"))

@@ -61,7 +61,7 @@ def test_runs_are_listed_newest_first_and_foreign_folders_hide_none(run: Callabl
         "  kind of file",
         "  results/runs/20260103-120000-broken",
         "2026-03-01 12:00  profile  resnet18 on shaped:hosts=2,rate=1gbit",
-        "  optimal is predicted fastest: 548 ms a step (simulated)",
+        "  optimal is predicted fastest: 548 ms a step, 0.0 % above the bound (simulated)",
         "  results/runs/20260102-120000-profile-resnet18",
         "2026-03-01 12:00  live  doubling on 2 slots, engine local",
         "  INCOMPLETE: it was interrupted.",

@@ -17,11 +17,11 @@ from xbench.report.answer import (
     trusted,
     winners,
 )
-from xbench.report.cells import parity_cell, ratio_cell, removed_cell, signed_percent, span_cell, verdict
+from xbench.report.cells import parity_cell, ratio_cell, removed_cell, span_cell, verdict
 from xbench.report.html.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
 from xbench.report.html.facts import capital, label_badge
 from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
-from xbench.units import format_seconds
+from xbench.units import format_seconds, format_signed_percent
 
 ROW_PX = 34
 LINE_PX = 16
@@ -325,7 +325,7 @@ def step_table(record: Comparison) -> Table:
 
 def signed(share: float | None) -> str:
     """'−1.2 %', with a minus as wide as the plus; '–' for None."""
-    return signed_percent(share).replace("-", "−")
+    return format_signed_percent(share).replace("-", "−")
 
 
 def _parity(result: ModeResult) -> Cell:

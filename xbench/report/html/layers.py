@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from xbench.planning.cost import Curve
 from xbench.records import CostModel, Label, Layer
 from xbench.report import lines
-from xbench.report.cells import signed_percent
 from xbench.report.html.axes import (
     BELOW,
     byte_decades,
@@ -21,7 +20,7 @@ from xbench.report.html.axes import (
 )
 from xbench.report.html.facts import capital
 from xbench.report.html.parts import Cell, Column, Figure, Table, Trace
-from xbench.units import format_bytes, format_count, format_percent, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 NAMED = 45
 """Up to so many layers all names stand on the axis; of more, the largest's."""
@@ -206,7 +205,7 @@ def _cost_table(cost: CostModel) -> Table:
             format_seconds(point.transfer_s),
             f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
             format_seconds(point.wait_s),
-            signed_percent((cost.alpha_s + cost.beta_s_per_byte * point.nbytes) / point.transfer_s - 1)
+            format_signed_percent((cost.alpha_s + cost.beta_s_per_byte * point.nbytes) / point.transfer_s - 1)
             if point.transfer_s > 0
             else "–",
             str(point.repetitions),
