@@ -7,6 +7,9 @@
 # make docs      the pages of docs/ as a site into site/: open site/index.html, no server needed (installs no torch)
 # make clean     remove .venv and caches; results stay
 #
+# MODES=ddp,auto EFFORT=--quick make compare compares others, for longer or shorter; by default it times half as many
+# rounds as xbench compare does, because five modes (sequential comes with crossover) would take twice as long.
+#
 # PYTHON=python3.12 make ... picks the interpreter. The stamps lie inside .venv, so a removed .venv is made again, and a
 # second run installs nothing.
 
@@ -14,6 +17,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODES ?= ddp,wfbp,mgwfbp,crossover
+EFFORT ?= --rounds 3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet -c constraints.txt
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
@@ -25,7 +29,7 @@ BESIDE := $(foreach name,converge copies drawn_loops emulated gate given_ranks k
 .PHONY: compare test lint faults all-faults gpu horovod docs clean
 
 compare: $(VENV)/.installed
-	@$(BIN)/xbench compare --modes $(MODES)
+	@$(BIN)/xbench compare --modes $(MODES) $(EFFORT)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 tests/unit
