@@ -126,8 +126,8 @@ def format_percent(share: float | None, digits: int = 1) -> str:
 
 
 def format_signed_percent(share: float | None) -> str:
-    """'+12.3 %' from 0.123; '–' for None."""
-    return "–" if share is None else f"{100 * share:+.1f} %"
+    """'+12.3 %' from 0.123, '+0.0 %' from what rounds to zero; '–' for None."""
+    return "–" if share is None else f"{round(100 * share, 1) + 0.0:+.1f} %"
 
 
 def format_power(watts: float | None) -> str:

@@ -16,6 +16,7 @@ from xbench.units import (
     format_power,
     format_rate,
     format_seconds,
+    format_signed_percent,
     parse_bytes,
     parse_rate,
     parse_seconds,
@@ -112,6 +113,11 @@ def test_format_count(count: float | None, text: str) -> None:
 @pytest.mark.parametrize(("share", "text"), [(None, "–"), (0.123, "12.3 %"), (-0.02, "-2.0 %"), (math.inf, "–")])
 def test_format_percent(share: float | None, text: str) -> None:
     assert format_percent(share) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.123, "+12.3 %"), (-0.05, "-5.0 %"), (-0.0001, "+0.0 %"), (None, "–")])
+def test_format_signed_percent(share: float | None, text: str) -> None:
+    assert format_signed_percent(share) == text
 
 
 @pytest.mark.parametrize(("watts", "text"), [(None, "–"), (347.2, "347 W"), (5421, "5.42 kW"), (0.2, "0.20 W")])

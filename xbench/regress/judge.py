@@ -167,13 +167,16 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
 
 
 def _of_another_workload(case: Case, regression: Regression, change: WorkloadChange) -> Judged:
-    """The verdict where the workload changed: a count is judged all the same, and a time is not measured."""
+    """The verdict where the workload changed: a count is judged all the same, where there is one, and no time is."""
     meant = next(check.expect_change for check in regression.suite.checks if check.name == case.check)
     timed = METRICS[case.metric].layer == "wall"
     why = f"not timed, because {change.said}" if timed else change.said
     counted = _judged(case, regression, "changed", why) if timed else _counted(case, regression)
     if counted.verdict == "missing":
-        return counted
+        if any(one.check == case.check and one.mode in (None, case.mode) for one in regression.failures):
+            return counted
+        why = f"not counted, because {change.said}"
+        counted = _judged(case, regression, "changed", why)
     if meant == change.exact:
         return counted.model_copy(update={"verdict": "expected", "reason": f"{why}, as the suite expects"})
     reason = f"{why}; record a new baseline if that was meant"

@@ -124,16 +124,13 @@ def parts_line(step: StepTimes) -> str:
 
 def instruments_line(step: StepTimes) -> str:
     """What the instruments cost, which is measured in pairs; and how far the two medians, which are not, disagree."""
-    low, high = step.overhead_ci95
-    text = (
-        f"Instruments cost {format_signed_percent(step.overhead_ratio)} [{format_signed_percent(low)}, {format_signed_percent(high)}], "
-        "by pairs of neighbouring steps."
-    )
+    cost, low, high = map(format_signed_percent, (step.overhead_ratio, *step.overhead_ci95))
+    text = f"Instruments cost {cost} [{low}, {high}], by pairs of neighbouring steps."
     apart = step.step_s / step.uninstrumented_step_s - 1
     if abs(apart - step.overhead_ratio) > MEDIANS_APART:
         text += (
-            f" The two medians differ by {format_signed_percent(apart)}: they are not of pairs, and the machine's speed may "
-            "have changed in between."
+            f" The two medians differ by {format_signed_percent(apart)}: they are not of pairs, and the machine's "
+            "speed may have changed in between."
         )
     return text
 

@@ -39,6 +39,8 @@ def answer(order: Order) -> Answer:
 
 
 def _looked(order: Order) -> Answer:
+    if order.resolved is not None:
+        return _as_resolved(order, order.resolved)
     from xbench.runtime.regress.looking import look  # with all that planning needs: a timed launch needs none of it
 
     made, run, plan = look(order)
@@ -48,12 +50,16 @@ def _looked(order: Order) -> Answer:
 def _timed(order: Order) -> Answer:
     if order.resolved is None:
         raise SpecError("an order to time carries what the look before it has resolved")
-    run = RunSpec.model_validate(order.resolved["run"])
+    return _as_resolved(order, order.resolved)
+
+
+def _as_resolved(order: Order, resolved: Mapping[str, Any]) -> Answer:
+    run = RunSpec.model_validate(resolved["run"])
     run = run.model_copy(update={"modes": tuple(mode for mode in run.modes if mode.text in order.modes)})
-    plan = JobPlan.model_validate(order.resolved["plan"])
+    plan = JobPlan.model_validate(resolved["plan"])
     if rootless.reexec_needed(run.fabric):
         rootless.reexec(sys.argv)
-    batch = int(order.resolved["batch"])
+    batch = int(resolved["batch"])
     return _launched(Answer(xbench=version(), samples_per_step=batch * run.fabric.world_size), order, run, plan)
 
 

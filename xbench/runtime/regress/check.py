@@ -74,17 +74,23 @@ class Checking:
             return self._ended(lambda: self._both(base, tree, commit, own))
 
     def _both(self, base: Tree, head: Tree, commit: str, own: str | None) -> None:
-        self.head = self.measuring.look(head, head.title, own)
+        self.head = self.measuring.build(head, head.title, own)
         if self.head is None:
             return
         try:
             base.ask()
         except Incomparable as why:
+            self.head = self.measuring.look(head, head.title, own)
             self._no_base(str(why))
             return
-        self.base = self.measuring.look(base, f"revision {short(commit)}", commit)
+        source = f"revision {short(commit)}"
+        self.base = self.measuring.build(base, source, commit)
         if self.base is None:
             return
+        names = [check.name for check in self.measuring.checks]
+        changed = [name for name in names if workload_change(name, self.base, self.head) is not None]
+        self.head = self.measuring.look(head, head.title, own, uncounted=changed)
+        self.base = self.measuring.look(base, source, commit, uncounted=changed)
         self.measuring.first_launches((base, head), self._worth_timing())
         if not self.measuring.timeable:
             return

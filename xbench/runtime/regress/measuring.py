@@ -116,27 +116,55 @@ class Measuring:
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    def look(self, tree: Launchable, source: str, revision: str | None) -> Side | None:
-        """What a tree is and what it does, as far as nothing needs a clock; None where no check could be resolved."""
-        measurements: list[Measurement] = []
-        answers: dict[str, Answer] = {}
+    def build(self, tree: Launchable, source: str, revision: str | None) -> Side | None:
+        """What a tree builds, with nothing counted yet; None where no check could be resolved."""
         for check in self.checks:
-            self._say(f"looking at {check.name} ({check.workload}, {check.fabric}) in {tree.title}")
-            answer = tree.carry_out(self._look_order(check), HUNG_S)
+            self._say(f"building {check.name} ({check.workload}, {check.fabric}) in {tree.title}")
+            order = self._look_order(check).model_copy(update={"counted": False})
+            self._looks[tree.name, check.name] = tree.carry_out(order, HUNG_S)
+        side = self._side(tree, source, revision, [])
+        return side if side is not None else self.look(tree, source, revision)  # which keeps why
+
+    def look(
+        self, tree: Launchable, source: str, revision: str | None, *, uncounted: Collection[str] = ()
+    ) -> Side | None:
+        """What a tree is and what it does, as far as nothing needs a clock; None where no check could be resolved.
+
+        Checks that were built before are counted as they were built, but for those whose names are `uncounted`.
+        """
+        measurements: list[Measurement] = []
+        for check in self.checks:
+            answer = self._looked(tree, check, check.name not in uncounted)
             self._looks[tree.name, check.name] = answer
             self._warn(answer)
             found, missing = looked(check, answer) if "deterministic" in self._layers else ([], [])
             measurements += found
-            self.failures += failures(check, answer, tree.name, None, missing)
-            if answer.environment is not None:
-                answers[check.name] = answer
-        if not answers:
+            self.failures += failures(check, answer, tree.name, None, [] if check.name in uncounted else missing)
+        return self._side(tree, source, revision, measurements)
+
+    def _looked(self, tree: Launchable, check: Check, counted: bool) -> Answer:
+        order, built = self._look_order(check), self._looks.get((tree.name, check.name))
+        if built is not None and (built.error is not None or not order.counted or not counted):
+            return built
+        self._say(f"looking at {check.name} ({check.workload}, {check.fabric}) in {tree.title}")
+        if built is None:
+            return tree.carry_out(order, HUNG_S)
+        answer = tree.carry_out(order.model_copy(update={"resolved": built.resolved}), HUNG_S)
+        told = {name: getattr(answer, name) for name in ("error", "hint", "label", "counted")}
+        warnings = list(dict.fromkeys([*built.warnings, *answer.warnings]))
+        return built.model_copy(update={**told, "failed": {**built.failed, **answer.failed}, "warnings": warnings})
+
+    def _side(
+        self, tree: Launchable, source: str, revision: str | None, measurements: list[Measurement]
+    ) -> Side | None:
+        answers = {check.name: self._looks[tree.name, check.name] for check in self.checks}
+        environments = [answer.environment for answer in answers.values() if answer.environment is not None]
+        if not environments:
             return None
-        first = next(answer.environment for answer in answers.values() if answer.environment is not None)
         return Side(
             source=source,
             revision=revision,
-            environment=first,
+            environment=environments[0],
             checks=self.suite.checks,
             workloads={name: answer.workload for name, answer in answers.items() if answer.workload is not None},
             measurements=measurements,

@@ -44,7 +44,9 @@ class Order(Message):
     held: bool = Field(
         default=False, description="look: whether each mode is counted in ranks of its own, for its memory"
     )
-    resolved: dict[str, Any] | None = Field(default=None, description="time: what the look of this tree has resolved")
+    resolved: dict[str, Any] | None = Field(
+        default=None, description="what an earlier look of this tree has resolved; to time it must be there"
+    )
     rounds: int = Field(default=2, ge=1, description="time: blocks of every mode")
     steps: int = Field(default=4, ge=1, description="time: timed steps a block")
     warmup_steps: int = Field(default=2, ge=1)
