@@ -69,7 +69,10 @@ def test_clean_keeps_what_a_crossover_run_needs_and_takes_what_it_left_when_kill
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    part = next((tmp_path / "runs").iterdir()) / f".record.json.{process.pid}-k3x9_2ab.part"
+    part = (
+        next(path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+        / f".record.json.{process.pid}-k3x9_2ab.part"
+    )
     part.touch()
     done = subprocess.run(clean, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0

@@ -120,8 +120,8 @@ def test_one_job_and_two_have_an_answer_each() -> None:
 def test_a_question_without_a_winner_says_which_it_is() -> None:
     same = {**MIXED, "crossover": [2.0, 2.0], "wfbp": [1.2]}
     assert answer(compare("ddp,wfbp,crossover,sequential", (A, A), same))[:-1] == [
-        "Of two jobs: inconclusive: crossover looks fastest, but this run cannot tell it from sequential, the "
-        "reference (ratio 1.000, 95 % CI 0.978 to 1.023).",
+        "Of two jobs: inconclusive: crossover looks fastest by its paired ratio, but this run cannot tell it from "
+        "sequential, the reference (ratio 1.000, 95 % CI 0.978 to 1.023).",
         "More launches may decide: --rigorous, or --launches 5.",
         "Of one job alone: ddp, the reference, is fastest of 2: no other mode had a shorter time per sample.",
     ]
