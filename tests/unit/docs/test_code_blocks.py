@@ -68,7 +68,7 @@ def _launch(*_: object, **__: object) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what a reader has: committed results, the reader's own train.py, and the record of a run."""
+    """A copy of what a reader has: committed results, the reader's own files, and the record of a run."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("docs", "examples", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
@@ -76,8 +76,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "results" / "runs" / "20260301-120000-resnet18").mkdir(parents=True)
     for record in ("record.json", "results/runs/20260301-120000-resnet18/record.json"):
         shutil.copy(ROOT / "results" / "resnet18-b14-1gbit.json", folder / record)
-    own = next(block.text for block in PYTHON if block.text.startswith("# train.py"))
-    (folder / "train.py").write_text(own, encoding="utf-8")
+    for name in ("train.py", "bench.py"):
+        own = next(block.text for block in PYTHON if block.text.startswith(f"# {name}"))
+        (folder / name).write_text(own, encoding="utf-8")
     return folder
 
 
