@@ -15,7 +15,7 @@ import psutil
 import pytest
 from typed_commands import command, xbench
 
-from xbench.cluster.live.ledger import JOBS, Started, read
+from xbench.cluster.live.ledger import JOBS, LEDGER, Started, read
 from xbench.records import LiveRun, load
 from xbench.runtime.cluster.incarnation import losses
 
@@ -98,7 +98,10 @@ def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: P
     for begun in (False, True):
         given = words if not begun else ["--resume", str(folder)]
         controller = subprocess.Popen(command("cluster", "run", *given), stderr=subprocess.DEVNULL)
-        time.sleep(draw.uniform(2.5, 8.0))
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (folder / LEDGER).is_file() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        time.sleep(draw.uniform(1.0, 6.5))
         controller.send_signal(signal.SIGKILL)
         controller.wait()
     done = xbench("cluster", "run", "--resume", str(folder))
