@@ -69,7 +69,7 @@ def compared(
 
 
 def by_application(trace: Trace, policy: str, gpus: int) -> dict[str, dict[str, float]]:
-    """Of each application: its jobs, and their mean JCT [s]."""
+    """The jobs and the mean JCT [s] of each application."""
     found = defaultdict(list)
     for one in simulate(trace.jobs, parse_policy(policy), Cluster(gpus, RESTART_S)).finished:
         found[str(one.job.facts["application"])].append(one.jct_s)

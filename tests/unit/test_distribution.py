@@ -1,4 +1,4 @@
-"""What pip calls this project: PyPI's own `xbench` is somebody else's, so no line may tell anybody to install that."""
+"""No line may tell anybody to install PyPI's `xbench`, which is somebody else's project."""
 
 from __future__ import annotations
 

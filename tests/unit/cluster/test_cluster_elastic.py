@@ -252,7 +252,7 @@ def test_only_what_was_tried_is_used() -> None:
 
 
 def test_what_trials_found_counts_by_added_gpu() -> None:
-    """Of three spare GPUs, b's second one saves 1500 s, a's third and fourth 1000 s each. (c lets b try two GPUs.)"""
+    """b's second GPU saves 1500 s, a's third and fourth 1000 s each; three are spare. (c lets b try two GPUs.)"""
     speed = TableSpeed.of({1: 1.0, 2: 2.5, 4: 5.0})
     jobs = [Job("a", 0.0, 1, 10_000.0, speed), Job("b", 5.0, 1, 2500.0, speed, most=2), job("c", 7.0, 0.5, most=1)]
     simulated = run(jobs, Exploratory(trial_s=1.0, most=4), 5, spans=True)

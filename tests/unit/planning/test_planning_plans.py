@@ -83,7 +83,7 @@ def test_the_greedys_note_says_its_gap() -> None:
 
 
 def test_the_note_says_which_arithmetic_the_optimum_is_of() -> None:
-    """Where communication costs computation, the greedy may be ahead of what is exact without that cost."""
+    """The greedy may beat what is exact without contention, if communication costs computation."""
     assert make_plan("optimal", GRADIENTS, COST, **PARTS).note == "exact for a link that costs computation nothing"
     planner = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, COSTLY)
     assert planner.plan("optimal").note == (

@@ -1,4 +1,4 @@
-"""What to do next: one rule, whichever door one comes by."""
+"""Advice is the same in every output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a record: the answer and one table, short, as text only."""
+"""A notebook shows a record's answer and one short table, as text only."""
 
 from __future__ import annotations
 

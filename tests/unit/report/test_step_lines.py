@@ -1,4 +1,4 @@
-"""What a profile says of the step: one headline in every format, and a paired cost beside unpaired medians."""
+"""A profile has one headline in every format, and a paired cost beside unpaired medians."""
 
 from __future__ import annotations
 

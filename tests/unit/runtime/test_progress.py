@@ -1,4 +1,4 @@
-"""What a user sees while ranks run: predictions, parts of the profile with counts, and the trainings of converge."""
+"""Progress shows predictions, parts of the profile with counts, and the trainings of converge."""
 
 from __future__ import annotations
 
