@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 from xbench.errors import SpecError, XbenchError, nearest, unknown
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
+from xbench.version import __version__
 
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
 """Options of other launchers that say how many ranks to start."""
@@ -129,7 +130,7 @@ def _add_debug(command: click.Command) -> None:
     params=[debug_option()],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="xbench", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Find the fastest gradient-communication schedule for a training step, and prove it.
 

@@ -26,6 +26,7 @@ from xbench.commands.options import (
 from xbench.errors import Interrupted, RankError, SpecError
 from xbench.records import load, loads
 from xbench.spec import Effort
+from xbench.version import __version__
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORD = GOLDEN / "comparison-v1.json"
@@ -78,7 +79,7 @@ def test_no_command_shows_the_help_and_is_a_usage_error(run: Callable[..., Outco
 def test_version(run: Callable[..., Outcome]) -> None:
     code, out, _ = run("--version")
     assert code == 0
-    assert out.startswith("xbench 0.")
+    assert out == f"xbench {__version__}\n"
 
 
 @pytest.mark.parametrize(
