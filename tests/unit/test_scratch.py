@@ -43,6 +43,8 @@ def dead_pid() -> int:
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_SHORT", ())
+    monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
@@ -148,6 +150,7 @@ def test_a_cluster_of_ray_starts_where_its_sockets_fit(tmp_path: Path, monkeypat
 def test_no_short_folder_is_one_sentence_that_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 110)))
     monkeypatch.setattr(scratch, "_SHORT", ())
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SpecError, match="too long a path for a Unix socket") as caught:
         socket_folder()
     assert caught.value.hint is not None
