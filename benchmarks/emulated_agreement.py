@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from xbench import environment
-from xbench.record_parts import Estimate
 from xbench.records import Comparison, load
+from xbench.records.parts import Estimate
 from xbench.runtime.collect import block_step_s
 from xbench.runtime.validation_cells import cell_of
 from xbench.stats.summary import median_estimate

@@ -10,8 +10,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from xbench.characters import visible
 from xbench.field_types import Text
-from xbench.machine_record import Machine
 from xbench.records import AnyRecord
+from xbench.records.machine import Machine
 
 
 def models(kind: Any, seen: dict[type[BaseModel], None]) -> dict[type[BaseModel], None]:

@@ -34,7 +34,7 @@ from scipy.optimize import nnls
 
 from xbench.cluster.hosts import PlacedSpeed, RingOnHosts, fewest_hosts
 from xbench.errors import SpecError, listed, nearest
-from xbench.scaling_record import Scaling
+from xbench.records.scaling import Scaling
 
 FloatArray = npt.NDArray[np.float64]
 Theta = tuple[float, float, float, float]

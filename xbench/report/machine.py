@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from xbench.machine_record import Finding, Gpu, GpuLink, Machine
 from xbench.records import Environment
+from xbench.records.machine import Finding, Gpu, GpuLink, Machine
 from xbench.report.drawing import fact, indented, say
 from xbench.units import format_bytes, format_clock, format_power
 

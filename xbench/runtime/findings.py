@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xbench.machine_record import Finding
+from xbench.records.machine import Finding
 
 NVIDIA = "from NVIDIA's repository"
 NAMESPACES = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from xbench.record_files import FRAME, write_whole
-from xbench.record_parts import Part
 from xbench.records import EmulatedLink, Environment, FabricRecord, Label, Training, WorkloadRecord
+from xbench.records.parts import Part
 from xbench.runtime.assemble import Frame
 from xbench.runtime.collect import Collector
 from xbench.spec import RunSpec

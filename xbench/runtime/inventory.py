@@ -27,8 +27,8 @@ from xbench.fabrics import links_missing, shaped_obstacle
 from xbench.horovod import available as horovod_package
 from xbench.launch_guard import GUARD
 from xbench.limits import last_line
-from xbench.machine_record import Gpu, GpuLink, Machine
 from xbench.records import Environment
+from xbench.records.machine import Gpu, GpuLink, Machine
 from xbench.runtime.findings import Seen, findings
 from xbench.workloads.probe import facts_for
 

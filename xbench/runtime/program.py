@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from xbench.measured_parts import Parts
 from xbench.planning.turns import JobTimes
 from xbench.records import EmulatedLink
+from xbench.records.measured_parts import Parts
 from xbench.schedules import MODES
 from xbench.spec import ModeSpec, RunSpec, Spec
 from xbench.stats.order import balanced_orders

@@ -19,6 +19,7 @@ from statistics import median
 from xbench.errors import SpecError
 from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Comparison, Plan, Sample
+from xbench.records.tuned import Tuned
 from xbench.runtime.collect import Collector
 from xbench.runtime.course import Leg
 from xbench.runtime.program import MIN_STEPS, JobPlan, Phase, steps_in_block
@@ -28,7 +29,6 @@ from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MIN_PAIRS, BlockValue
 from xbench.stats.order import balanced_orders
 from xbench.stats.tuning import Choice, choose
-from xbench.tuned_record import Tuned
 from xbench.units import format_percent
 
 REFERENCE = "ddp"

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.measured_parts import Parts
+from xbench.records.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress, Copies
 

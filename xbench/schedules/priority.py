@@ -29,7 +29,7 @@ from functools import partial
 
 from torch.nn import Module
 
-from xbench.measured_parts import Parts
+from xbench.records.measured_parts import Parts
 from xbench.schedules.base import Setup
 from xbench.schedules.bucket import Views
 from xbench.schedules.departures import Departures, Parcel

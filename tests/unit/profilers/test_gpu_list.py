@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from nvml_fake import FakeNvml
 
-from xbench.machine_record import Gpu, GpuLink
 from xbench.profilers.gpu_list import driver_versions, list_gpus, list_links
+from xbench.records.machine import Gpu, GpuLink
 
 
 def machine(**changes: Any) -> FakeNvml:

@@ -8,8 +8,8 @@ import pytest
 import sample_records as made
 from rich.console import Console
 
-from xbench.machine_record import Finding, Gpu, GpuLink, Machine
 from xbench.records import dump, loads
+from xbench.records.machine import Finding, Gpu, GpuLink, Machine
 from xbench.report.machine import render_machine
 from xbench.report.terminal import render
 

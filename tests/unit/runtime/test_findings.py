@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xbench.machine_record import Finding
+from xbench.records.machine import Finding
 from xbench.runtime import inventory
 from xbench.runtime.findings import EXTRAS, Seen, findings
 

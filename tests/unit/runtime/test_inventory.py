@@ -15,8 +15,8 @@ import pytest
 
 from xbench import cli, environment
 from xbench.environment import differences, fingerprint
-from xbench.machine_record import Machine
 from xbench.records import load
+from xbench.records.machine import Machine
 from xbench.runtime import inventory
 from xbench.runtime.findings import Seen
 from xbench.runtime.inventory import answer, held_against, machine_of, nvcc, on_cpu, take_inventory

@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import RecordError, RunError, SpecError
-from xbench.record_parts import Part
+from xbench.records.parts import Part
 
 LEDGER = "ledger.jsonl"
 LOCK = "controller.lock"

@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Text
-from xbench.measured_parts import Parts
-from xbench.record_parts import FabricRecord, Label, Ratio, Result, WorkloadRecord
+from xbench.records.measured_parts import Parts
+from xbench.records.parts import FabricRecord, Label, Ratio, Result, WorkloadRecord
 
 
 class Tuned(Result):

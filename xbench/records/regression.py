@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from xbench.field_types import Count, PositiveCount, Seconds, Text
-from xbench.record_parts import Environment, Interval, Label, Part, Result, WorkloadRecord
+from xbench.records.parts import Environment, Interval, Label, Part, Result, WorkloadRecord
 
 MetricName = Literal[
     "buckets",

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveCount, Seconds, SimulatedSeconds, Text
-from xbench.record_parts import Environment, Part, Result
+from xbench.records.parts import Environment, Part, Result
 
 LiveStatus = Literal["finished", "failed", "unfinished"]
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from xbench.field_types import Count, Duration, PositiveCount, Text
-from xbench.record_parts import Environment, Estimate, Label, Part, Result, WorkloadRecord
+from xbench.records.parts import Environment, Estimate, Label, Part, Result, WorkloadRecord
 
 RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first step", "total", "lost"]
 

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, PositiveSeconds, Text
-from xbench.record_parts import Environment, FabricRecord, Interval, Label, Part, Result, WorkloadRecord
+from xbench.records.parts import Environment, FabricRecord, Interval, Label, Part, Result, WorkloadRecord
 
 
 class MeanOf(Part):

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveSeconds, Text
-from xbench.record_parts import Environment, Estimate, FabricRecord, Interval, Part, Result, Verdict, WorkloadRecord
+from xbench.records.parts import Environment, Estimate, FabricRecord, Interval, Part, Result, Verdict, WorkloadRecord
 from xbench.spec import Collectives, Overlap
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import LARGEST_COUNT, Count, Duration, PositiveSeconds, Seconds, Text
-from xbench.record_parts import FabricRecord, Interval, Part, Result, WorkloadRecord
+from xbench.records.parts import FabricRecord, Interval, Part, Result, WorkloadRecord
 
 
 class ScalingSource(Part):

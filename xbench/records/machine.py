@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Text
-from xbench.record_parts import Environment, Part
+from xbench.records.parts import Environment, Part
 
 
 class Gpu(Part):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveCount, PositiveSeconds, Seconds, SimulatedSeconds, Text
-from xbench.record_parts import Interval, Label, Part
+from xbench.records.parts import Interval, Label, Part
 
 
 class Tensor(Part):

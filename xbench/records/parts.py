@@ -1,6 +1,6 @@
 """Parts that every kind of record is made of: where it was made, of what, on which fabric.
 
-The kinds themselves are in `records` (measured) and `scaling_record` (simulated); `records` exports all of these names.
+The kinds themselves are in `records` (measured) and `scaling` (simulated); `records` exports all of these names.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveCount, SimulatedSeconds, Text
-from xbench.record_parts import Interval, Part, Result
+from xbench.records.parts import Interval, Part, Result
 
 
 class TraceRecord(Part):

@@ -1,0 +1,118 @@
+"""Record of `xbench compare`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
+from xbench.records.base import GPU_MISSING, RecordBase
+from xbench.records.measured_parts import (
+    Bounds,
+    Contention,
+    CostModel,
+    GpuUse,
+    Layer,
+    Plan,
+    RankTimeline,
+    StepTimes,
+    Timeline,
+    TurnTaken,
+)
+from xbench.records.parts import Estimate, Label, Part, Ratio, WorkloadRecord
+
+RANKS = "ranks"
+"""`Parity.reference` of a mode that is held to nothing but that all ranks train one network."""
+
+BY_HAND = "averaging by hand"
+"""`Parity.reference` where DDP cannot train the model."""
+
+
+class Sample(Part):
+    """One block: consecutive timed steps of one mode by one job. Raw; never deleted, only flagged."""
+
+    launch: Count
+    round: Count
+    position: Count = Field(description="place in the launch's order of blocks")
+    mode: Text
+    job: Count = Field(description="0-based; the workload's place on the command line")
+    steps_s: list[PositiveSeconds] = Field(description="each until the last rank has done it, see docs")
+    step_s: PositiveSeconds = Field(description="median of steps_s; in paired modes window over steps, see docs")
+    warmup_s: list[PositiveSeconds] = []
+    samples_per_step: Count = Field(description="batch over all ranks")
+    started_s: Seconds = Field(description="since the launch began")
+    outlier: bool = False
+    gpu: GpuUse | None = Field(default=None, description="what NVML said of this job's devices in the timed steps")
+
+
+class Parity(Part):
+    """Verdict on a schedule: it trained the same network as DDP or, by `reference` "ranks", one network on all ranks.
+
+    `ok` False: it did not, and its time is no result. `ok` and not `shown`: nothing speaks against it, and the gate
+    would have let a wrong schedule pass as well; `message` says why.
+    """
+
+    ok: bool
+    shown: bool = True
+    max_relative_difference: float | None
+    tolerance: float
+    bitwise_across_ranks: bool
+    steps: Count
+    worst_parameter: Text | None = None
+    reference: Text = "ddp"
+    message: Text | None = None
+
+
+class ModeResult(Part):
+    """One column of a comparison. Times are None when the mode failed or nothing was measured."""
+
+    mode: Text
+    status: Literal["ok", "failed", "not measured"] = Field(description="not measured: the run ended before its turn")
+    label: Label
+    error: Text | None = None
+    step_s: Estimate | None = None
+    seconds_per_sample: Estimate | None = None
+    exposed_s: Seconds | None = None
+    predicted_step_s: Duration | None = None
+    prediction_error: float | None = Field(default=None, description="predicted over measured, minus one")
+    removed_share: float | None = Field(default=None, description="share of removable exposed communication removed")
+    parity: Parity | None = None
+    ratio: Ratio | None = None
+    ratio_to: Text | None = Field(
+        default=None, description="the mode that `ratio` is to, where that is not the comparison's reference"
+    )
+    blocks: Count = 0
+    plan: Plan | None = None
+    timeline: Timeline | None = Field(
+        default=None, description="a recorded step of the first job; `plan.timeline` is the predicted one"
+    )
+    other_ranks: list[RankTimeline] = Field(default=[], description="the recorded step on ranks 1 to 7")
+    turns: list[TurnTaken] = Field(default=[], description="recorded turns of `crossover`, in order of time")
+    pattern: Text | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
+    gpu: GpuUse | None = Field(default=None, description="what NVML said while its blocks were timed")
+    note: Text | None = None
+
+
+class Job(Part):
+    """One workload of a comparison with what was measured about it before timing."""
+
+    workload: WorkloadRecord
+    step: StepTimes | None = None
+    contention: Contention | None = None
+    bounds: Bounds | None = None
+    plans: dict[Text, Plan] = {}
+    layers: list[Layer] = []
+
+
+class Comparison(RecordBase):
+    """What `xbench compare` measured: each mode's result, and the raw samples that it rests on."""
+
+    kind: Literal["comparison"] = "comparison"
+    reference: Text = Field(description="the mode that ratios are against")
+    modes: dict[Text, ModeResult] = Field(description="by mode, in the order in which they were asked for")
+    jobs: list[Job] = Field(description="one; two where a mode is paired")
+    bounds: Bounds | None = None
+    cost_model: CostModel | None = Field(default=None, description="T(M) of an all-reduce of M bytes, as fitted")
+    samples: list[Sample] = Field(default=[], description="one a block of timed steps, raw")
+    gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)

@@ -1,0 +1,136 @@
+"""Load, save and migrate records.
+
+| schema_version | meaning |
+| --- | --- |
+| 1 | the first: profiles and comparisons; later other kinds and optional fields |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import reprlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from xbench.characters import visible
+from xbench.errors import RecordError
+from xbench.record_files import RECORD, frame_kind, write_whole
+from xbench.records.base import SCHEMA_VERSION
+from xbench.records.comparison import Comparison
+from xbench.records.kinds import ADAPTER, REBUILDERS, AnyRecord
+from xbench.records.parts import FOREIGN
+from xbench.records.profile import Profile
+from xbench.regular_file import MIB, read_regular
+
+MOST_BYTES = 256 * MIB
+"""Largest file [B] that `load` reads. The largest record so far is a hundredth of it."""
+
+WHICH = "give a record.json, or the folder of a run under results/runs"
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""Functions that bring a record of version N to version N + 1, by N. There is no older version yet."""
+
+
+def json_schema() -> dict[str, Any]:
+    """The record's JSON Schema (draft 2020-12), as `xbench schema` prints it."""
+    return ADAPTER.json_schema()
+
+
+def dump(record: AnyRecord) -> str:
+    """The record as JSON text."""
+    return record.model_dump_json(indent=1) + "\n"
+
+
+def save(record: AnyRecord, path: Path) -> Path:
+    """Write atomically: the file is whole or is not there. Raises OSError."""
+    return write_whole(dump(record), path)
+
+
+def load(path: str | os.PathLike[str]) -> AnyRecord:
+    """Read the record in a file, or in the folder of a run: the model of its kind, such as Comparison or Profile.
+
+    A run that was killed before it wrote its record has its journals: the record is then made from those, and its
+    `complete` is False. Raises RecordError where there is no such file, or where it is cut off, of another program or
+    of a newer schema.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            path = path / RECORD
+        if path.name == RECORD and not path.exists() and frame_kind(path.parent) in REBUILDERS.names():
+            return REBUILDERS.load(str(frame_kind(path.parent)))(path.parent)
+        text = read_regular(path, MOST_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        raise RecordError(f"there is no result file {_short(path)}", hint=WHICH) from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RecordError(f"{_short(path)} cannot be read: {_one_line(reason)}") from None
+    return loads(text, str(path))
+
+
+def load_measured(path: str | os.PathLike[str]) -> Profile | Comparison:
+    """As `load`, for what starts from measurements: a record of another kind is refused. Raises RecordError."""
+    record = load(path)
+    if isinstance(record, (Profile, Comparison)):
+        return record
+    raise RecordError(
+        f"{_short(path)} is a {record.kind} record, which holds no measurements",
+        hint="it takes what xbench profile or xbench compare wrote",
+    )
+
+
+def loads(text: str, name: str = "record") -> AnyRecord:
+    """Parse a record's JSON text; `name` is what errors call it. Raises RecordError."""
+    shown = repr(_one_line(name))
+    try:
+        data = json.loads(text)
+        if "\\ud" in text.lower():  # half of a surrogate pair is JSON, but no text: it could not be written again
+            json.dumps(data, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise RecordError(f"{shown} is not whole JSON: it was cut off or is another kind of file") from None
+    except MemoryError:
+        raise RecordError(f"{shown} needs more memory than there is") from None
+    if not isinstance(data, dict) or "schema_version" not in data or "kind" not in data:
+        raise RecordError(f"{shown} is not an xbench result", hint=WHICH)
+    version = data["schema_version"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        found = reprlib.repr(version)  # bounds each part of a nested value, but not their sum
+        raise RecordError(f"{shown} has no valid schema_version: {found[:100]}{'…' if len(found) > 100 else ''}")
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{shown} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
+            hint="install a newer xbench",
+        )
+    try:
+        return ADAPTER.validate_python(migrate(data), context=FOREIGN)
+    except (ValidationError, RecursionError) as error:
+        raise RecordError(f"{shown} is not a valid xbench result: {_explain(error)}") from None
+
+
+def migrate(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a record's data in the format of SCHEMA_VERSION: one function of `MIGRATIONS` for each version between."""
+    for version in range(data["schema_version"], SCHEMA_VERSION):
+        data = MIGRATIONS[version](data)
+    return data
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{_one_line(where) or 'record'}: {_one_line(first['msg'])}"
+    return "nested too deeply"
+
+
+def _one_line(text: str) -> str:
+    """Foreign text for an error message: one harmless line of at most 160 characters."""
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= 160 else f"{line[:159]}…"
+
+
+def _short(path: str | os.PathLike[str]) -> str:
+    return repr(_one_line(str(path)))
