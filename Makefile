@@ -1,17 +1,5 @@
-# make compare   which schedule is fastest for resnet50 on this machine (sets everything up the first time)
-# make test      lint, types, import contracts and all tests (sets everything up the first time)
-# make lint      the first three of those
-# make faults    the security suite, and a share of the fault suite with ten random draws (make all-faults: all of that)
-# make horovod   build Horovod against this torch, for its mode and --backend horovod (5 minutes, then kept in ~/.cache)
-# make gpu       everything that only a GPU can say, in ten minutes, into results/gpu (installs nothing)
-# make docs      the pages of docs/ as a site into site/: open site/index.html, no server needed (installs no torch)
-# make clean     remove .venv and caches; results stay
-#
-# MODES=ddp,auto EFFORT=--quick make compare compares others, for longer or shorter; by default it times half as many
-# rounds as xbench compare does, because five modes (sequential comes with crossover) would take twice as long.
-#
-# PYTHON=python3.12 make ... picks the interpreter. The stamps lie inside .venv, so a removed .venv is made again, and a
-# second run installs nothing.
+# `make help` lists the targets. The stamps lie inside .venv: a removed .venv is made again, and a second run installs
+# nothing. PYTHON=python3.12 make ... picks the interpreter.
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,46 +10,63 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet 
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
-# Files of tests that look at nothing but what they started, and judge no time: two of them run beside each other.
+# Integration tests that judge no time and look only at what they started: two of these files run at once.
 BESIDE := $(foreach name,converge copies drawn_loops emulated gate given_ranks killed_runs live_cluster live_job \
 	own_models partial plan_snippets put_off_updates races runs schedules tune wheel,tests/integration/test_$(name).py)
 
-.PHONY: compare test lint faults all-faults gpu horovod docs clean
+.DEFAULT_GOAL := help
+.PHONY: help compare check lint units test smoke rest test-all faults all-faults gpu horovod docs clean
 
-compare: $(VENV)/.installed
+help:  ## List these targets
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 14
+	@echo "MODES=ddp,auto EFFORT=--quick make compare compares other modes, for a shorter time."
+
+compare: $(VENV)/.installed  ## Find the fastest schedule for resnet50 on this machine
 	@$(BIN)/xbench compare --modes $(MODES) $(EFFORT)
 
-test: lint
-	$(BIN)/python -m pytest -n 2 tests/unit
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(BESIDE) tests/browser
-	$(BIN)/python -m pytest --durations 40 tests/integration $(addprefix --ignore=,$(BESIDE))
-	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest -n 2 --dist loadfile tests/gpu
+check: lint units  ## Run the linters, the type checker, the import contracts and the unit tests
 
-faults: $(VENV)/.installed-dev
-	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
-	$(BIN)/python -m pytest -n 2 --durations 10 $(wildcard tests/security) tests/faults
+test: check smoke  ## Run make check, and one test of each flow on real ranks
 
-# An hour on two cores, as root; goes on where it was interrupted.
-all-faults: $(VENV)/.installed-dev
-	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
-	$(BIN)/python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
-
-# With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
-gpu:
-	$(GPU_PYTHON) -m pytest tests/gpu -s -p no:cacheprovider
-
-# Needs g++ and make, and nvcc where Horovod is to average on GPUs; pip gets the rest.
-horovod: | $(VENV)/.installed
-	@$(BIN)/python -m xbench.horovod.build
-
-docs: $(VENV)/.installed-docs
-	$(BIN)/python docs/make_site.py
+test-all: test rest faults  ## Run every test (30 minutes on two cores)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+units: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 tests/unit
+
+smoke: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m smoke tests/integration tests/browser
+
+rest: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 -m "not smoke" $(BESIDE) tests/browser
+	$(BIN)/python -m pytest --durations 40 -m "not smoke" tests/integration $(addprefix --ignore=,$(BESIDE))
+	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest -n 2 --dist loadfile tests/gpu
+
+faults: $(VENV)/.installed-dev  ## Run the security tests and a share of the fault cases
+	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
+	$(BIN)/python -m pytest -n 2 --durations 10 $(wildcard tests/security) tests/faults
+
+# Goes on where it was interrupted.
+all-faults: $(VENV)/.installed-dev  ## Run every fault case and 200 draws (an hour, as root)
+	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
+	$(BIN)/python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
+
+# With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
+gpu:  ## Run what only a GPU can show, in ten minutes, into results/gpu (installs nothing)
+	$(GPU_PYTHON) -m pytest tests/gpu -s -p no:cacheprovider
+
+# Needs g++ and make, and nvcc where Horovod is to average on GPUs; pip gets the rest.
+horovod: | $(VENV)/.installed  ## Build Horovod against this torch (5 minutes, kept in ~/.cache)
+	@$(BIN)/python -m xbench.horovod.build
+
+docs: $(VENV)/.installed-docs  ## Build the documentation into site/ (installs no torch)
+	$(BIN)/python docs/make_site.py
 
 # What the system must have: a recent Python with venv; and ip (iproute2), which only shaped links need.
 $(BIN)/python:
@@ -96,6 +101,6 @@ $(VENV)/.installed-docs: constraints.txt | $(BIN)/python
 	@$(PIP) zensical
 	@touch $@
 
-clean:
+clean:  ## Remove .venv and caches; results stay
 	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find xbench tests -name __pycache__ -type d -prune -exec rm -rf {} +

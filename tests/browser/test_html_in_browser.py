@@ -140,6 +140,7 @@ def test_it_opens_alone_and_fits_a_phone(browser: Any, files: dict[str, Path], n
         assert [url for url in opened.asked if url != files[name].as_uri() and not url.startswith("data:")] == []
 
 
+@pytest.mark.smoke
 def test_the_bars_are_the_record_s_times(rivals: Any) -> None:
     (record,) = records("rivals")
     assert isinstance(record, Comparison)
@@ -172,6 +173,7 @@ def test_every_step_of_the_record_is_a_mark(rivals: Any) -> None:
         assert marks[mode] == pytest.approx([1e3 * step_s for step_s in steps_s], rel=1e-5)
 
 
+@pytest.mark.smoke
 def test_a_recorded_step_is_drawn_slice_by_slice(rivals: Any) -> None:
     (record,) = records("rivals")
     assert isinstance(record, Comparison)

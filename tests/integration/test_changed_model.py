@@ -38,6 +38,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.smoke
 def test_a_larger_model_fails_untimed_until_the_suite_expects_it(repository: Path) -> None:
     words = ["regress", "check", "--base", "HEAD~1", "--junit", "cases.xml", "--markdown", "told.md"]
     done = ran(command(*words), cwd=repository)

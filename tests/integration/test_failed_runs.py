@@ -77,6 +77,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, fabric: str) -> None:
     assert "Traceback" not in stderr
 
 
+@pytest.mark.smoke
 def test_a_killed_rank_is_named_and_the_samples_are_kept(tmp_path: Path, fabric: str) -> None:
     running = started(tmp_path, "--fabric", fabric)
     wait_for_blocks(tmp_path, running)

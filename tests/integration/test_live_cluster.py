@@ -77,6 +77,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.smoke
 def test_jobs_are_resized_as_the_policy_says(undisturbed: Path) -> None:
     record = record_of(undisturbed)
     assert record.complete
