@@ -370,9 +370,7 @@ def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
     assert set(record.plans) == planned
     assert record.contention is not None
     assert {point.in_flight for point in record.contention.points} == {1, 2}
-    stalled = [stall.buckets for stall in record.contention.stalls]  # a step of milliseconds
-    assert stalled == sorted(set(stalled))
-    assert (stalled[0], stalled[-1]) == (1, len(record.plans["wfbp"].buckets))
+    assert record.contention.stalls == []
     # What auto promises: no schedule on the same engine is predicted faster, but by the price of a bucket.
     for mode in ("wfbp", "mgwfbp", "optimal"):
         plan = record.plans[mode]

@@ -11,8 +11,7 @@ behind the other):
 Collectives of which two are in flight take another time even while nothing computes (they hide each other's latency, or
 fight for one core), so there is a third table: their time each over that of one (`paired_quiet`). And once a step the
 ranks must meet: the slowest of them, and the waking of threads that slept through the computation, cost `meeting_s`
-beyond T, whatever the buckets. A short step also pays for the number of its buckets (`stall_s`): see
-`xbench.runtime.stalls`, which measures it.
+beyond T, whatever the buckets.
 
 A link that rests may save up: a token bucket, a switch or a cloud lets a burst pass at once. T is of collectives soon
 after one another. One that comes after a rest takes up to `rest_s` less, a second of rest saving a second, and never
@@ -59,9 +58,6 @@ class Contention:
     """(2, P): time of a collective, one and two in flight, while nothing computes, over its T; None: T always."""
 
     meeting_s: float = 0.0
-    stalls: tuple[tuple[int, float], ...] = ()
-    """(buckets, seconds), ascending: what so many buckets cost a short step beyond all else, or less, below 0."""
-
     rest_s: float = 0.0
     """What a link saves for a collective, in a rest of so long [s] or longer."""
 
@@ -116,7 +112,6 @@ class Contention:
             measured.copy_s_per_byte,
             quiet,
             measured.meeting_s,
-            tuple(sorted((stall.buckets, stall.seconds) for stall in measured.stalls)),
             measured.rest_s,
         )
 
@@ -126,7 +121,7 @@ class Contention:
         return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
 
     def amplified(self, factor: float) -> Contention:
-        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies, meetings and stalls."""
+        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies and meetings."""
         return replace(
             self,
             collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
@@ -135,7 +130,6 @@ class Contention:
             copy_s_per_byte=self.copy_s_per_byte * factor,
             quiet=np.maximum(0.05, 1.0 + factor * (self.quiet - 1.0)) if self.quiet is not None else None,
             meeting_s=self.meeting_s * factor,
-            stalls=tuple((buckets, seconds * factor) for buckets, seconds in self.stalls),
         )
 
     def ready_s(self, gradients: Sequence[Gradient]) -> list[float]:
@@ -146,13 +140,6 @@ class Contention:
     def hooks_s(self, gradients: Sequence[Gradient]) -> float:
         """What all hooks and copies add to a backward pass [s]."""
         return sum(self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
-
-    def stall_s(self, buckets: int) -> float:
-        """What so many buckets add to a step [s], or take off: straight between the numbers measured, flat beyond."""
-        if not self.stalls or not buckets:
-            return 0.0
-        counts, seconds = zip(*self.stalls, strict=True)
-        return float(np.interp(buckets, counts, seconds))
 
     def collective_slowdown(self, nbytes: FloatArray) -> FloatArray:
         """ρ, of shape (2, K) for K sizes [B]: with one and with two in flight."""

@@ -183,7 +183,7 @@ class Planner:
             backward_s = max(backward_s, gradients[-1].ready_s)
         forward_s, optimizer_s = self.step.forward_s, self.step.optimizer_s
         if buckets and self.contention is not None:
-            forward_s = max(0.0, forward_s + self.contention.meeting_s + self.contention.stall_s(len(buckets)))
+            forward_s += self.contention.meeting_s
         if mode in DDP_REDUCER:
             forward_s += sum(self._curve(float(nbytes)) for nbytes in self.buffer_bytes)
             if self.contention is not None:

@@ -146,7 +146,7 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
             f"{name!r} has no cost model: it was measured on {where}, where no all-reduce was timed",
             hint=f"xbench profile {chosen.workload.spec.name} --fabric shaped:hosts=2,rate=1gbit times them",
         )
-    both = chosen.contention
+    both = chosen.contention and chosen.contention.model_copy(update={"stalls": []})
     try:
         check_times(chosen.layers, chosen.step, cost)
         check_sizes(chosen.layers, chosen.workload.buffer_bytes)

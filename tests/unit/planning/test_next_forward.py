@@ -225,19 +225,6 @@ def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
     assert hidden < plain
 
 
-def test_many_buckets_in_a_short_step_pay_for_their_number() -> None:
-    step = StepModel.of(LAYERS, times())
-    stalled = replace(Contention.none(), stalls=((1, 0.0), (2, 9.0)))
-    for mode in ("dear", "priority"):
-        [plain, few] = [
-            next(one for one in best_next_forward(LAYERS, step, COST, contention=both) if one.mode == mode)
-            for both in (Contention.none(), stalled)
-        ]
-        assert plain.step.step_s < few.step.step_s <= plain.step.step_s + 9.0 + 1e-9
-    found = best_next_forward(LAYERS, step, COST, contention=stalled)
-    assert next(one for one in found if one.mode == "dear").buckets == [[0, 1]]
-
-
 def test_ready_times_under_load_count_where_contention_was_not_measured() -> None:
     loaded = [layer("last", 1.0, 400, 1.0, 1.5), layer("first", 3.0, 800, 2.0, 3.0)]
     step = StepModel.of(loaded, times())
