@@ -32,6 +32,7 @@ from xbench.report.advice import (
 )
 from xbench.report.answer import is_control
 from xbench.report.drawing import NARROW_COLUMNS, fact, say, say_next, titled_table
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_bytes, format_percent, format_seconds
 
 FOR_DDP = ("ddp-tuned", "auto")
@@ -78,7 +79,8 @@ def show_planned(
         fact(console, "contention", contention_line(scenario))
     elif chosen is not None:
         say(console, prediction(planned, chosen, in_ddp=in_ddp), "bold")
-    for caution in planned.cautions:
+    short = short_step_caution(plan.predicted_step_s for plan in planned.plans.values())
+    for caution in [*short, *planned.cautions]:
         fact(console, "caution", caution, "yellow")
 
 

@@ -16,6 +16,7 @@ from xbench.report.cells import whole_percent
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
@@ -56,6 +57,8 @@ def render_profile(record: Profile, console: Console, *, verbose: bool = False, 
         for plan in record.plans.values():
             if plan.note:
                 say(console, f"{plan.mode}: {plan.note}")
+        for caution in short_step_caution(p.predicted_step_s for p in record.plans.values()):
+            say(console, caution, "yellow")
     if verbose and record.cost_model is not None and record.cost_model.points:
         console.print()
         console.print(_cost_table(record, console))

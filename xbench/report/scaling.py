@@ -14,6 +14,7 @@ from rich.text import Text
 from xbench.records import Scaling, ScalingPoint
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
 from xbench.report.lines import fabric_line, workload_line
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 Cell = Callable[[ScalingPoint], str]
@@ -50,6 +51,8 @@ def render_scaling(record: Scaling, console: Console, *, verbose: bool = False) 
         f"{exposed}All of it is simulated. {band_line(record)}",
         "dim",
     )
+    for caution in short_step_caution(p.step_s for p in record.points):
+        say(console, caution, "yellow")
     console.print()
     fact(console, "workload", workload_line(record.workload))
     scale = "" if record.compute_scale == 1 else f" (as measured × {record.compute_scale:g})"
