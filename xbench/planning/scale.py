@@ -58,9 +58,9 @@ MAX_SIZES = 100
 LARGEST_BAND = 0.95
 
 ERROR_BAND = ErrorBand(
-    share=0.15,
-    source="95th percentile of |predicted / measured − 1| over all predictions of results/validation.json, "
-    "on 2 workers",
+    share=0.1,
+    source="95th percentile of |predicted / measured − 1| over the predictions of steps from 30 ms in "
+    "results/validation.json, on 2 workers",
     workers=2,
 )
 """The band of a profile, which holds no measured step of any schedule."""
