@@ -33,6 +33,7 @@ from xbench.report.advice import (
 from xbench.report.answer import is_control
 from xbench.report.drawing import NARROW_COLUMNS, fact, say, say_next, titled_table
 from xbench.stats.short_steps import short_step_caution
+from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
 
 FOR_DDP = ("ddp-tuned", "auto")
@@ -60,7 +61,7 @@ def show_planned(
         if ahead:
             say(
                 console,
-                f"The bound of {lines.and_of(ahead)} is max(C, ΣT); of the others, that of waiting for all gradients.",
+                f"The bound of {and_of(ahead)} is max(C, ΣT); of the others, that of waiting for all gradients.",
                 "dim",
             )
         say(console, recommendation(planned), "bold")

@@ -12,7 +12,6 @@ from xbench.records import Label, Layer, Plan, Profile, StepTimes
 from xbench.report import lines
 from xbench.report.advice import advice
 from xbench.report.answer import is_control
-from xbench.report.cells import whole_percent
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
@@ -73,7 +72,7 @@ def render_profile(record: Profile, console: Console, *, verbose: bool = False, 
 
 def _step_lines(step: StepTimes, label: Label) -> list[str]:
     """The bare step, the instrumented one with its parts, and what the instruments cost."""
-    above = f"That is more than the goal of {whole_percent(OVERHEAD_GOAL)}, so read the parts as shares."
+    above = f"That is more than the goal of {format_percent(OVERHEAD_GOAL, 0)}, so read the parts as shares."
     return [
         lines.step_line(step, label),
         lines.parts_line(step),
