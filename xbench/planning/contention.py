@@ -30,7 +30,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -141,6 +140,12 @@ class Contention:
         """What all hooks and copies add to a backward pass [s]."""
         return sum(self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
 
+    def slowdowns(self, nbytes: FloatArray) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+        """ρ, σ and κ of K sizes [B], each (2, K): with one and with two in flight."""
+        tables = (self.collective_slowdown, self.compute_slowdown, self.paired_quiet)
+        rho, sigma, kappa = (table(nbytes).tolist() for table in tables)
+        return rho, sigma, kappa
+
     def collective_slowdown(self, nbytes: FloatArray) -> FloatArray:
         """ρ, of shape (2, K) for K sizes [B]: with one and with two in flight."""
         return self._at(self.collective, nbytes)
@@ -219,12 +224,6 @@ class Saved:
         return spent_s
 
 
-def _left(alone: Sequence[float], least_s: float, saved: Saved, number: int, now_s: float) -> float:
-    """The share of a collective's T that it takes when it starts now."""
-    spent_s = saved.spent(now_s, alone[number] - least_s)
-    return 1.0 - spent_s / alone[number] if spent_s else 1.0
-
-
 def share(
     complete_s: Sequence[float],
     nbytes: Sequence[int],
@@ -241,28 +240,45 @@ def share(
     likewise. With `early_update` the optimizer works on what has arrived, by bytes; else once everything has. An
     update is computation too: it slows collectives that are still under way, and they slow it.
     """
-    count = len(nbytes)
     sizes = np.array(nbytes, dtype=np.float64)
-    alone = curve(sizes).tolist() if count else []
-    rho = contention.collective_slowdown(sizes).tolist() if count else [[], []]
-    sigma = contention.compute_slowdown(sizes).tolist() if count else [[], []]
-    quiet = contention.paired_quiet(sizes).tolist() if count else [[], []]
-    released = [max(0.0, at) for at in complete_s]
-    for k in range(1, count):
-        released[k] = max(released[k], released[k - 1])
-    whole = float(sizes.sum())
-    update_s = [optimizer_s * (size / whole) if whole > 0 else 0.0 for size in sizes.tolist()]
+    queue = _Queue(
+        released_s=list(itertools.accumulate((max(0.0, at) for at in complete_s), max)),
+        alone_s=curve(sizes).tolist() if nbytes else [],
+        slowdowns=contention.slowdowns(sizes),
+        update_s=_updates_s(nbytes, optimizer_s, early=early_update),
+        least_s=float(curve(np.ones(1))[0]) if nbytes else 0.0,
+        saved=Saved(contention.rest_s),
+    )
+    return _run(queue, backward_s, 0.0 if nbytes else optimizer_s)
 
-    saved = Saved(contention.rest_s)
-    least_s = float(curve(np.ones(1))[0]) if count else 0.0
-    left = partial(_left, alone, least_s, saved)
 
-    now = progress = 0.0
+@dataclass(frozen=True, eq=False)
+class _Queue:
+    """Buckets in launch order: when each is complete, what it takes, and the optimizer's work once it has arrived."""
+
+    released_s: list[float]
+    alone_s: list[float]
+    slowdowns: tuple[list[list[float]], list[list[float]], list[list[float]]]
+    update_s: list[float]
+    least_s: float
+    saved: Saved
+
+    def left(self, number: int, now_s: float) -> float:
+        """The share of a collective's T that it takes when it starts now."""
+        alone_s = self.alone_s[number]
+        spent_s = self.saved.spent(now_s, alone_s - self.least_s)
+        return 1.0 - spent_s / alone_s if spent_s else 1.0
+
+
+def _run(queue: _Queue, backward_s: float, pending: float) -> Shared:
+    """From event to event, see the module; `pending` is the optimizer's work [s] that can be done from the start."""
+    released, alone, update_s = queue.released_s, queue.alone_s, queue.update_s
+    rho, sigma, kappa = queue.slowdowns
+    count = len(alone)
+    now = progress = started = 0.0
     queued = served = 0
     remaining = 1.0  # of the collective being served
-    started = 0.0
     backward_end: float | None = None
-    pending = 0.0 if count else optimizer_s  # optimizer work [s] that can be done now
     sent: list[tuple[float, float]] = []
     updates: list[tuple[float, float]] = []
     while True:
@@ -270,7 +286,7 @@ def share(
             backward_end, progress = now, math.inf  # whatever was not complete before is complete now
         while queued < count and released[queued] <= progress + _EPSILON:
             if queued == served:
-                started, remaining = now, left(served, now)
+                started, remaining = now, queue.left(served, now)
             queued += 1
         busy, computing = queued > served, backward_end is None or pending > 0
         if not busy and not computing:
@@ -279,17 +295,14 @@ def share(
         speed = 1.0 / sigma[slot][served] if busy else 1.0
         work = pending if backward_end is not None else min([backward_s, *released[queued : queued + 1]]) - progress
         compute_s = work / speed if computing else math.inf
-        whole_s = alone[served] * (rho if computing else quiet)[slot][served] if busy else math.inf
+        whole_s = alone[served] * (rho if computing else kappa)[slot][served] if busy else math.inf
         link_s = remaining * whole_s if busy else math.inf
         step = min(compute_s, link_s)
         if backward_end is None:
             progress = progress + work if compute_s <= link_s else progress + step * speed
         elif computing:
             pending = 0.0 if compute_s <= link_s else pending - step * speed
-            if updates and updates[-1][1] == now:
-                updates[-1] = (updates[-1][0], now + step)
-            else:
-                updates.append((now, now + step))
+            _extend(updates, now, now + step)
         now += step
         if not busy:
             continue
@@ -297,12 +310,23 @@ def share(
         if remaining <= _EPSILON:
             sent.append((started, now))
             served += 1
-            saved.since(now)
-            started = now
+            queue.saved.since(now)
             if queued > served:
-                remaining = left(served, now)
-            if early_update:
-                pending += update_s[served - 1]
-            elif served == count:
-                pending = optimizer_s
+                started, remaining = now, queue.left(served, now)
+            pending += update_s[served - 1]
     return Shared(sent, backward_end if backward_end is not None else now, updates, now)
+
+
+def _updates_s(nbytes: Sequence[int], optimizer_s: float, *, early: bool) -> list[float]:
+    """The optimizer's work [s] that can be done once each bucket has arrived; all after the last one unless `early`."""
+    if not early:
+        return [0.0] * (len(nbytes) - 1) + [optimizer_s]
+    whole = sum(nbytes)
+    return [optimizer_s * (size / whole) if whole > 0 else 0.0 for size in nbytes]
+
+
+def _extend(spans: list[tuple[float, float]], start_s: float, end_s: float) -> None:
+    """Add a span of time, to the last one where that ends as this one starts."""
+    if spans and spans[-1][1] == start_s:
+        start_s, _ = spans.pop()
+    spans.append((start_s, end_s))

@@ -13,6 +13,7 @@ from xbench.planning.contention import Contention, Saved, queue_s_per_byte, shar
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.simulate import simulate
+from xbench.planning.step import StepModel
 from xbench.records import Contention as Measured
 from xbench.records import ContentionPoint, CostModel
 
@@ -124,11 +125,11 @@ def test_free_communication_is_the_simulation_without(
     gradients = gradients_of(net)
     edges = [0, *(k for k in range(1, len(net)) if cuts >> (k - 1) & 1), len(net)]
     buckets = [list(range(a, b)) for a, b in itertools.pairwise(edges)]
-    parts = {"forward_s": 1.0, "backward_s": gradients[-1].ready_s, "optimizer_s": 0.7}
+    step = StepModel(tuple(gradients), forward_s=1.0, backward_s=gradients[-1].ready_s, optimizer_s=0.7)
     curve = Curve.line(alpha_s, 0.01)
     options = {"single_after_backward": after, "early_update": early}
-    without = simulate(gradients, buckets, curve, **parts, **options)  # type: ignore[arg-type]
-    free = simulate(gradients, buckets, curve, **parts, **options, contention=Contention.none())  # type: ignore[arg-type]
+    without = simulate(step, buckets, curve, **options)
+    free = simulate(step, buckets, curve, **options, contention=Contention.none())  # type: ignore[arg-type]
     assert free.step_s == pytest.approx(without.step_s, abs=1e-9)
     assert free.exposed_s == pytest.approx(without.exposed_s, abs=1e-9)
 
