@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from xbench.profilers import contention
-from xbench.profilers.contention import Measured, Progress, Stream, summarise_contention
+from xbench.profilers.contention import Measured, Stream, summarise_contention
+from xbench.profilers.step_progress import Progress
 from xbench.records import ContentionPoint
 
 
