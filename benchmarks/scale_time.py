@@ -20,15 +20,16 @@ import numpy as np
 from xbench import environment
 from xbench.planning.contention import Contention
 from xbench.planning.gradients import Gradient
-from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES
+from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
 from xbench.planning.scale import scale
 from xbench.planning.step import StepModel
 from xbench.planning.topology import parse_topology
-from xbench.records import CostModel, CostSegment, Layer, Tensor
+from xbench.records import CostModel, CostSegment, ErrorBand, Layer, Tensor
 
 TENSORS = 600
 MODES = (*PLANNED_MODES, *NEXT_FORWARD)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+BAND = ErrorBand(share=0.1, source="given")
 TOPOLOGIES = ("ring", "tree", "halving-doubling", "hierarchical:gpus=8")
 
 
@@ -98,12 +99,10 @@ def main() -> None:
         cases = {"line": (line, None), "segments": (pieces, None), "segments, contention": (pieces, contention())}
         for name, (cost, shared) in cases.items():
             times = samples.setdefault(f"{topology}, {name}", [])
+            planner = Planner(step, cost, shared, layers=ahead)
             for _ in range(options.repeats):
                 start_s = time.perf_counter()
-                found = scale(
-                    step, cost, parse_topology(topology), SIZES, MODES,
-                    batch_size=4, band=0.1, contention=shared, layers=ahead,
-                )  # fmt: skip
+                found = scale(planner, parse_topology(topology), SIZES, MODES, batch_size=4, band=BAND)
                 times.append(time.perf_counter() - start_s)
                 assert len(found) == len(MODES) * len(SIZES)
     result = {

@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 from xbench.errors import SpecError, XbenchError, nearest, unknown
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
+from xbench.text import cut, one_line
 from xbench.version import __version__
 
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
@@ -166,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _explain(error: BaseException, arguments: Sequence[str] = ()) -> tuple[int, str, str | None]:
     """Exit code, one sentence and a hint for anything that a command can raise."""
     if isinstance(error, XbenchError):
-        return error.exit_code, _one_line(str(error)), error.hint or limit_behind(str(error))
+        return error.exit_code, one_line(str(error)), error.hint or limit_behind(str(error))
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return 130, "interrupted", None
     if isinstance(error, click.ClickException):
@@ -176,10 +177,10 @@ def _explain(error: BaseException, arguments: Sequence[str] = ()) -> tuple[int, 
         return 1, f"this needs the Python package {package!r}, which is not installed", f"pip install {package}"
     if isinstance(error, FileNotFoundError) and not error.filename and _folder_gone():
         return 2, "the folder that this was started in is gone", "cd to one that is there"
-    if isinstance(error, OSError) and (why := error.strerror or _one_line(str(error))):
+    if isinstance(error, OSError) and (why := error.strerror or one_line(str(error))):
         where = f"{error.filename}: " if error.filename else ""
         return 1, f"{where}{why}", limit_behind(repr(error)) or "--debug shows where"
-    told = _one_line(f"{type(error).__name__}: {error}")
+    told = one_line(f"{type(error).__name__}: {error}")
     if limit := limit_behind(told):
         return 1, told, limit
     return 1, f"this is a bug in xbench: {told}", "run the same command with --debug and report the traceback"
@@ -213,8 +214,8 @@ def _another_rank_says_it() -> bool:
 def _complain(sentence: str, hint: str | None) -> None:
     from xbench.characters import defused
 
-    sentence = defused(_cut(_one_line(sentence)))
-    tail = f"\n  hint: {defused(_cut(_one_line(hint)))}" if hint else ""
+    sentence = defused(cut(one_line(sentence), MOST_CHARACTERS))
+    tail = f"\n  hint: {defused(cut(one_line(hint), MOST_CHARACTERS))}" if hint else ""
     label = click.style("error:", fg="red", bold=True) if _colour() else "error:"
     click.echo(f"{label} {sentence}{tail}", err=True)
 
@@ -262,17 +263,8 @@ def _ranks_hint(option: str, words: Sequence[str]) -> str:
 
 
 def _uncapital(text: str) -> str:
-    text = _one_line(text).rstrip(".")
+    text = one_line(text).rstrip(".")
     return text[:1].lower() + text[1:]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _cut(text: str) -> str:
-    """A sentence that quotes a whole file does not fill the terminal."""
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
 def _never_fail_on_encoding() -> None:

@@ -53,7 +53,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         "governor": governor() or "unknown",
         "thread_priorities": RAISED if may_raise_priority() else NOT_RAISED,
         **({"nvidia_driver": driver} if (driver := nvidia_driver()) else {}),
-        **{name: version for name in LIBRARIES if (version := _version(name))},
+        **{name: version for name in LIBRARIES if (version := version_of(name))},
         **{name: str(value) for name, value in found.items() if value is not None},
     }
     return Environment(
@@ -62,7 +62,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
-        torch=str(torch) if torch else _version("torch"),
+        torch=str(torch) if torch else version_of("torch"),
         device=device,
         device_count=device_count,
         xbench=__version__,
@@ -246,7 +246,8 @@ def _cpu_seconds() -> dict[tuple[int, str], float]:
     return seconds
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None where there is none."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

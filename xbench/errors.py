@@ -21,6 +21,7 @@ import difflib
 from collections.abc import Iterable
 
 from xbench.characters import visible
+from xbench.text import cut
 
 MOST_CHARACTERS = 160
 """Greatest length of foreign text in a hint [characters]."""
@@ -98,7 +99,7 @@ def listed(names: Iterable[str], most: int = MOST_CHARACTERS) -> str:
     for name in names:
         if shown and sum(map(len, shown)) + 2 * len(shown) + len(name) > most:
             return f"{', '.join(shown)} and {len(names) - len(shown)} more"
-        shown.append(name if len(name) <= most else f"{name[: most - 1]}…")
+        shown.append(cut(name, most))
     return ", ".join(shown)
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from xbench.errors import SpecError
 from xbench.spec import WorkloadSpec
+from xbench.text import counted
 from xbench.units import format_bytes
 
 SHARING_NCCL = (2, 30, 3)
@@ -169,7 +170,7 @@ def check_ranks(
         )
     if ranks <= gpus or (can_share(nccl) and environ.get(SHARING_VARIABLE) == "1"):
         return
-    there = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    there = counted(gpus, "GPU")
     told = f"NCCL {nccl}" if nccl else "NCCL"
     raise SpecError(
         f"{fabric} puts {ranks} ranks on {there}, and {told} refuses two ranks on one GPU", hint=_sharing_hint(nccl)

@@ -46,6 +46,15 @@ def write_whole(text: str, path: Path) -> Path:
     return path
 
 
+def sync_folder(folder: Path) -> None:
+    """Put on disk what a folder holds: its names outlast a crash of the machine. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def run_folders(output: Path) -> list[Path]:
     """Folders in `output` that hold a run, newest first; none where `output` is missing or may not be read."""
     found: list[tuple[str, int, Path]] = []

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from xbench.characters import visible
 from xbench.errors import SpecError, listed, nearest
 from xbench.regular_file import MIB, read_regular
+from xbench.text import cut, quoted
 
 MOST_BYTES = MIB
 MOST_PARTS = 16
@@ -55,7 +56,7 @@ def known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: s
         if key not in known:
             close = nearest(key, known)
             hint = f"did you mean {close!r}?" if close else f"it takes {listed(known)}"
-            raise SpecError(f"{where}: unknown {kind} {_short(key)} in {place}", hint=hint)
+            raise SpecError(f"{where}: unknown {kind} {quoted(key)} in {place}", hint=hint)
 
 
 def validated(
@@ -77,9 +78,4 @@ def _said(error: ErrorDetails, at: str) -> SpecError:
     value = error["input"]
     text = f'"{visible(value)}"' if isinstance(value, str) else visible(str(value)[:200])
     told = error["msg"].removeprefix("Input ").replace("should", "has to", 1)
-    return SpecError(f"{at}: {key} = {text if len(text) <= 60 else text[:59] + '…'}: it {told}")
-
-
-def _short(text: str) -> str:
-    """Quoted, and cut where it is long."""
-    return repr(text if len(text) <= 60 else text[:59] + "…")
+    return SpecError(f"{at}: {key} = {cut(text, 60)}: it {told}")

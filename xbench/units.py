@@ -10,6 +10,7 @@ import math
 import re
 
 from xbench.errors import SpecError
+from xbench.text import quoted
 
 Seconds = float
 Bytes = int
@@ -33,10 +34,10 @@ FASTEST_BPS = 1e18
 def _parse(text: str, units: dict[str, float], what: str, example: str, most: float) -> float:
     match = re.fullmatch(_NUMBER + r"\s*(?P<unit>[a-zµ]*)", text.strip().lower())
     if match is None or match["unit"] not in units:
-        raise SpecError(f"{_short(text)} is not a {what}", hint=f"write it like {example}")
+        raise SpecError(f"{quoted(text)} is not a {what}", hint=f"write it like {example}")
     value = float(match["number"]) * units[match["unit"]]
     if value > most:
-        raise SpecError(f"{_short(text)} is too large for a {what}", hint=f"write it like {example}")
+        raise SpecError(f"{quoted(text)} is too large for a {what}", hint=f"write it like {example}")
     return value
 
 
@@ -59,12 +60,8 @@ def parse_rate(text: str) -> BitsPerSecond:
     if rate <= 0:
         raise SpecError(f"the rate {text!r} is not above zero", hint="write it like 100mbit, 1gbit or 10gbit")
     if rate < 1:
-        raise SpecError(f"the rate {_short(text)} is below one bit per second", hint="write it like 100mbit or 1gbit")
+        raise SpecError(f"the rate {quoted(text)} is below one bit per second", hint="write it like 100mbit or 1gbit")
     return rate
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
 def format_seconds(seconds: float | None, digits: int = 3) -> str:
@@ -123,6 +120,11 @@ def format_percent(share: float | None, digits: int = 1) -> str:
     if share is None or not math.isfinite(share):
         return "–"
     return f"{100 * share:.{digits}f} %"
+
+
+def format_brief_percent(share: float | None) -> str:
+    """'10 %', '1.5 %': a digit behind the point only where it is not zero; '–' for None."""
+    return format_percent(share).replace(".0 ", " ")
 
 
 def format_signed_percent(share: float | None) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import SpecError
 from xbench.units import (
+    format_brief_percent,
     format_bytes,
     format_clock,
     format_count,
@@ -113,6 +114,11 @@ def test_format_count(count: float | None, text: str) -> None:
 @pytest.mark.parametrize(("share", "text"), [(None, "–"), (0.123, "12.3 %"), (-0.02, "-2.0 %"), (math.inf, "–")])
 def test_format_percent(share: float | None, text: str) -> None:
     assert format_percent(share) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.1, "10 %"), (0.015, "1.5 %"), (1.0, "100 %"), (None, "–")])
+def test_brief_percentages(share: float | None, text: str) -> None:
+    assert format_brief_percent(share) == text
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.123, "+12.3 %"), (-0.05, "-5.0 %"), (-0.0001, "+0.0 %"), (None, "–")])

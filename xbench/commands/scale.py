@@ -54,7 +54,7 @@ from xbench.errors import SpecError
 @click.option("--latency", metavar="DURATION", help="What if a message took this long to arrive: 50us.")
 @click.option("--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25.")
 @click.option("--error-band", type=float, metavar="SHARE",
-              help="How far predictions may be off.  [default: the record's own worst error, else 0.15]")  # fmt: skip
+              help="How far predictions may be off.  [default: the record's own worst error, else 0.1]")  # fmt: skip
 @click.option("--job", type=int, metavar="N", help="Which job of a comparison of two, counted from 1.")
 @click.option(
     "--csv", "csv_to", metavar="FILE|-", help="Write a CSV with one row a mode and size; with - it goes to stdout."

@@ -12,6 +12,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from xbench.text import counted
+
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -50,9 +52,8 @@ def split_cores(cores: Sequence[int], hosts: int, ranks: int) -> tuple[list[list
         warning = None
     else:
         shares = [[cores[rank % len(cores)]] for rank in range(world)]
-        noun = "core" if len(cores) == 1 else "cores"
         warning = (
-            f"{world} ranks share {len(cores)} {noun}: they slow each other's compute, so ratios between modes hold "
-            "only for machines as short of cores as this one"
+            f"{world} ranks share {counted(len(cores), 'core')}: they slow each other's compute, so ratios between "
+            "modes hold only for machines as short of cores as this one"
         )
     return [shares[host * ranks : (host + 1) * ranks] for host in range(hosts)], warning

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from importlib import metadata
 from pathlib import Path
+
+from xbench.environment import version_of
 
 VERSION = "0.28.1"
 LOCAL_VERSION = "xbench"
@@ -26,7 +27,7 @@ def folder() -> Path | None:
 
 def version() -> str | None:
     """Of the Horovod that is installed, or None."""
-    return _version("horovod") if folder() is not None else None
+    return version_of("horovod") if folder() is not None else None
 
 
 def ours() -> bool:
@@ -50,7 +51,7 @@ def obstacle() -> str | None:
     """Why Horovod cannot be used here, in half a sentence, or None. `INSTALL` mends it either way."""
     if folder() is None:
         return "Horovod is not installed"
-    built, here = built_against(), (_version("torch") or "").partition("+")[0]
+    built, here = built_against(), (version_of("torch") or "").partition("+")[0]
     if built is not None and here and built != here:
         return mismatch(built, here)
     return None
@@ -59,10 +60,3 @@ def obstacle() -> str | None:
 def mismatch(built: str | None, here: str) -> str:
     """The half sentence for a Horovod of another torch."""
     return f"Horovod was built against {f'torch {built}' if built else 'another torch'}, and torch {here} is installed"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

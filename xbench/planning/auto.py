@@ -92,11 +92,10 @@ class Search:
         return self._share(complete_s, [self._carried[b] - self._carried[a] for a, b in itertools.pairwise(edges)])
 
     def _share(self, complete_s: Sequence[float], nbytes: Sequence[int]) -> float:
-        shared = share(
+        return share(
             complete_s, nbytes, self.curve, self.contention,
             backward_s=self.backward_s, optimizer_s=self.optimizer_s, early_update=True,
-        )  # fmt: skip
-        return shared.end_s + self.contention.stall_s(len(nbytes))
+        ).end_s  # fmt: skip
 
     def candidates(self) -> list[Candidate]:
         """Every family's plan, the best first; equal plans once."""

@@ -11,8 +11,7 @@ behind the other):
 Collectives of which two are in flight take another time even while nothing computes (they hide each other's latency, or
 fight for one core), so there is a third table: their time each over that of one (`paired_quiet`). And once a step the
 ranks must meet: the slowest of them, and the waking of threads that slept through the computation, cost `meeting_s`
-beyond T, whatever the buckets. A short step also pays for the number of its buckets (`stall_s`): see
-`xbench.runtime.stalls`, which measures it.
+beyond T, whatever the buckets.
 
 A link that rests may save up: a token bucket, a switch or a cloud lets a burst pass at once. T is of collectives soon
 after one another. One that comes after a rest takes up to `rest_s` less, a second of rest saving a second, and never
@@ -31,7 +30,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -59,9 +57,6 @@ class Contention:
     """(2, P): time of a collective, one and two in flight, while nothing computes, over its T; None: T always."""
 
     meeting_s: float = 0.0
-    stalls: tuple[tuple[int, float], ...] = ()
-    """(buckets, seconds), ascending: what so many buckets cost a short step beyond all else, or less, below 0."""
-
     rest_s: float = 0.0
     """What a link saves for a collective, in a rest of so long [s] or longer."""
 
@@ -116,7 +111,6 @@ class Contention:
             measured.copy_s_per_byte,
             quiet,
             measured.meeting_s,
-            tuple(sorted((stall.buckets, stall.seconds) for stall in measured.stalls)),
             measured.rest_s,
         )
 
@@ -126,7 +120,7 @@ class Contention:
         return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
 
     def amplified(self, factor: float) -> Contention:
-        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies, meetings and stalls."""
+        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies and meetings."""
         return replace(
             self,
             collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
@@ -135,7 +129,6 @@ class Contention:
             copy_s_per_byte=self.copy_s_per_byte * factor,
             quiet=np.maximum(0.05, 1.0 + factor * (self.quiet - 1.0)) if self.quiet is not None else None,
             meeting_s=self.meeting_s * factor,
-            stalls=tuple((buckets, seconds * factor) for buckets, seconds in self.stalls),
         )
 
     def ready_s(self, gradients: Sequence[Gradient]) -> list[float]:
@@ -147,12 +140,11 @@ class Contention:
         """What all hooks and copies add to a backward pass [s]."""
         return sum(self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
 
-    def stall_s(self, buckets: int) -> float:
-        """What so many buckets add to a step [s], or take off: straight between the numbers measured, flat beyond."""
-        if not self.stalls or not buckets:
-            return 0.0
-        counts, seconds = zip(*self.stalls, strict=True)
-        return float(np.interp(buckets, counts, seconds))
+    def slowdowns(self, nbytes: FloatArray) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+        """ρ, σ and κ of K sizes [B], each (2, K): with one and with two in flight."""
+        tables = (self.collective_slowdown, self.compute_slowdown, self.paired_quiet)
+        rho, sigma, kappa = (table(nbytes).tolist() for table in tables)
+        return rho, sigma, kappa
 
     def collective_slowdown(self, nbytes: FloatArray) -> FloatArray:
         """ρ, of shape (2, K) for K sizes [B]: with one and with two in flight."""
@@ -232,12 +224,6 @@ class Saved:
         return spent_s
 
 
-def _left(alone: Sequence[float], least_s: float, saved: Saved, number: int, now_s: float) -> float:
-    """The share of a collective's T that it takes when it starts now."""
-    spent_s = saved.spent(now_s, alone[number] - least_s)
-    return 1.0 - spent_s / alone[number] if spent_s else 1.0
-
-
 def share(
     complete_s: Sequence[float],
     nbytes: Sequence[int],
@@ -254,28 +240,45 @@ def share(
     likewise. With `early_update` the optimizer works on what has arrived, by bytes; else once everything has. An
     update is computation too: it slows collectives that are still under way, and they slow it.
     """
-    count = len(nbytes)
     sizes = np.array(nbytes, dtype=np.float64)
-    alone = curve(sizes).tolist() if count else []
-    rho = contention.collective_slowdown(sizes).tolist() if count else [[], []]
-    sigma = contention.compute_slowdown(sizes).tolist() if count else [[], []]
-    quiet = contention.paired_quiet(sizes).tolist() if count else [[], []]
-    released = [max(0.0, at) for at in complete_s]
-    for k in range(1, count):
-        released[k] = max(released[k], released[k - 1])
-    whole = float(sizes.sum())
-    update_s = [optimizer_s * (size / whole) if whole > 0 else 0.0 for size in sizes.tolist()]
+    queue = _Queue(
+        released_s=list(itertools.accumulate((max(0.0, at) for at in complete_s), max)),
+        alone_s=curve(sizes).tolist() if nbytes else [],
+        slowdowns=contention.slowdowns(sizes),
+        update_s=_updates_s(nbytes, optimizer_s, early=early_update),
+        least_s=float(curve(np.ones(1))[0]) if nbytes else 0.0,
+        saved=Saved(contention.rest_s),
+    )
+    return _run(queue, backward_s, 0.0 if nbytes else optimizer_s)
 
-    saved = Saved(contention.rest_s)
-    least_s = float(curve(np.ones(1))[0]) if count else 0.0
-    left = partial(_left, alone, least_s, saved)
 
-    now = progress = 0.0
+@dataclass(frozen=True, eq=False)
+class _Queue:
+    """Buckets in launch order: when each is complete, what it takes, and the optimizer's work once it has arrived."""
+
+    released_s: list[float]
+    alone_s: list[float]
+    slowdowns: tuple[list[list[float]], list[list[float]], list[list[float]]]
+    update_s: list[float]
+    least_s: float
+    saved: Saved
+
+    def left(self, number: int, now_s: float) -> float:
+        """The share of a collective's T that it takes when it starts now."""
+        alone_s = self.alone_s[number]
+        spent_s = self.saved.spent(now_s, alone_s - self.least_s)
+        return 1.0 - spent_s / alone_s if spent_s else 1.0
+
+
+def _run(queue: _Queue, backward_s: float, pending: float) -> Shared:
+    """From event to event, see the module; `pending` is the optimizer's work [s] that can be done from the start."""
+    released, alone, update_s = queue.released_s, queue.alone_s, queue.update_s
+    rho, sigma, kappa = queue.slowdowns
+    count = len(alone)
+    now = progress = started = 0.0
     queued = served = 0
     remaining = 1.0  # of the collective being served
-    started = 0.0
     backward_end: float | None = None
-    pending = 0.0 if count else optimizer_s  # optimizer work [s] that can be done now
     sent: list[tuple[float, float]] = []
     updates: list[tuple[float, float]] = []
     while True:
@@ -283,7 +286,7 @@ def share(
             backward_end, progress = now, math.inf  # whatever was not complete before is complete now
         while queued < count and released[queued] <= progress + _EPSILON:
             if queued == served:
-                started, remaining = now, left(served, now)
+                started, remaining = now, queue.left(served, now)
             queued += 1
         busy, computing = queued > served, backward_end is None or pending > 0
         if not busy and not computing:
@@ -292,17 +295,14 @@ def share(
         speed = 1.0 / sigma[slot][served] if busy else 1.0
         work = pending if backward_end is not None else min([backward_s, *released[queued : queued + 1]]) - progress
         compute_s = work / speed if computing else math.inf
-        whole_s = alone[served] * (rho if computing else quiet)[slot][served] if busy else math.inf
+        whole_s = alone[served] * (rho if computing else kappa)[slot][served] if busy else math.inf
         link_s = remaining * whole_s if busy else math.inf
         step = min(compute_s, link_s)
         if backward_end is None:
             progress = progress + work if compute_s <= link_s else progress + step * speed
         elif computing:
             pending = 0.0 if compute_s <= link_s else pending - step * speed
-            if updates and updates[-1][1] == now:
-                updates[-1] = (updates[-1][0], now + step)
-            else:
-                updates.append((now, now + step))
+            _extend(updates, now, now + step)
         now += step
         if not busy:
             continue
@@ -310,12 +310,23 @@ def share(
         if remaining <= _EPSILON:
             sent.append((started, now))
             served += 1
-            saved.since(now)
-            started = now
+            queue.saved.since(now)
             if queued > served:
-                remaining = left(served, now)
-            if early_update:
-                pending += update_s[served - 1]
-            elif served == count:
-                pending = optimizer_s
+                started, remaining = now, queue.left(served, now)
+            pending += update_s[served - 1]
     return Shared(sent, backward_end if backward_end is not None else now, updates, now)
+
+
+def _updates_s(nbytes: Sequence[int], optimizer_s: float, *, early: bool) -> list[float]:
+    """The optimizer's work [s] that can be done once each bucket has arrived; all after the last one unless `early`."""
+    if not early:
+        return [0.0] * (len(nbytes) - 1) + [optimizer_s]
+    whole = sum(nbytes)
+    return [optimizer_s * (size / whole) if whole > 0 else 0.0 for size in nbytes]
+
+
+def _extend(spans: list[tuple[float, float]], start_s: float, end_s: float) -> None:
+    """Add a span of time, to the last one where that ends as this one starts."""
+    if spans and spans[-1][1] == start_s:
+        start_s, _ = spans.pop()
+    spans.append((start_s, end_s))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xbench.records import ScalingPoint
+from xbench.text import and_of
 
 EQUAL = 0.005
 CLOSE = 0.01
@@ -47,7 +48,7 @@ def _fastest(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
     everywhere = [mode for mode in modes if all(mode in names for names in best)]
     if everywhere:
         where = "at every size" if len(sizes) > 1 else f"with {sizes[0]} workers"
-        return [f"{_and(everywhere)} {_is(everywhere)} fastest {where}."]
+        return [f"{and_of(everywhere)} {_is(everywhere)} fastest {where}."]
     runs: list[tuple[int, str]] = []
     for size, names in zip(sizes, best, strict=True):
         if not runs or runs[-1][1] not in names:
@@ -116,7 +117,7 @@ def _overtakings(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
     for (since, winner), losers in sorted(overtaken.items(), key=lambda item: item[0]):
         together.setdefault((since, tuple(losers)), []).append(winner)
     return [
-        f"From {since} workers on {_and(winners)} {'beats' if len(winners) == 1 else 'beat'} {_and(losers)}."
+        f"From {since} workers on {and_of(winners)} {'beats' if len(winners) == 1 else 'beat'} {and_of(losers)}."
         for (since, losers), winners in together.items()
     ]
 
@@ -142,10 +143,6 @@ def _from_on(points: Sequence[ScalingPoint], holds: Sequence[bool]) -> int | Non
             break
         since = point.workers
     return since
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _is(names: Sequence[str]) -> str:

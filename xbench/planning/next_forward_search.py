@@ -140,13 +140,11 @@ class NextForwardSearch:
         elif contention is not None:
             step = replace(step, forward_s=step.forward_s + contention.meeting_s)
         self.step = step
-        self._layers = layers
         self._cost = cost
         self._curve = Curve.of(cost)
-        self._contention = contention
         self._thorough = thorough
         self._hill = Hill(step.gradients)
-        self._nets: dict[float, Net] = {}
+        self._net = Net(forward_layers(layers, step), step, self._curve, contention)
 
     def best(self) -> list[NextForward]:
         """The best `dear` and the best `priority`, the better first."""
@@ -187,7 +185,7 @@ class NextForwardSearch:
         """The best order that lets the link rest, and those that do so a little sooner."""
         assert cut.parts is not None
         sizes = [part_sizes(nbytes, cut.parts.nbytes) for nbytes in bucket_bytes(self.step.gradients, cut.buckets)]
-        orders = self._resting(self._net(len(cut.parts.order)), cut.buckets, sizes)
+        orders = self._resting(cut.buckets, sizes)
         resting = [cut.parts.model_copy(update={"order": list(order)}) for order in orders]
         steps = [self.step_of("priority", cut.buckets, parts) for parts in resting]
         best = min(range(len(steps)), key=lambda place: steps[place].step_s)
@@ -202,24 +200,17 @@ class NextForwardSearch:
         Raises ValueError for `priority` without parts, and for buckets that do not hold each gradient exactly once.
         """
         if mode == "dear":
-            return as_step(*self._net(len(buckets)).dear(buckets, detailed=self._thorough))
+            return as_step(*self._net.dear(buckets, detailed=self._thorough))
         if parts is None:
             raise ValueError("priority is simulated with parts, and the plan has none")
         sizes = [part_sizes(nbytes, parts.nbytes) for nbytes in bucket_bytes(self.step.gradients, buckets)]
         credit = math.inf if parts.credit_bytes is None else float(parts.credit_bytes)
-        net = self._net(len(parts.order))
-        return as_step(*net.priority(buckets, sizes, credit_bytes=credit, order=parts.order, detailed=self._thorough))
-
-    def _net(self, launches: int) -> Net:
-        """The network in a step that launches so many: a short one pays for their number."""
-        stalled_s = self._contention.stall_s(launches) if self._contention is not None else 0.0
-        if stalled_s not in self._nets:
-            slower = replace(self.step, forward_s=max(0.0, self.step.forward_s + stalled_s))
-            self._nets[stalled_s] = Net(forward_layers(self._layers, slower), slower, self._curve, self._contention)
-        return self._nets[stalled_s]
+        return as_step(
+            *self._net.priority(buckets, sizes, credit_bytes=credit, order=parts.order, detailed=self._thorough)
+        )
 
     def _dear_worth_s(self, buckets: Buckets) -> float:
-        _, _, period = self._net(len(buckets)).dear(buckets)
+        _, _, period = self._net.dear(buckets)
         return worth_s(period.end_s, 2 * len(buckets))
 
     def _families(self) -> Iterator[tuple[str, Buckets]]:
@@ -248,7 +239,7 @@ class NextForwardSearch:
                 if key in seen or (count > MOST_PARTS and count > len(buckets)):
                     continue
                 seen.add(key)
-                _, _, period = self._net(count).priority(buckets, parts, credit_bytes=2 * most)
+                _, _, period = self._net.priority(buckets, parts, credit_bytes=2 * most)
                 yield _Cut(name, buckets, most, parts, worth_s(period.end_s, count))
 
     def _merged(self) -> Iterator[tuple[str, Buckets]]:
@@ -266,17 +257,16 @@ class NextForwardSearch:
     def _ordered(self, cut: _Cut) -> NextForward:
         """The cut with the order and the credit that are best on time and late; see the module."""
         count = sum(len(parts) for parts in cut.parts)
-        net = self._net(count)
 
         def seconds(order: Sequence[int], credit: float, late: float = 0.0) -> float:
-            _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, order=order, late=late)
+            _, _, period = self._net.priority(cut.buckets, cut.parts, credit_bytes=credit, order=order, late=late)
             return period.end_s
 
         credits = (math.inf, 0.0) if self._thorough and self._cost.backend not in IN_ORDER else (math.inf,)
         in_turn = tuple(range(count))
         limit_s = min(seconds(in_turn, credit) for credit in credits) * (1 + 1e-12)
         best: tuple[float, tuple[int, ...], float] | None = None
-        for order in dict.fromkeys([*self._orders(net, cut), in_turn]):
+        for order in dict.fromkeys([*self._orders(cut), in_turn]):
             for credit in credits:
                 on_time_s = seconds(order, credit)
                 if on_time_s > limit_s:
@@ -293,21 +283,21 @@ class NextForwardSearch:
         said += ", one under way at a time" if credit == 0 else ""
         return NextForward("priority", said, self.step_of("priority", cut.buckets, parts), cut.buckets, parts)
 
-    def _orders(self, net: Net, cut: _Cut) -> Iterator[tuple[int, ...]]:
+    def _orders(self, cut: _Cut) -> Iterator[tuple[int, ...]]:
         """Orders in which a free choice launches the parts, were gradients a little late; and orders that keep back.
 
         A free choice never lets the link rest, and so has something large under way when the most urgent is ready.
         """
         for credit in (0.0, 2.0 * cut.part_bytes) if self._thorough else (2.0 * cut.part_bytes,):
             for margin in MARGINS if self._thorough else MARGINS[1:2]:
-                _, _, period = net.priority(cut.buckets, cut.parts, credit_bytes=credit, late=margin)
+                _, _, period = self._net.priority(cut.buckets, cut.parts, credit_bytes=credit, late=margin)
                 yield tuple(part for part, _, _ in period.sent)
         if self._thorough:
-            yield from self._resting(net, cut.buckets, cut.parts)
+            yield from self._resting(cut.buckets, cut.parts)
 
-    def _resting(self, net: Net, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    def _resting(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """Orders that let the link rest for what is urgent, those that do so soonest first."""
-        urgent = net.urgency(buckets, parts)
+        urgent = self._net.urgency(buckets, parts)
         count = len(urgent)
         return [
             (*range(first), *sorted(range(first, count), key=urgent.__getitem__))

@@ -176,25 +176,21 @@ class Planner:
 
     def simulate(self, mode: str, buckets: Buckets) -> Step:
         """The step that `mode` makes with these buckets of `step.gradients`."""
-        gradients, backward_s = self.step.gradients, self.step.backward_s
-        if self.contention is None and self.step.loaded is not None and mode not in _QUIET:
-            buckets = _translated(buckets, gradients, self.step.loaded)
-            gradients = self.step.loaded
-            backward_s = max(backward_s, gradients[-1].ready_s)
-        forward_s, optimizer_s = self.step.forward_s, self.step.optimizer_s
+        step = self.step
+        if self.contention is None and step.loaded is not None and mode not in _QUIET:
+            buckets = _translated(buckets, step.gradients, step.loaded)
+            step = replace(step, gradients=step.loaded, backward_s=max(step.backward_s, step.loaded[-1].ready_s))
+        forward_s, optimizer_s = step.forward_s, step.optimizer_s
         if buckets and self.contention is not None:
-            forward_s = max(0.0, forward_s + self.contention.meeting_s + self.contention.stall_s(len(buckets)))
+            forward_s += self.contention.meeting_s
         if mode in DDP_REDUCER:
             forward_s += sum(self._curve(float(nbytes)) for nbytes in self.buffer_bytes)
             if self.contention is not None:
-                optimizer_s += self.contention.copy_s_per_byte * self.step.grad_bytes
+                optimizer_s += self.contention.copy_s_per_byte * step.grad_bytes
         return simulate(
-            gradients,
+            replace(step, forward_s=forward_s, optimizer_s=optimizer_s),
             buckets,
             self._curve,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            optimizer_s=optimizer_s,
             single_after_backward=mode == "single",
             early_update=mode in EARLY_UPDATE,
             contention=self.contention,

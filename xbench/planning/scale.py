@@ -17,11 +17,10 @@ and is given up to the workers of that check; what carrying over to more adds is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
-from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.findings import crossovers
 from xbench.planning.gradients import dtypes_of
@@ -36,7 +35,6 @@ from xbench.records import (
     Comparison,
     CostModel,
     ErrorBand,
-    Layer,
     LinkTerms,
     Plan,
     Scaling,
@@ -58,40 +56,37 @@ MAX_SIZES = 100
 LARGEST_BAND = 0.95
 
 ERROR_BAND = ErrorBand(
-    share=0.15,
-    source="95th percentile of |predicted / measured − 1| over all predictions of results/validation.json, "
-    "on 2 workers",
+    share=0.1,
+    source="95th percentile of |predicted / measured − 1| over the predictions of steps from 30 ms in "
+    "results/validation.json, on 2 workers",
     workers=2,
 )
 """The band of a profile, which holds no measured step of any schedule."""
 
 
 def scale(
-    step: StepModel,
-    cost: CostModel,
+    measured: Planner,
     topology: Topology,
     workers: Sequence[int],
     modes: Sequence[str],
     *,
     batch_size: int,
     band: ErrorBand,
-    contention: Contention | None = None,
-    buffer_bytes: Sequence[int] = (),
-    layers: Sequence[Layer] | None = None,
 ) -> list[ScalingPoint]:
     """Every mode at every number of workers: modes in their order, sizes in theirs.
 
-    `cost` was measured in a ring of its `world_size`; `batch_size` samples a worker and step;
-    `contention` as measured with `cost`; `buffer_bytes` and `layers` as `Planner` takes them.
-    Raises SpecError for an unknown mode, ValueError for fewer than two workers, a cost model that is none, or a mode
-    that needs layers without any.
+    The cost model of `measured` is of a ring of its `world_size`; `batch_size` samples a worker and step.
+    Raises SpecError for an unknown mode, ValueError for fewer than two workers, a planner without a cost model or with
+    one that is none, or a mode that needs layers without any.
     """
+    step, cost, contention = measured.step, measured.cost, measured.contention
+    if cost is None:
+        raise ValueError("a cost model is needed to scale")
     found: dict[tuple[str, int], ScalingPoint] = {}
     for count in workers:
         shared = carried_contention(contention, cost, topology, count) if contention else None
         link = carried_over(cost, topology, count)
-        ahead = tuple(layers) if layers is not None else None
-        planner = Planner(step, link, shared, tuple(buffer_bytes), ahead, thorough=False)
+        planner = replace(measured, cost=link, contention=shared, thorough=False)
         for mode, plan in _plans(planner, modes).items():
             step_s = plan.predicted_step_s
             found[mode, count] = ScalingPoint(
@@ -216,16 +211,12 @@ def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
     step, cost = scenario.step, scenario.cost
     band = error_band(measured, request.error_band)
     points = scale(
-        step,
-        cost,
+        scenario.planner,
         request.topology,
         request.workers,
         request.modes,
         batch_size=measured.workload.batch_size,
         band=band,
-        contention=scenario.contention,
-        buffer_bytes=measured.workload.buffer_bytes,
-        layers=scenario.layers,
     )
     by_mode: Mapping[str, list[ScalingPoint]] = {
         mode: [point for point in points if point.mode == mode] for mode in request.modes if mode not in CONTROLS

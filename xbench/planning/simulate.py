@@ -27,6 +27,7 @@ import numpy as np
 from xbench.planning.contention import Contention, Shared, share
 from xbench.planning.cost import Transfer
 from xbench.planning.gradients import Gradient
+from xbench.planning.step import StepModel
 from xbench.records import Slice, Timeline
 
 Buckets = list[list[int]]
@@ -78,24 +79,22 @@ def transfers(
 
 
 def simulate(
-    gradients: Sequence[Gradient],
+    step: StepModel,
     buckets: Buckets,
     curve: Transfer | None,
     *,
-    forward_s: float,
-    backward_s: float,
-    optimizer_s: float,
     single_after_backward: bool = False,
     early_update: bool = False,
     contention: Contention | None = None,
 ) -> Step:
     """The step that these buckets make. No buckets: compute alone, and `curve` may be None.
 
-    `gradients` in ready order, undisturbed. `single_after_backward`: nothing travels before the whole backward pass is
-    over. Raises ValueError for a part of the step that is negative or not finite, for buckets that are not a partition
-    of the gradients, and for buckets without a curve.
+    `single_after_backward`: nothing travels before the whole backward pass is over. Raises ValueError for a part of the
+    step that is negative or not finite, for buckets that are not a partition of its gradients, and for buckets without
+    a curve.
     """
-    for name, part_s in (("forward_s", forward_s), ("backward_s", backward_s), ("optimizer_s", optimizer_s)):
+    gradients, backward_s, optimizer_s = step.gradients, step.backward_s, step.optimizer_s
+    for name, part_s in step.parts.items():
         if not math.isfinite(part_s) or part_s < 0:
             raise ValueError(f"{name} is {part_s}: a part of a step takes zero seconds or more")
     shared = Shared([], backward_s, [(backward_s, backward_s + optimizer_s)], backward_s + optimizer_s)
@@ -118,8 +117,7 @@ def simulate(
                 backward_s=length_s, optimizer_s=optimizer_s, early_update=early_update,
             )  # fmt: skip
         nbytes = sizes
-    step_s = forward_s + shared.end_s
-    return Step(step_s, _waited(shared), lambda: _timeline(shared, nbytes, forward_s))
+    return Step(step.forward_s + shared.end_s, _waited(shared), lambda: _timeline(shared, nbytes, step.forward_s))
 
 
 def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:

@@ -59,41 +59,65 @@ class Period:
     sent: list[tuple[int, float, float]]
 
 
+class _Line:
+    """Parcels under way, first in, first out: the first is in service, and takes `left_s` more if it is alone."""
+
+    def __init__(self, parcels: Sequence[Parcel], saved: Saved) -> None:
+        self.flying: deque[int] = deque()
+        self.nbytes = 0
+        self.left_s = 0.0
+        self.sent: list[tuple[int, float, float]] = []
+        self._parcels = parcels
+        self._saved = saved
+        self._since_s = 0.0
+
+    def launch(self, at: int, now_s: float) -> None:
+        """Put a parcel under way."""
+        self.flying.append(at)
+        self.nbytes += self._parcels[at].nbytes
+        if len(self.flying) == 1:
+            self._serve(now_s)
+
+    def arrive(self, now_s: float) -> int:
+        """End the service of the first parcel, and begin that of the next; the parcel that has arrived."""
+        at = self.flying.popleft()
+        self.nbytes -= self._parcels[at].nbytes
+        self.sent.append((at, self._since_s, now_s))
+        self._saved.since(now_s)
+        if self.flying:
+            self._serve(now_s)
+        return at
+
+    def _serve(self, now_s: float) -> None:
+        first = self._parcels[self.flying[0]]
+        self.left_s = first.alone_s - self._saved.spent(now_s, first.alone_s - first.least_s)
+        self._since_s = now_s
+
+
 def run(
     tasks: Sequence[Task], parcels: Sequence[Parcel], contention: Contention, *, credit_bytes: float = math.inf
 ) -> Period:
     """Run one period. `credit_bytes` [B] may be under way at once, and one parcel always may."""
     sizes = np.array([parcel.nbytes for parcel in parcels], dtype=np.float64)
-    rho: list[list[float]] = contention.collective_slowdown(sizes).tolist()
-    sigma: list[list[float]] = contention.compute_slowdown(sizes).tolist()
-    quiet: list[list[float]] = contention.paired_quiet(sizes).tolist()
+    rho, sigma, kappa = contention.slowdowns(sizes)
     coming = sorted(range(len(parcels)), key=lambda at: (parcels[at].release_s, parcels[at].rank))
     releases_s = [parcels[at].release_s for at in coming]
     missing = [len(task.needs) for task in tasks]
-    wanted_by: list[list[int]] = [[] for _ in parcels]
-    for place, task in enumerate(tasks):
-        for at in task.needs:
-            wanted_by[at].append(place)
-
-    saved = Saved(contention.rest_s)
-    now_s = progress_s = left_s = since_sent_s = 0.0  # left: of the parcel in service, as if it were alone
-    released = flying_bytes = place = 0
+    waiters = _waiters(tasks, len(parcels))
+    line = _Line(parcels, Saved(contention.rest_s))
+    flying = line.flying
+    now_s = progress_s = 0.0
+    released = place = 0
     waiting: list[tuple[int, int]] = []  # (rank, parcel)
-    flying: deque[int] = deque()
     since_s: float | None = None  # when the task started; None: it waits
     computed: list[tuple[float, float]] = []
-    sent: list[tuple[int, float, float]] = []
     while place < len(tasks):
         reached_s = progress_s if place == 0 else math.inf
         while released < len(coming) and releases_s[released] <= reached_s:
             heapq.heappush(waiting, (parcels[coming[released]].rank, coming[released]))
             released += 1
-        while waiting and (not flying or flying_bytes + parcels[waiting[0][1]].nbytes <= credit_bytes):
-            at = heapq.heappop(waiting)[1]
-            if not flying:
-                left_s, since_sent_s = _takes_s(parcels[at], saved, now_s), now_s
-            flying.append(at)
-            flying_bytes += parcels[at].nbytes
+        while waiting and (not flying or line.nbytes + parcels[waiting[0][1]].nbytes <= credit_bytes):
+            line.launch(heapq.heappop(waiting)[1], now_s)
         computing = missing[place] == 0
         if computing and since_s is None:
             since_s = now_s
@@ -101,8 +125,8 @@ def run(
         slower = stretched = 1.0
         if flying:
             crowd, at = 1 if len(flying) > 1 else 0, flying[0]
-            slower, stretched = (rho if computing else quiet)[crowd][at], sigma[crowd][at]
-            link_s = left_s * slower
+            slower, stretched = (rho if computing else kappa)[crowd][at], sigma[crowd][at]
+            link_s = line.left_s * slower
         mark_s = tasks[place].took_s
         if computing:
             if place == 0 and released < len(coming):
@@ -115,22 +139,20 @@ def run(
         if computing:
             progress_s = mark_s if compute_s <= link_s else progress_s + passed_s / stretched
         if flying and link_s <= compute_s:
-            at = flying.popleft()
-            flying_bytes -= parcels[at].nbytes
-            sent.append((at, since_sent_s, now_s))
-            for waiter in wanted_by[at]:
+            for waiter in waiters[line.arrive(now_s)]:
                 missing[waiter] -= 1
-            saved.since(now_s)
-            if flying:
-                left_s, since_sent_s = _takes_s(parcels[flying[0]], saved, now_s), now_s
         elif flying:
-            left_s = max(0.0, left_s - passed_s / slower)
+            line.left_s = max(0.0, line.left_s - passed_s / slower)
         if computing and compute_s <= link_s and mark_s == tasks[place].took_s:
             computed.append((since_s if since_s is not None else now_s, now_s))
             place, progress_s, since_s = place + 1, 0.0, None
-    return Period(now_s, computed, sent)
+    return Period(now_s, computed, line.sent)
 
 
-def _takes_s(parcel: Parcel, saved: Saved, now_s: float) -> float:
-    """What a parcel takes that goes into service now, if it is alone [s]."""
-    return parcel.alone_s - saved.spent(now_s, parcel.alone_s - parcel.least_s)
+def _waiters(tasks: Sequence[Task], parcels: int) -> list[list[int]]:
+    """The tasks that need each parcel, by position."""
+    found: list[list[int]] = [[] for _ in range(parcels)]
+    for place, task in enumerate(tasks):
+        for at in task.needs:
+            found[at].append(place)
+    return found

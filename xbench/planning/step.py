@@ -47,7 +47,7 @@ class StepModel:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Forward, backward and optimizer as `make_plans`, `simulate` and `bounds` take them by keyword."""
+        """Forward, backward and optimizer as `make_plans` and `bounds` take them by keyword."""
         return {"forward_s": self.forward_s, "backward_s": self.backward_s, "optimizer_s": self.optimizer_s}
 
     def scaled(self, factor: float) -> StepModel:

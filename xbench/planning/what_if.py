@@ -57,6 +57,7 @@ from xbench.records import (
     load_measured,
 )
 from xbench.spec import FabricSpec
+from xbench.text import counted
 from xbench.units import format_rate, format_seconds, parse_rate
 
 MOST_WORKERS = 1_000_000
@@ -127,7 +128,7 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
     else:
         found = list(record.jobs)
     if job is not None and not 1 <= job <= len(found):
-        raise SpecError(f"--job {job}: {name!r} holds {_count(len(found), 'job')}", hint="they count from 1")
+        raise SpecError(f"--job {job}: {name!r} holds {counted(len(found), 'job')}", hint="they count from 1")
     twins = all(other.workload == found[0].workload for other in found)
     if job is None and not twins:
         titles = " and ".join(f"{place} ({one.workload.title})" for place, one in enumerate(found, start=1))
@@ -146,7 +147,7 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
             f"{name!r} has no cost model: it was measured on {where}, where no all-reduce was timed",
             hint=f"xbench profile {chosen.workload.spec.name} --fabric shaped:hosts=2,rate=1gbit times them",
         )
-    both = chosen.contention
+    both = chosen.contention and chosen.contention.model_copy(update={"stalls": []})
     try:
         check_times(chosen.layers, chosen.step, cost)
         check_sizes(chosen.layers, chosen.workload.buffer_bytes)
@@ -387,7 +388,3 @@ def _contention(both: records.Contention | None, cost: CostModel) -> Contention 
 def _ended(record: Profile | Comparison) -> str:
     why = "its run ended before that was measured; " if not record.complete else ""
     return f"{why}xbench profile WORKLOAD measures it"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -68,10 +68,6 @@ def check_contention(both: Contention | None) -> None:
     for name, value in named.items():
         if not 0 <= value <= LONGEST_S:
             raise ValueError(f"{name} is {value:g}, out of range 0 to {LONGEST_S:g}")
-    for stall in both.stalls:
-        if not abs(stall.seconds) <= LONGEST_S:
-            what = f"the stall of {stall.buckets} buckets"
-            raise ValueError(f"{what} is {stall.seconds:g}, out of range {-LONGEST_S:g} to {LONGEST_S:g}")
     for point in both.points:
         where = f"of {point.nbytes} bytes"
         if point.in_flight not in (1, 2):

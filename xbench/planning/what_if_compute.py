@@ -6,7 +6,7 @@ collectives and computation cost each other while both run is kept in ratio: nob
 
 from __future__ import annotations
 
-from xbench.records import Contention, Layer, Stall, StepTimes
+from xbench.records import Contention, Layer, StepTimes
 
 
 def scaled_layer(layer: Layer, factor: float) -> Layer:
@@ -35,7 +35,6 @@ def scaled_times(times: StepTimes, factor: float) -> StepTimes:
 
 
 def scaled_contention(was: Contention, factor: float) -> Contention:
-    """Launches, hooks, copies, meetings and stalls `factor` times as long; the slow-downs as they were measured."""
+    """Launches, hooks, copies and meetings `factor` times as long; the slow-downs as they were measured."""
     names = ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s")
-    stalls = [Stall(buckets=stall.buckets, seconds=stall.seconds * factor) for stall in was.stalls]
-    return was.model_copy(update={name: getattr(was, name) * factor for name in names} | {"stalls": stalls})
+    return was.model_copy(update={name: getattr(was, name) * factor for name in names})

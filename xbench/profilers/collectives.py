@@ -58,6 +58,8 @@ MAY_BE_LONG_BYTES = 4 * 1024 * 1024
 
 PINGS = 24
 ANCHORS = 8
+SEED = 0
+"""Of the order of repetitions, which has to be the same on all ranks."""
 
 
 def sizes(total_bytes: int) -> list[int]:
@@ -185,7 +187,6 @@ def measure_all_reduce(
     repetitions: int = 30,
     seconds_budget: float = 5.0,
     clock: Clock,
-    seed: int = 0,
     note: Callable[[str], None] | None = None,
     wire: torch.dtype = torch.float32,
 ) -> list[dict[str, Any]]:
@@ -211,45 +212,13 @@ def measure_all_reduce(
 
     before = clock_offsets(group, device)
     with _communication_stream(device):
-        buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device, dtype=wire)
-        token = torch.zeros(1, device=device)
+        runs = _Repetitions(sizes_bytes, device, group, clock, note or (lambda _: None), wire)
         anchor, anchor_host_s = _anchor(clock)
-        marks: list[list[tuple[Mark, Mark]]] = [[] for _ in sizes_bytes]
-
-        reduce = [_reducing(buffer[: size // ELEMENT_BYTES], group) for size in sizes_bytes]
-
-        def repeat(index: int) -> None:
-            dist.all_reduce(token, group=group)
-            start = clock.mark()
-            reduce[index]()
-            marks[index].append((start, clock.mark()))
-
-        repeat(0)  # connections, buffers and kernels come to be here, and not in the pilot
-        marks[0].clear()
-        for index, size in enumerate(sizes_bytes):
-            if note is not None:
-                note(f"all-reduce of {size} bytes, first repetition")
-            repeat(index)
-            if size >= MAY_BE_LONG_BYTES and _too_long(clock, marks[index][0], group, device):
-                sizes_bytes = sizes_bytes[: index + 1]
-                break
-        clock.flush()
-        pilot_s = [clock.elapsed_s(*marks[index][0]) for index in range(len(sizes_bytes))]
+        pilot_s = runs.pilot()
         align_s = min(pilot_s)
-        counts = _agree(
-            plan_repetitions([s + align_s for s in pilot_s], most=repetitions, seconds_budget=seconds_budget),
-            group,
-            device,
-        )
-        order = [index for index, count in enumerate(counts) for _ in range(count)]
-        random.Random(seed).shuffle(order)
-        for position, index in enumerate(order):
-            if note is not None:
-                note(f"all-reduce {position + 1} of {len(order)}: {sizes_bytes[index]} bytes")
-            repeat(index)
-        clock.flush()
+        counts = plan_repetitions([s + align_s for s in pilot_s], most=repetitions, seconds_budget=seconds_budget)
+        runs.repeat_in_mixed_order(_agree(counts, group, device))
     after = clock_offsets(group, device)
-
     rank = dist.get_rank(group)
 
     def stamp(mark: Mark) -> float:
@@ -259,15 +228,64 @@ def measure_all_reduce(
         {
             "nbytes": size,
             "warmup": 1,
-            "start_s": [stamp(start) for start, _ in marks[index]],
-            "end_s": [stamp(end) for _, end in marks[index]],
+            "start_s": [stamp(start) for start, _ in marks],
+            "end_s": [stamp(end) for _, end in marks],
             "offset_s": round(before.offset_s[rank], 9),
             "clock_error_s": round(max(before.error_s[rank], after.error_s[rank]), 9),
         }
-        for index, size in enumerate(sizes_bytes)
+        for size, marks in runs.marks.items()
     ]
     clock.reset()
     return raw
+
+
+class _Repetitions:
+    """All-reduces of each size [B], each between two marks that are kept in `marks`, by size."""
+
+    def __init__(
+        self,
+        sizes_bytes: Sequence[int],
+        device: torch.device,
+        group: dist.ProcessGroup | None,
+        clock: Clock,
+        note: Callable[[str], None],
+        wire: torch.dtype,
+    ) -> None:
+        self.marks: dict[int, list[tuple[Mark, Mark]]] = {size: [] for size in sizes_bytes}
+        self._device, self._group, self._clock, self._note = device, group, clock, note
+        buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device, dtype=wire)
+        self._token = torch.zeros(1, device=device)
+        self._reduce = {size: _reducing(buffer[: size // ELEMENT_BYTES], group) for size in sizes_bytes}
+
+    def pilot(self) -> list[float]:
+        """What one repetition of each size takes [s]. Sizes beyond the first that takes too long are left out."""
+        sizes = list(self.marks)
+        self._repeat(sizes[0])  # connections, buffers and kernels come to be here, and not in the pilot
+        self.marks[sizes[0]].clear()
+        for index, size in enumerate(sizes):
+            self._note(f"all-reduce of {size} bytes, first repetition")
+            self._repeat(size)
+            took = self.marks[size][0]
+            if size >= MAY_BE_LONG_BYTES and _too_long(self._clock, took, self._group, self._device):
+                self.marks = {kept: self.marks[kept] for kept in sizes[: index + 1]}
+                break
+        self._clock.flush()
+        return [self._clock.elapsed_s(*marks[0]) for marks in self.marks.values()]
+
+    def repeat_in_mixed_order(self, counts: Sequence[int]) -> None:
+        """So many repetitions of each size, shuffled alike on all ranks."""
+        order = [size for size, count in zip(self.marks, counts, strict=True) for _ in range(count)]
+        random.Random(SEED).shuffle(order)
+        for position, size in enumerate(order, start=1):
+            self._note(f"all-reduce {position} of {len(order)}: {size} bytes")
+            self._repeat(size)
+        self._clock.flush()
+
+    def _repeat(self, size: int) -> None:
+        dist.all_reduce(self._token, group=self._group)
+        start = self._clock.mark()
+        self._reduce[size]()
+        self.marks[size].append((start, self._clock.mark()))
 
 
 def _anchor(clock: Clock) -> tuple[Mark, float]:

@@ -30,21 +30,17 @@ contention is not measured.
 
 from __future__ import annotations
 
-import bisect
-import itertools
-import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from xbench.compiled import visible
 from xbench.profilers.layers import StepWorkload, bare_step
+from xbench.profilers.step_progress import Progress
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.engine import workers_of
 from xbench.schedules.summing import summing
@@ -70,78 +66,6 @@ AFTER_REST_S = 3e-3
 
 LAUNCHES = 50
 TEMPLATE_STEPS = 5
-
-
-class Progress:
-    """Marks in a training step, and how far a computation is at any time, in undisturbed seconds.
-
-    `run_step` runs a step and marks it. After `learn`, `at` translates a time into progress since the first step.
-    """
-
-    def __init__(self, workload: StepWorkload) -> None:
-        self._workload = workload
-        self._marks: list[float] = []
-        self._starts: list[int] = []
-        self._handles: list[Any] = []
-        self._template: list[float] = []
-
-    def __enter__(self) -> Progress:
-        marks, now = self._marks, time.perf_counter
-        for module in visible(self._workload.model):
-            if next(module.parameters(recurse=False), None) is not None:
-                self._handles.append(module.register_forward_pre_hook(lambda *_: marks.append(now())))
-        for parameter in self._workload.model.parameters():
-            if parameter.requires_grad:
-                hook = parameter.register_post_accumulate_grad_hook(lambda _: marks.append(now()))  # type: ignore[no-untyped-call]
-                self._handles.append(hook)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def run_step(self) -> None:
-        """One training step without communication."""
-        self._starts.append(len(self._marks))
-        self._marks.append(time.perf_counter())
-        bare_step(self._workload)
-
-    def learn(self, warmup: int = 1) -> None:
-        """Take the steps run so far, but the first `warmup`, as undisturbed, and forget them."""
-        self._starts.append(len(self._marks))
-        self._marks.append(time.perf_counter())
-        steps = [[*self._marks[a:b], self._marks[b]] for a, b in itertools.pairwise(self._starts)][warmup:]
-        if len({len(step) for step in steps}) > 1:  # a graph that changes from step to step: only whole steps compare
-            steps = [[step[0], step[-1]] for step in steps]
-            self.__exit__()
-        columns = zip(*([mark - step[0] for mark in step] for step in steps), strict=True)
-        self._template = list(itertools.accumulate((statistics.median(column) for column in columns), max))
-        self._marks.clear()
-        self._starts.clear()
-
-    def at(self, when_s: float) -> float:
-        """Undisturbed seconds of computation done by `when_s` since `learn`; linear between marks."""
-        per_step = len(self._template) - 1
-        index = bisect.bisect_right(self._marks, when_s) - 1
-        if index < 0:
-            return 0.0
-        step, place = divmod(index, per_step)
-        passed, following = self._marks[index], self._marks[min(index + 1, len(self._marks) - 1)]
-        within = (when_s - passed) / (following - passed) if following > passed else 0.0
-        here, there = self._template[place], self._template[place + 1]
-        return step * self._template[-1] + here + min(1.0, within) * (there - here)
-
-    def drift(self, again_s: Iterable[float]) -> float:
-        """How much longer a step took on the average of then and now: √(now / then), of medians. Never 0.
-
-        `again_s`: steps [s] run after what was measured. What a machine loses by itself meanwhile is so divided out.
-        """
-        return math.sqrt(statistics.median(again_s) / self._template[-1])
-
-    def end(self) -> None:
-        """A last mark, so that progress in the last step can be told."""
-        self._marks.append(time.perf_counter())
 
 
 @dataclass
@@ -198,8 +122,6 @@ def measure_contention(
     """
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
-    found = Measured()
-    _rest(group, found, note, transfer_s, most_bytes, QUICK_RESTS if quick else RESTS, wire)
     sizes = [size for size in SIZES if size <= most_bytes and transfer_s(size) <= LONGEST_S] or [SIZES[0]]
 
     def streams(seconds: float) -> list[Stream]:
@@ -209,49 +131,115 @@ def measure_contention(
             for in_flight in IN_FLIGHT
         ]
 
-    launches: list[float] = []
     share = 0.5 if quick else 1.0
-    alone = streams(ALONE_S * share)
-    for position, stream in enumerate(alone, start=1):
-        note(f"collectives alone, {position} of {len(alone)}: {stream.nbytes} bytes")
-        launches += _send(stream, group, wire)
-        found.alone.append(stream)
-    found.launch_s = statistics.median(launches)
+    measuring = _Measuring(workload, group, note, wire)
+    measuring.rest(_rested_bytes(transfer_s, most_bytes), QUICK_RESTS if quick else RESTS)
+    measuring.alone(streams(ALONE_S * share))
+    together: list[Stream] = []
     for number in range(1 if quick else PASSES):
         again = streams(TOGETHER_S * share)
-        found.together += again if number % 2 == 0 else again[::-1]
+        together += again if number % 2 == 0 else again[::-1]
+    measuring.together(together)
+    measuring.meet(QUICK_MEETINGS if quick else MOST_MEETINGS)
+    measuring.found.least_s = transfer_s(4.0)
+    workload.optimizer.zero_grad(set_to_none=True)
+    return measuring.found
 
-    with Progress(workload) as progress:
-        for number in range(TEMPLATE_STEPS + 1):
-            note(f"computation alone, step {number + 1} of {TEMPLATE_STEPS + 1}")
-            progress.run_step()
-        progress.learn()
+
+@dataclass
+class _Measuring:
+    """One rank's measurements, and what it measures with."""
+
+    workload: StepWorkload
+    group: dist.ProcessGroup | None
+    note: Callable[[str], None]
+    wire: torch.dtype
+    found: Measured = field(default_factory=Measured)
+
+    def rest(self, nbytes: int, pairs: int) -> None:
+        """All-reduces of one size soon after another, and after a rest, in turn."""
+        token = torch.zeros(1)
+        launch = summing(torch.zeros(nbytes // 4, dtype=self.wire), self.group)
+
+        def once() -> float:
+            dist.all_reduce(token, group=self.group)  # all ranks are here
+            begin_s = time.perf_counter()
+            launch().wait()
+            return time.perf_counter() - begin_s
+
+        once()
+        for number in range(pairs):
+            self.note(f"after a rest, {number + 1} of {pairs}")
+            self.found.soon_s.append(once())
+            until_s = time.perf_counter() + REST_S
+            while time.perf_counter() < until_s:
+                pass
+            self.found.rested_s.append(once())
+
+    def alone(self, streams: Sequence[Stream]) -> None:
+        """Collectives while nothing computes, and what their launches take."""
+        launches: list[float] = []
+        for position, stream in enumerate(streams, start=1):
+            self.note(f"collectives alone, {position} of {len(streams)}: {stream.nbytes} bytes")
+            launches += _send(stream, self.group, self.wire)
+            self.found.alone.append(stream)
+        self.found.launch_s = statistics.median(launches)
+
+    def together(self, streams: Sequence[Stream]) -> None:
+        """Steps in this thread and collectives from another, and how much each stream slows the steps."""
+        self.found.together += streams
         failures: list[BaseException] = []
 
         def send() -> None:
             try:
-                for stream in found.together:
-                    _send(stream, group, wire)
+                for stream in streams:
+                    _send(stream, self.group, self.wire)
             except BaseException as error:
                 failures.append(error)
 
-        sender = threading.Thread(target=send, name="xbench-collectives", daemon=True)
-        sender.start()
-        while sender.is_alive():
-            note("computation and collectives at once")
-            progress.run_step()
-        sender.join()
-        progress.end()
-        if failures:
-            raise failures[0]
-        drift = progress.drift(_step_s(workload) for _ in range(TEMPLATE_STEPS))
-    for stream in found.together:
-        done_s = progress.at(stream.end_s) - progress.at(stream.begin_s)
-        found.slowdowns.append((stream.end_s - stream.begin_s) / done_s / drift if done_s > 0 else float("inf"))
-    _meet(workload, group, found, note, QUICK_MEETINGS if quick else MOST_MEETINGS)
-    found.least_s = transfer_s(4.0)
-    workload.optimizer.zero_grad(set_to_none=True)
-    return found
+        with Progress(self.workload) as progress:
+            for number in range(TEMPLATE_STEPS + 1):
+                self.note(f"computation alone, step {number + 1} of {TEMPLATE_STEPS + 1}")
+                progress.run_step()
+            progress.learn()
+            sender = threading.Thread(target=send, name="xbench-collectives", daemon=True)
+            sender.start()
+            while sender.is_alive():
+                self.note("computation and collectives at once")
+                progress.run_step()
+            sender.join()
+            progress.end()
+            if failures:
+                raise failures[0]
+            drift = progress.drift(_step_s(self.workload) for _ in range(TEMPLATE_STEPS))
+        for stream in streams:
+            took_s, done_s = stream.end_s - stream.begin_s, progress.at(stream.end_s) - progress.at(stream.begin_s)
+            self.found.slowdowns.append(took_s / done_s / drift if done_s > 0 else float("inf"))
+
+    def meet(self, most: int) -> None:
+        """Steps with an all-reduce of one element after backward, and without, in turn; at most `most` of each."""
+        token = torch.zeros(1)
+
+        def meeting() -> None:
+            dist.all_reduce(token, group=self.group)
+
+        longest = torch.tensor([_step_s(self.workload, meeting)], dtype=torch.float64)
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self.group)
+        pairs = min(most, int(MEETING_S / (2 * longest.item())))
+        for number in range(pairs if pairs >= FEWEST_MEETINGS else 0):
+            self.note(f"meeting, step {number + 1} of {pairs}")
+            # Two of a kind in a row: the first of those that meet also waits for what the ranks drifted apart before.
+            _step_s(self.workload, meeting)
+            self.found.met_s.append(_step_s(self.workload, meeting))
+            self.found.bare_s.append(_step_s(self.workload))
+
+
+def _rested_bytes(transfer_s: Callable[[float], float], most_bytes: int) -> int:
+    """A size [B] that takes about AFTER_REST_S, as far as `most_bytes` allows."""
+    nbytes = SIZES[0]
+    while 2 * nbytes <= most_bytes and transfer_s(nbytes) < AFTER_REST_S:
+        nbytes *= 2
+    return nbytes
 
 
 def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[float], float]) -> Contention:
@@ -288,58 +276,6 @@ def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda
     begin_s = time.perf_counter()
     bare_step(workload, before_update)
     return time.perf_counter() - begin_s
-
-
-def _meet(
-    workload: StepWorkload, group: dist.ProcessGroup | None, found: Measured, note: Callable[[str], None], most: int
-) -> None:
-    """Steps with an all-reduce of one element after backward, and without, in turn; `most` of each."""
-    token = torch.zeros(1)
-
-    def meet() -> None:
-        dist.all_reduce(token, group=group)
-
-    longest = torch.tensor([_step_s(workload, meet)], dtype=torch.float64)
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
-    pairs = min(most, int(MEETING_S / (2 * longest.item())))
-    for number in range(pairs if pairs >= FEWEST_MEETINGS else 0):
-        note(f"meeting, step {number + 1} of {pairs}")
-        # Two of a kind in a row: the first of those that meet also waits for what the ranks drifted apart before.
-        _step_s(workload, meet)
-        found.met_s.append(_step_s(workload, meet))
-        found.bare_s.append(_step_s(workload))
-
-
-def _rest(
-    group: dist.ProcessGroup | None,
-    found: Measured,
-    note: Callable[[str], None],
-    transfer_s: Callable[[float], float],
-    most_bytes: int,
-    pairs: int,
-    wire: torch.dtype,
-) -> None:
-    """All-reduces of one size soon after another, and after a rest, in turn."""
-    nbytes = SIZES[0]
-    while 2 * nbytes <= most_bytes and transfer_s(nbytes) < AFTER_REST_S:
-        nbytes *= 2
-    token = torch.zeros(1)
-    launch = summing(torch.zeros(nbytes // 4, dtype=wire), group)
-
-    def once() -> float:
-        dist.all_reduce(token, group=group)  # all ranks are here
-        begin_s = time.perf_counter()
-        launch().wait()
-        return time.perf_counter() - begin_s
-
-    once()
-    for number in range(pairs):
-        note(f"after a rest, {number + 1} of {pairs}")
-        found.soon_s.append(once())
-        until_s = time.perf_counter() + REST_S
-        while time.perf_counter() < until_s:
-            pass
-        found.rested_s.append(once())
 
 
 def summarise_contention(ranks: Sequence[Measured]) -> Contention:

@@ -240,11 +240,11 @@ def within(device: str, readings: Sequence[Reading], begin_s: float, end_s: floa
         device=device,
         seconds=end_s - begin_s,
         readings=len(inside),
-        utilisation=_median(reading.utilisation for reading in inside),
+        utilisation=median_of_known(reading.utilisation for reading in inside),
         memory_peak_bytes=max((r.memory_bytes for r in inside if r.memory_bytes is not None), default=None),
         energy_j=energy_j(readings, begin_s, end_s),
-        sm_clock_mhz=_median(reading.sm_clock_mhz for reading in inside),
-        memory_clock_mhz=_median(reading.memory_clock_mhz for reading in inside),
+        sm_clock_mhz=median_of_known(reading.sm_clock_mhz for reading in inside),
+        memory_clock_mhz=median_of_known(reading.memory_clock_mhz for reading in inside),
         temperature_max_c=max((r.temperature_c for r in inside if r.temperature_c is not None), default=None),
         throttled=harm(seen),
         throttled_readings=sum(1 for mask in masks if mask & HARMFUL) if masks else None,
@@ -282,7 +282,8 @@ def harm(mask: int) -> list[str]:
     return [name for bit, name in REASONS.items() if mask & bit & HARMFUL]
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are known; None where none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 

@@ -25,6 +25,7 @@ from xbench.records.kinds import ADAPTER, REBUILDERS, AnyRecord
 from xbench.records.parts import FOREIGN
 from xbench.records.profile import Profile
 from xbench.regular_file import MIB, read_regular
+from xbench.text import cut, one_line
 
 MOST_BYTES = 256 * MIB
 """Largest file [B] that `load` reads. The largest record so far is a hundredth of it."""
@@ -128,8 +129,7 @@ def _explain(error: Exception) -> str:
 
 def _one_line(text: str) -> str:
     """Foreign text for an error message: one harmless line of at most 160 characters."""
-    line = visible(" ".join(text.split()))
-    return line if len(line) <= 160 else f"{line[:159]}…"
+    return cut(visible(one_line(text)), 160)
 
 
 def _short(path: str | os.PathLike[str]) -> str:

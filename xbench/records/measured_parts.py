@@ -108,7 +108,7 @@ class ContentionPoint(Part):
 
 
 class Stall(Part):
-    """What so many buckets were measured to cost a short step beyond the rest of the model; below 0: that much less."""
+    """Extra time of a short step with so many buckets, which older versions measured and added to predictions."""
 
     buckets: PositiveCount
     seconds: float
@@ -125,7 +125,7 @@ class Contention(Part):
         default=0.0, description="how much less than T a collective takes at most that comes after a rest of the link"
     )
     points: list[ContentionPoint]
-    stalls: list[Stall] = Field(default=[], description="by number of buckets, ascending; none where steps are long")
+    stalls: list[Stall] = Field(default=[], description="history: older versions measured it, nothing uses it")
 
 
 class CalibrationPoint(Part):

@@ -13,6 +13,7 @@ from xbench import environment
 from xbench.records import Case, Check, Side, WorkloadRecord
 from xbench.regress.metrics import METRICS
 from xbench.spec import WorkloadSpec
+from xbench.text import cut, one_line
 from xbench.units import format_bytes, format_count
 
 CHECK_FIELDS = ("fabric", "plan_from", "workers")
@@ -105,9 +106,8 @@ def _amount(field: str, base: Any, head: Any) -> str:
 def _exact(value: Any) -> str:
     if value is None or value == []:
         return "none"
-    return " ".join((" + ".join(map(str, value)) if isinstance(value, list) else str(value)).split())
+    return one_line(" + ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _short(value: object) -> str:
-    text = _exact(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return cut(_exact(value), _SHOWN)

@@ -30,7 +30,8 @@ from xbench.records import (
 from xbench.regress.comparable import WorkloadChange, obstacle, workload_change
 from xbench.regress.metrics import METRICS, deterministic, wall_clock
 from xbench.stats.regression import LINE, PairsVerdict, agrees, log_ratios, noise_floor, pairs_needed, verdicts
-from xbench.units import format_percent
+from xbench.text import counted
+from xbench.units import format_brief_percent, format_percent
 
 FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
 """Exit codes; the last two only where the user is strict."""
@@ -197,7 +198,7 @@ def _counted(case: Case, regression: Regression) -> Judged:
     base, head = one.value, other.value
     share = threshold_of(case, regression.suite, ()).share
     word: RegressionVerdict = "equivalent"
-    reason = "the same" if base == head else f"within {_percent(share)}"
+    reason = "the same" if base == head else f"within {format_brief_percent(share)}"
     if share == 0 and base != head:
         word, reason = "regressed", _EXACT[regression.against]
     elif abs(head - base) > share * base:
@@ -293,13 +294,14 @@ def _found(pairs: CasePairs, verdict: PairsVerdict) -> Found:
 
 def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: int) -> str:
     """Why this word, in one sentence without the figures that stand beside it."""
-    line = f"half the threshold of {_percent(threshold.share)}"
+    line = f"half the threshold of {format_brief_percent(threshold.share)}"
     test = verdict.test
     enough = pairs_needed(alpha, cases)
     if test.interval is None or test.pairs < enough:
-        return f"{_pairs(test.pairs)} cannot decide: {enough} are the least for {_cases(cases)} at alpha {alpha:g}"
+        needed = f"{enough} are the least for {counted(cases, 'case')} at alpha {alpha:g}"
+        return f"{counted(test.pairs, 'pair')} cannot decide: {needed}"
     if verdict.word == "equivalent":
-        return f"the whole interval lies within {_percent(threshold.share)}"
+        return f"the whole interval lies within {format_brief_percent(threshold.share)}"
     if verdict.word == "regressed":
         return f"the interval's lower end is beyond {line}"
     if verdict.word == "improved":
@@ -308,7 +310,8 @@ def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: in
     beyond = 1 + LINE * threshold.share
     if low > beyond or high < 1 / beyond:
         return f"beyond {line}, but p is not below {alpha:g} after Holm: more pairs would tell"
-    return f"the interval reaches beyond {_percent(threshold.share)}, and back to {line}: more pairs would tell"
+    share = format_brief_percent(threshold.share)
+    return f"the interval reaches beyond {share}, and back to {line}: more pairs would tell"
 
 
 def _why_missing(case: Case, regression: Regression, side: Side | None = None) -> str:
@@ -356,15 +359,3 @@ def _judged(
         suspected=suspected,
         confirmation=confirmation,
     )
-
-
-def _percent(share: float) -> str:
-    return format_percent(share, 1).replace(".0 ", " ")
-
-
-def _pairs(count: int) -> str:
-    return "1 pair" if count == 1 else f"{count} pairs"
-
-
-def _cases(count: int) -> str:
-    return "1 case" if count == 1 else f"{count} cases"

@@ -39,6 +39,7 @@ from xbench.regress.comparable import CHANGE_FIELDS, spoken
 from xbench.regress.metrics import METRICS
 from xbench.schedules import MODES, parse_mode
 from xbench.spec import ModeSpec
+from xbench.text import one_line, quoted
 from xbench.toml_tables import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
@@ -170,11 +171,10 @@ def _change(text: str | None, where: str) -> str | None:
     """The change that is meant, with single spaces. Raises SpecError for a text that no check could have printed."""
     if text is None:
         return None
-    text = " ".join(text.split())
+    text = one_line(text)
     if " -> " not in text or not any(text.startswith(f"{spoken(field)} ") for field in CHANGE_FIELDS):
-        shown = text if len(text) <= 60 else f"{text[:59]}…"
         raise SpecError(
-            f"{where}: expect_change = {shown!r} names no change of a workload",
+            f"{where}: expect_change = {quoted(text)} names no change of a workload",
             hint='write what the failed check says, such as "parameters 3159050 -> 3685130"',
         )
     return text

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.records import Comparison, ModeResult
-from xbench.report.lines import and_of
 from xbench.schedules import MODES
 from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MARGIN, paired_ratio
+from xbench.text import and_of
 from xbench.units import format_percent
 
 MORE = "More launches may decide: --rigorous, or --launches 5."

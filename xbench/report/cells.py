@@ -82,13 +82,8 @@ def parity_cell(result: ModeResult) -> str:
     return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"
 
 
-def whole_percent(share: float | None) -> str:
-    """'12 %' from 0.123; '–' for None."""
-    return format_percent(share, 0)
-
-
 def removed_cell(share: float | None) -> str:
     """'62 %' of what could be removed; beyond 0 and 100 % no share of it: '< 0 %', '> 100 %'. '–' for None."""
     if share is None:
         return "–"
-    return "< 0 %" if share < 0 else "> 100 %" if share > 1 else whole_percent(share)
+    return "< 0 %" if share < 0 else "> 100 %" if share > 1 else format_percent(share, 0)

@@ -21,6 +21,7 @@ from xbench.report.drawing import fact, indented, say, say_next, spare_columns, 
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
 from xbench.report.timelines import render_timelines
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_seconds, format_signed_percent
 
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
@@ -67,6 +68,8 @@ def render_comparison(
             say(console, f"{result.mode}: {result.note}")
     for sentence in own_steps(record):
         say(console, sentence)
+    for caution in short_step_caution(r.predicted_step_s for r in record.modes.values()):
+        say(console, caution, "yellow")
     render_timelines(record, console)
     render_gpu(record, console)
     console.print()

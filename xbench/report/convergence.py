@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from xbench.records import Converged, Convergence, MeanOf, WorkFormula
+from xbench.records import Converged, Convergence, WorkFormula
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
 from xbench.report.lines import environment_line, fabric_line, workload_line
-from xbench.units import format_bytes, format_count, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
 _COLUMNS = (
     ("mode", "left"), ("accuracy [95 % CI]", "right"), ("test loss", "right"), ("step", "right"), ("sent", "right"),
@@ -22,12 +22,17 @@ def verdicts(record: Convergence) -> list[str]:
     said: list[str] = []
     if base.accuracy is not None:
         interval = f", 95 % CI {_points(*base.accuracy.ci95)}" if base.accuracy.ci95 is not None else ""
-        said.append(f"{record.reference}, the reference, ends with an accuracy of {_percent(base.accuracy)}{interval}.")
+        said.append(
+            f"{record.reference}, the reference, ends with an accuracy of "
+            f"{format_percent(base.accuracy.mean, 2)}{interval}."
+        )
     for mode in record.modes.values():
         if mode.status == "failed":
             said.append(f"{failed(mode)}.")
         elif mode.mode != record.reference and mode.accuracy is not None:
-            said.append(f"{mode.mode} ends with {_percent(mode.accuracy)}: {_where(mode, record.reference)}.")
+            said.append(
+                f"{mode.mode} ends with {format_percent(mode.accuracy.mean, 2)}: {_where(mode, record.reference)}."
+            )
     return said
 
 
@@ -110,7 +115,7 @@ def _cells(mode: Converged) -> tuple[str, ...]:
         return (without_accuracy(mode), *["–"] * 6)
     interval = f" [{_points(*mode.accuracy.ci95)}]" if mode.accuracy.ci95 is not None else ""
     return (
-        f"{_percent(mode.accuracy)}{interval}",
+        f"{format_percent(mode.accuracy.mean, 2)}{interval}",
         f"{mode.test_loss.mean:.3f}",
         format_seconds(mode.step_s) if mode.step_s is not None else "–",
         format_bytes(round(mode.sent_bytes)) if mode.sent_bytes is not None else "–",
@@ -151,10 +156,6 @@ def _beside(share: float) -> str:
     if abs(share) < 0.0005:
         return ", as measured"
     return f", measured {100 * abs(share):.1f} % {'more' if share > 0 else 'less'}"
-
-
-def _percent(mean: MeanOf) -> str:
-    return f"{100 * mean.mean:.2f} %"
 
 
 def _points(low: float, high: float) -> str:

@@ -7,6 +7,7 @@ from rich.console import Console
 from xbench.records import Comparison, Contention, Profile
 from xbench.report import lines
 from xbench.report.drawing import fact, say
+from xbench.text import and_of
 
 
 def top(record: Profile | Comparison, console: Console) -> None:
@@ -37,7 +38,7 @@ def bottom(record: Profile | Comparison, console: Console, effort: str | None = 
         fact(console, "warning", warning, "yellow")
     hidden = [name for name, there in _hidden(record) if there]
     if hidden and not verbose:
-        fact(console, "-v", f"shows {lines.and_of(hidden)} too")
+        fact(console, "-v", f"shows {and_of(hidden)} too")
 
 
 def _hidden(record: Profile | Comparison) -> list[tuple[str, bool]]:

@@ -28,6 +28,8 @@ from xbench.records import (
     WorkloadRecord,
 )
 from xbench.schedules import gloo_threads
+from xbench.text import and_of as and_of
+from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_signed_percent
 
 USUAL_NOTES = (heap.NOTE, gloo_threads.NOTE)
@@ -61,7 +63,7 @@ def workload_line(workload: WorkloadRecord) -> str:
 
 def fabric_line(fabric: FabricRecord) -> str:
     """What connected the ranks: asked for beside measured."""
-    ranks = "1 rank" if fabric.ranks_per_host == 1 else f"{fabric.ranks_per_host} ranks"
+    ranks = counted(fabric.ranks_per_host, "rank")
     hosts = f"{fabric.hosts} hosts of {ranks}" if fabric.hosts > 1 else f"1 host of {ranks}"
     running = fabric.hosts * fabric.ranks_per_host
     if fabric.label == "emulated":
@@ -143,10 +145,10 @@ def cost_line(model: CostModel) -> str:
         f"{model.collective} over {model.world_size} {who} takes {format_seconds(model.alpha_s)} "
         f"[{format_seconds(low)}, {format_seconds(high)}] + {_per_mib(model.beta_s_per_byte)} "
         f"[{_per_mib(model.beta_ci95[0])}, {_per_mib(model.beta_ci95[1])}] a MiB"
-        f"; worst residual {_share(model.max_relative_residual)}"
+        f"; worst residual {format_percent(model.max_relative_residual, 0)}"
     )
     if len(model.segments) > 1 and model.segmented_max_relative_residual is not None:
-        text += f" ({_share(model.segmented_max_relative_residual)} as {len(model.segments)} segments)"
+        text += f" ({format_percent(model.segmented_max_relative_residual, 0)} as {len(model.segments)} segments)"
     return text
 
 
@@ -236,11 +238,11 @@ def effort_line(record: Comparison) -> str:
     few, many = min(steps), max(steps)
     flagged = sum(sample.outlier for sample in record.samples)
     text = (
-        f"{_count(launches, 'launch', 'launches')}, {_count(rounds, 'round')} in all, "
-        f"{_count(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
+        f"{counted(launches, 'launch', 'launches')}, {counted(rounds, 'round')} in all, "
+        f"{counted(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
         "balanced order"
     )
-    return text + (f"; {_count(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
+    return text + (f"; {counted(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
 
 
 def environment_line(environment: Environment) -> str:
@@ -248,7 +250,7 @@ def environment_line(environment: Environment) -> str:
     device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
     commit = f" ({environment.commit[:10]})" if environment.commit else ""
     return (
-        f"{environment.hostname}: {environment.cpu}, {_count(environment.cores, 'core')}, "
+        f"{environment.hostname}: {environment.cpu}, {counted(environment.cores, 'core')}, "
         f"{format_bytes(environment.memory_bytes)}{device}; Python {environment.python}, "
         f"torch {environment.torch or 'not installed'}, xbench {environment.xbench}{commit}"
     )
@@ -268,9 +270,9 @@ def _failures_line(record: Comparison) -> str | None:
     if not failures:
         return None
     have = "has" if len(failures) == 1 else "have"
-    rest = f" The other {_count(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
+    rest = f" The other {counted(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
     return (
-        f"INCOMPLETE: {len(failures)} of {_count(len(record.modes), 'mode')} {have} no time. "
+        f"INCOMPLETE: {len(failures)} of {counted(len(record.modes), 'mode')} {have} no time. "
         f"{failures[0].rstrip('.')}.{rest}"
     )
 
@@ -305,16 +307,3 @@ def _times(slowdowns: Sequence[float]) -> str:
 
 def _per_mib(seconds_per_byte: float) -> str:
     return format_seconds(seconds_per_byte * 1024**2)
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def and_of(names: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

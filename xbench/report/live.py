@@ -14,6 +14,7 @@ from xbench.records import LiveResult, LiveRun
 from xbench.report import lines
 from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
 from xbench.report.markdown_parts import code, details, facts, plain, table
+from xbench.text import counted
 from xbench.units import format_duration, format_seconds, format_signed_percent
 
 Row = dict[str, Any]
@@ -58,7 +59,7 @@ def render_live(record: LiveRun, console: Console) -> None:
 
 def title(record: LiveRun) -> str:
     """What the table is of."""
-    slots = "1 slot" if record.slots == 1 else f"{record.slots} slots"
+    slots = counted(record.slots, "slot")
     return f"{record.policy} on {slots}, engine {record.engine}"
 
 

@@ -38,6 +38,7 @@ from xbench.report.restart import markdown as restart_parts
 from xbench.report.scaling import band_line
 from xbench.report.tuned import kept_sentence
 from xbench.report.validation import markdown as validation_tables
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 20
@@ -78,6 +79,7 @@ def _comparison(record: Comparison) -> list[str]:
     first, *others = answer(record)
     failures = [line for line in map(lines.failure_line, record.modes.values()) if line is not None]
     notes = [f"{result.mode}: {result.note}" for result in record.modes.values() if result.note]
+    short = short_step_caution(r.predicted_step_s for r in record.modes.values())
     return [
         _title(titles, record),
         _incomplete(lines.incomplete_line(record)),
@@ -85,7 +87,7 @@ def _comparison(record: Comparison) -> list[str]:
         _next(record),
         _modes_table(record) if was_reached(record) else "",
         "\n".join(f"- **{plain(line)}**" for line in failures),
-        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes, *own_steps(record)]),
+        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes, *own_steps(record), *short]),
         _warnings(record.warnings),
         *(_layers(job.workload.title, job.layers, record.fabric.label) for job in record.jobs),
         _how(record, effort=lines.effort_line(record)),
@@ -138,6 +140,7 @@ def _profile(record: Profile) -> list[str]:
         _next(record),
         told,
         table(["plan (simulated)", "buckets", "predicted step", "exposed"], plans) if plans else "",
+        *short_step_caution(p.predicted_step_s for p in record.plans.values()),
         _warnings(record.warnings),
         _layers(record.workload.title, record.layers, record.fabric.label),
         _how(record),
@@ -157,6 +160,7 @@ def _scaling(record: Scaling) -> list[str]:
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
         table(["workers", *(code(mode) for mode in record.modes)], rows),
         f"Predicted step (scaling efficiency), all of it simulated. {plain(band_line(record))}",
+        *short_step_caution(p.step_s for p in record.points),
         _warnings(record.warnings),
         details("What it rests on", facts([
             ("workload", lines.workload_line(record.workload)),

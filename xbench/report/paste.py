@@ -12,6 +12,7 @@ from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Comparison, ModeResult
 from xbench.report.answer import rankings, reference_of
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
+from xbench.text import counted
 
 
 class Paste(NamedTuple):
@@ -57,5 +58,5 @@ def _measured(best: ModeResult, reference: str) -> str:
     assert best.plan is not None  # its caller asked
     assert best.ratio is not None
     low, high = best.ratio.ci95
-    count = "1 bucket" if len(best.plan.buckets) == 1 else f"{len(best.plan.buckets)} buckets"
+    count = counted(len(best.plan.buckets), "bucket")
     return f"{count}, {best.ratio.value:.3f} [{low:.3f}, {high:.3f}] of {reference}'s time per sample ({best.label})"

@@ -33,6 +33,7 @@ from xbench.report import lines
 from xbench.report.answer import trusted
 from xbench.report.trace_events import Bar, Process, document
 from xbench.report.turns import waits_before
+from xbench.text import and_of
 
 COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
 IN_FLIGHT = "bytes", "in flight"
@@ -106,7 +107,7 @@ def _missing(record: Comparison) -> list[str]:
         notes.append(RANK_0 if max(recorded) == 1 else FIRST_RANKS)
     bare = [name for name, mode in record.modes.items() if trusted(mode) and mode.timeline is None]
     if bare:
-        notes.append(f"No step was recorded of {lines.and_of(bare)}.")
+        notes.append(f"No step was recorded of {and_of(bare)}.")
     if any(mode.turns for mode in record.modes.values()):
         notes.append(TURNS_AS_SEEN)
     elif any(mode.pattern for mode in record.modes.values()):

@@ -32,6 +32,8 @@ from xbench.report.advice import (
 )
 from xbench.report.answer import is_control
 from xbench.report.drawing import NARROW_COLUMNS, fact, say, say_next, titled_table
+from xbench.stats.short_steps import short_step_caution
+from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
 
 FOR_DDP = ("ddp-tuned", "auto")
@@ -59,7 +61,7 @@ def show_planned(
         if ahead:
             say(
                 console,
-                f"The bound of {lines.and_of(ahead)} is max(C, ΣT); of the others, that of waiting for all gradients.",
+                f"The bound of {and_of(ahead)} is max(C, ΣT); of the others, that of waiting for all gradients.",
                 "dim",
             )
         say(console, recommendation(planned), "bold")
@@ -78,7 +80,8 @@ def show_planned(
         fact(console, "contention", contention_line(scenario))
     elif chosen is not None:
         say(console, prediction(planned, chosen, in_ddp=in_ddp), "bold")
-    for caution in planned.cautions:
+    short = short_step_caution(plan.predicted_step_s for plan in planned.plans.values())
+    for caution in [*short, *planned.cautions]:
         fact(console, "caution", caution, "yellow")
 
 

@@ -12,10 +12,10 @@ from xbench.records import Label, Layer, Plan, Profile, StepTimes
 from xbench.report import lines
 from xbench.report.advice import advice
 from xbench.report.answer import is_control
-from xbench.report.cells import whole_percent
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.frame import bottom, top
 from xbench.report.gpu import render_gpu
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
@@ -56,6 +56,8 @@ def render_profile(record: Profile, console: Console, *, verbose: bool = False, 
         for plan in record.plans.values():
             if plan.note:
                 say(console, f"{plan.mode}: {plan.note}")
+        for caution in short_step_caution(p.predicted_step_s for p in record.plans.values()):
+            say(console, caution, "yellow")
     if verbose and record.cost_model is not None and record.cost_model.points:
         console.print()
         console.print(_cost_table(record, console))
@@ -70,7 +72,7 @@ def render_profile(record: Profile, console: Console, *, verbose: bool = False, 
 
 def _step_lines(step: StepTimes, label: Label) -> list[str]:
     """The bare step, the instrumented one with its parts, and what the instruments cost."""
-    above = f"That is more than the goal of {whole_percent(OVERHEAD_GOAL)}, so read the parts as shares."
+    above = f"That is more than the goal of {format_percent(OVERHEAD_GOAL, 0)}, so read the parts as shares."
     return [
         lines.step_line(step, label),
         lines.parts_line(step),

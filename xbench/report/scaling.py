@@ -14,6 +14,8 @@ from rich.text import Text
 from xbench.records import Scaling, ScalingPoint
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
 from xbench.report.lines import fabric_line, workload_line
+from xbench.stats.short_steps import short_step_caution
+from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 Cell = Callable[[ScalingPoint], str]
@@ -50,6 +52,8 @@ def render_scaling(record: Scaling, console: Console, *, verbose: bool = False) 
         f"{exposed}All of it is simulated. {band_line(record)}",
         "dim",
     )
+    for caution in short_step_caution(p.step_s for p in record.points):
+        say(console, caution, "yellow")
     console.print()
     fact(console, "workload", workload_line(record.workload))
     scale = "" if record.compute_scale == 1 else f" (as measured × {record.compute_scale:g})"
@@ -62,7 +66,7 @@ def render_scaling(record: Scaling, console: Console, *, verbose: bool = False) 
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
     more = max(0, len(record.findings) - FINDINGS)
-    findings = f"{more} more finding{'' if more == 1 else 's'}" if more else ""
+    findings = counted(more, "more finding") if more else ""
     tables = "" if stacked else "samples/s, exposed communication, buckets and the all-reduce by size"
     hidden = [one for one in (findings, tables) if one]
     if hidden and not verbose:
@@ -136,7 +140,6 @@ def _stacked(record: Scaling, console: Console) -> None:
         say(console, f"{workers} workers (simulated)", "bold")
         for point in record.points:
             if point.workers == workers:
-                plural = "" if point.buckets == 1 else "s"
                 console.print(Text(f"  {point.mode}", style="bold"))
                 indented(
                     console,
@@ -145,7 +148,7 @@ def _stacked(record: Scaling, console: Console) -> None:
                 )
                 indented(
                     console,
-                    f"  {format_count(point.samples_per_s)} samples/s; {point.buckets} bucket{plural}, the largest "
+                    f"  {format_count(point.samples_per_s)} samples/s; {counted(point.buckets, 'bucket')}, the largest "
                     f"{format_bytes(point.largest_bucket_bytes)}",
                 )
 

@@ -16,6 +16,7 @@ from xbench.records import FabricRecord, Plan
 from xbench.schedules import parse_mode
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 from xbench.sockets import polling
+from xbench.text import counted
 from xbench.units import format_seconds
 
 BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
@@ -125,5 +126,6 @@ def _names(bucket: Sequence[str]) -> str:
 
 
 def _told(plan: Plan) -> str:
-    count = "1 bucket" if len(plan.buckets) == 1 else f"{len(plan.buckets)} buckets"
-    return f"{count}, predicted {format_seconds(plan.predicted_step_s)} a step (simulated)"
+    return (
+        f"{counted(len(plan.buckets), 'bucket')}, predicted {format_seconds(plan.predicted_step_s)} a step (simulated)"
+    )

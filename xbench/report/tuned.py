@@ -6,8 +6,6 @@ minutes were too few. `render_tuned` shows a kept file again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console
 from rich.text import Text
 
@@ -19,7 +17,8 @@ from xbench.report.drawing import fact, indented, say, say_next, spare_columns, 
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
-from xbench.units import format_percent
+from xbench.text import and_of, counted
+from xbench.units import format_brief_percent
 
 PLAIN_DDP = """\
 # nothing to change: DistributedDataParallel's default is what was best
@@ -31,7 +30,7 @@ model = DistributedDataParallel(model)
 
 def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: float) -> list[str]:
     """The answer in one to three sentences: of tuning `title` for `minutes`, for a gain of at least `margin`."""
-    least = _percent(margin)
+    least = format_brief_percent(margin)
     if choice.best is None:
         return ["No answer: no candidate was timed beside DDP."]
     ratio = choice.ratios[choice.best]
@@ -49,13 +48,14 @@ def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: fl
             "More time may decide: give --minutes more.",
             measured,
         ]
-    first = f"{choice.best} trains {title} in {_ratio(ratio)} of DDP's time: {_percent(1 - ratio.value)} less a step"
+    saved = format_brief_percent(1 - ratio.value)
+    first = f"{choice.best} trains {title} in {_ratio(ratio)} of DDP's time: {saved} less a step"
     if choice.kind == "faster":
         sentences = [f"{first}."]
     else:
         sentences = [f"{first}, though {_minutes(minutes)} did not show that it is {least} at least."]
     if choice.close:
-        sentences.append(f"This run cannot tell {_and(choice.close)} from it.")
+        sentences.append(f"This run cannot tell {and_of(choice.close)} from it.")
     if choice.kind == "faster" and not choice.settled:
         sentences.append(f"{_minutes(minutes)} ended before this was settled: more would make it surer.")
     return [*sentences, measured]
@@ -83,7 +83,9 @@ def snippet(tuned: Tuned, path: str) -> str:
     if not is_schedule(tuned.schedule):
         return "# nothing to paste: this xbench does not have the schedule that was best\n"
     plan = _plan(tuned)
-    measured = f"{_count(len(tuned.buckets))}, {_ratio(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    measured = (
+        f"{counted(len(tuned.buckets), 'bucket')}, {_ratio(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    )
     if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:
         text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned.fabric)
         return (
@@ -98,10 +100,11 @@ def kept_sentence(record: Tuned) -> str:
     """What was found best, in one sentence."""
     title = record.workload.title
     if record.ratio is None:
-        return f"DDP's default is best for {title}: nothing tried is faster by more than {_percent(record.margin)}."
+        margin = format_brief_percent(record.margin)
+        return f"DDP's default is best for {title}: nothing tried is faster by more than {margin}."
     return (
         f"{record.schedule} trains {title} in {_ratio(record.ratio)} of DDP's time: "
-        f"{_percent(1 - record.ratio.value)} less a step."
+        f"{format_brief_percent(1 - record.ratio.value)} less a step."
     )
 
 
@@ -122,7 +125,7 @@ def render_tuned(record: Tuned, console: Console) -> None:
     say_next(console, advice(record))
     if record.buckets is not None:
         carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
-        fact(console, "buckets", _count(len(record.buckets)) + carrier)
+        fact(console, "buckets", counted(len(record.buckets), "bucket") + carrier)
     fact(console, "workload", lines.workload_line(record.workload))
     fact(console, "fabric", lines.fabric_line(record.fabric))
     fact(console, "made by", f"xbench {record.xbench}, torch {record.torch}: {record.command}")
@@ -147,18 +150,5 @@ def _ratio(ratio: Ratio) -> str:
     return f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _percent(share: float) -> str:
-    """'10 %', '1.5 %': one digit below ten, and no more than needed."""
-    return format_percent(share, 1).replace(".0 ", " ")
-
-
 def _minutes(minutes: float) -> str:
     return "1 minute" if minutes == 1 else f"{minutes:g} minutes"
-
-
-def _count(buckets: int) -> str:
-    return "1 bucket" if buckets == 1 else f"{buckets} buckets"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -13,7 +13,7 @@ from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationP
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
 from xbench.report.markdown_parts import Markup, plain, strong, table
 from xbench.stats.validation import CONTROLS, name_of, summaries
-from xbench.units import format_seconds
+from xbench.units import format_percent, format_seconds
 
 
 def render_validation(record: Validation, console: Console) -> None:
@@ -101,11 +101,13 @@ def held_out_line(cells: Sequence[ValidationCell]) -> str:
     said = [f"{where}:"]
     if again is not None:
         said.append(
-            f"at the speed of the computation there, median {_share(again.median)}, worst {_share(again.worst)}"
+            f"at the speed of the computation there, median {format_percent(again.median)}, "
+            f"worst {format_percent(again.worst)}"
         )
     if own is not None:
         said.append(
-            f"{'; ' if again is not None else ''}with the computation as fast as on fewer, median {_share(own.median)}"
+            f"{'; ' if again is not None else ''}with the computation as fast as on fewer, "
+            f"median {format_percent(own.median)}"
         )
     return " ".join(said).replace(" ;", ";")
 
@@ -148,12 +150,12 @@ def _error_rows(rows: Sequence[ErrorSummary], at_speed: Sequence[ErrorSummary]) 
         [
             row.name,
             str(row.count),
-            _share(row.median),
-            _share(row.p95),
-            _share(row.worst),
+            format_percent(row.median),
+            format_percent(row.p95),
+            format_percent(row.worst),
             _signed(row.bias),
-            _share(again[row.name].median) if row.name in again else "–",
-            _share(again[row.name].p95) if row.name in again else "–",
+            format_percent(again[row.name].median) if row.name in again else "–",
+            format_percent(again[row.name].p95) if row.name in again else "–",
         ]
         for row in rows
     ]
@@ -182,10 +184,6 @@ def _over_ddp(point: ValidationPoint) -> str:
 
 def _ratio(point: ValidationPoint) -> str:
     return f"{point.ratio_to_ddp:.2f}" if point.ratio_to_ddp is not None else "–"
-
-
-def _share(value: float) -> str:
-    return f"{value * 100:.1f} %"
 
 
 def _signed(value: float) -> str:

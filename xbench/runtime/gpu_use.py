@@ -8,10 +8,10 @@ wait for gradients. Throttled clocks become a warning, because a time that was t
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from xbench.profilers.gpu import median_of_known
 from xbench.records import GpuUse
 
 Window = Mapping[str, Any]
@@ -77,12 +77,12 @@ def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -
     return GpuUse(
         devices=len({window["device"] for window in windows}),
         readings=readings,
-        utilisation=_median(window["utilisation"] for window in windows),
+        utilisation=median_of_known(window["utilisation"] for window in windows),
         memory_peak_bytes=_most(window["memory_peak_bytes"] for window in windows),
         power_w=power_w,
         energy_j_per_sample=power_w * seconds_per_sample if power_w is not None and seconds_per_sample else None,
-        sm_clock_mhz=_median(window["sm_clock_mhz"] for window in windows),
-        memory_clock_mhz=_median(window["memory_clock_mhz"] for window in windows),
+        sm_clock_mhz=median_of_known(window["sm_clock_mhz"] for window in windows),
+        memory_clock_mhz=median_of_known(window["memory_clock_mhz"] for window in windows),
         temperature_max_c=_most(window["temperature_max_c"] for window in windows),
         throttled=_throttled(windows),
         throttled_share=_throttled_share(windows),
@@ -110,11 +110,6 @@ def _throttled_share(windows: Sequence[Window]) -> float | None:
 
 def _throttled(windows: Iterable[Window]) -> list[str]:
     return list(dict.fromkeys(reason for window in windows for reason in window["throttled"]))
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def _most(values: Iterable[Any]) -> Any:

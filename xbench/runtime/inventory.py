@@ -18,11 +18,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
 from xbench import environment
-from xbench.environment import differences, fingerprint
+from xbench.environment import differences, fingerprint, version_of
 from xbench.fabrics import links_missing, shaped_obstacle
 from xbench.horovod import available as horovod_package
 from xbench.launch_guard import GUARD
@@ -85,14 +84,7 @@ def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> M
 def extras() -> dict[str, str | None]:
     """The version of each package of `findings.EXTRAS`, None where it cannot be used: nothing is imported."""
     horovod = horovod_package.version() if horovod_package.obstacle() is None else None
-    return {"Horovod": horovod, "scikit-learn": _version("scikit-learn"), "Ray": _version("ray")}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return {"Horovod": horovod, "scikit-learn": version_of("scikit-learn"), "Ray": version_of("ray")}
 
 
 def machine_of(seen: Seen) -> Machine:

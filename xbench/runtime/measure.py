@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,7 +44,6 @@ from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, StepTimes
 from xbench.runtime.job_plans import complete, job_plan, with_missing
 from xbench.runtime.program import JobPlan
-from xbench.runtime.stalls import as_in_steps, measure_sending
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine, workers_of
 from xbench.spec import RunSpec
@@ -158,11 +156,6 @@ def profile_job(rank: Rank) -> JobPlan:
         tuple(layers),
         rank.run.overlap,
     )
-    if contention is not None and cost is not None:
-        rank.part("waits in steps")
-        with contextlib.suppress(UsageError):  # as above
-            contention = as_in_steps(planner, contention, measure_sending(rank, planner, unused))
-            planner = replace(planner, contention=Contention.of(contention, Curve.of(cost)))
     plans = planner.plans()
     if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):
         rank.part("candidates of auto")

@@ -224,7 +224,7 @@ def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
     return kept
 
 
-def engine_of(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
+def _engine_of(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
     """Our engine, attached, with these buckets and one for each parameter that got no gradient. Raises UsageError."""
     model, optimizer = rank.workload.model, rank.workload.optimizer
     copies, compress = rank.run.copies, rank.run.compress
@@ -240,7 +240,7 @@ def _named(planner: Planner, buckets: Buckets, unused: Iterable[str]) -> list[li
 def _attach(rank: Rank, planner: Planner, candidate: Candidate, unused: Mapping[str, int]) -> Callable[[], None]:
     """Attach a candidate; what is returned detaches it. Raises UsageError for a model that its schedule refuses."""
     if candidate.carrier is None:
-        return engine_of(rank, planner, candidate.buckets, list(unused)).detach
+        return _engine_of(rank, planner, candidate.buckets, list(unused)).detach
     schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
     setup = Setup(
         rank.workload.model,
@@ -303,15 +303,15 @@ def _in_turns(
                     times[place][-1].append(rank.timed_step())
             finally:
                 detach()
-    took_s = steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=rank.device), None)
+    took_s = _steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=rank.device))
     rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
     return rows
 
 
-def steps_of_ranks(own_s: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """`stats.steps.steps_of_all` along the last dimension, of what each rank of the group has; the same on all."""
+def _steps_of_ranks(own_s: torch.Tensor) -> torch.Tensor:
+    """`stats.steps.steps_of_all` along the last dimension, of what each rank has; the same on all."""
     ends_s = own_s.cumsum(-1)
-    dist.all_reduce(ends_s, op=dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(ends_s, op=dist.ReduceOp.MAX)
     return ends_s.diff(dim=-1, prepend=torch.zeros_like(ends_s[..., :1]))
 
 

@@ -17,8 +17,8 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 
+from xbench.environment import version_of
 from xbench.errors import unknown
 from xbench.version import __version__
 
@@ -105,15 +105,9 @@ def taken(launch: Launch) -> list[str]:
 
 def versions() -> dict[str, str]:
     """What this script is written with; torch only where it is installed, and without importing it."""
-    found = {"xbench": __version__, "Python": platform.python_version(), "torch": _version("torch")}
-    return {name: version for name, version in found.items() if version is not None}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package).partition("+")[0]
-    except metadata.PackageNotFoundError:
-        return None
+    torch = version_of("torch")
+    found = {"xbench": __version__, "Python": platform.python_version()}
+    return found if torch is None else {**found, "torch": torch.partition("+")[0]}
 
 
 def exports(launch: Launch) -> list[str]:

@@ -17,19 +17,22 @@ PORT = 29500
 def script(launch: Launch) -> str:
     """The text of the manifest."""
     name = launch.name
-    run = one_torchrun(launch, '"$JOB_COMPLETION_INDEX"', f"{name}-0.{name}", str(PORT))
-    shell = [
-        "set -eu",
-        'PYTHON="${PYTHON:-python3}"',
-        *check(launch),
-        f"exec {run}",
-    ]
     lines = [
         f"# xbench {launch.command} on {launch.nodes} pods {launch.ranks_each}, written by `xbench script`",
         f"# with {launch.versions}.",
         *taken(launch),
         "#     kubectl apply -f FILE",
         f"#     kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0",
+        *_service(name),
+        "---",
+        *_job(launch),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _service(name: str) -> list[str]:
+    """The headless Service that gives the Job's pods names."""
+    return [
         "apiVersion: v1",
         "kind: Service",
         "metadata:",
@@ -42,7 +45,15 @@ def script(launch: Launch) -> str:
         "  ports:",
         "    - name: meeting",
         f"      port: {PORT}",
-        "---",
+    ]
+
+
+def _job(launch: Launch) -> list[str]:
+    """The Indexed Job of one pod a node."""
+    name = launch.name
+    run = one_torchrun(launch, '"$JOB_COMPLETION_INDEX"', f"{name}-0.{name}", str(PORT))
+    shell = ["set -eu", 'PYTHON="${PYTHON:-python3}"', *check(launch), f"exec {run}"]
+    return [
         "apiVersion: batch/v1",
         "kind: Job",
         "metadata:",
@@ -77,7 +88,6 @@ def script(launch: Launch) -> str:
         "          emptyDir:",
         "            medium: Memory",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _text(value: object) -> str:

@@ -48,7 +48,7 @@ from xbench.workloads.trial import (
     STEPS,
     check_parameters,
     group_of_one,
-    one_line,
+    message_of,
     place_in_forward,
     place_of,
     varied,
@@ -87,7 +87,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
     except Exception as error:
-        message = f"the workloads could not be checked: {type(error).__name__}: {one_line(error)}"
+        message = f"the workloads could not be checked: {type(error).__name__}: {message_of(error)}"
         answer["error"] = {"type": "XbenchError", "message": message, "hint": None, "detail": traceback.format_exc()}
     return answer
 
@@ -235,7 +235,7 @@ def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadErr
         )
     return WorkloadError(
         f"{spec.title} cannot run a{('', ' second', ' third')[step]} step on its own batch ({_shapes(workload)}): "
-        f"{f'{place} raised ' if place else ''}{type(error).__name__}: {one_line(error)}",
+        f"{f'{place} raised ' if place else ''}{type(error).__name__}: {message_of(error)}",
         hint=_hint_of_outputs(workload) if isinstance(error, TypeError) else None,
         detail=detail,
     )
@@ -268,7 +268,7 @@ def _check_loss(workload: Workload, loss: Any) -> None:
 def _refused_image(spec: WorkloadSpec, error: Exception, detail: str) -> WorkloadError:
     works = nearest_image_size(spec)
     batch = f" in batches of {spec.batch_size}" if spec.batch_size == 1 else ""
-    found = f"; the smallest above it that works is {works} px" if works else f": {one_line(error)}"
+    found = f"; the smallest above it that works is {works} px" if works else f": {message_of(error)}"
     return WorkloadError(
         f"{spec.name} cannot take images of {spec.image_size} px{batch}{found}",
         hint=f"try --image-size {works}" if works else None,

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
 from xbench.spec import Variation, WorkloadSpec
+from xbench.text import cut, one_line
 from xbench.workloads.build import BATCH_SEED, Workload, build, seed_all
 from xbench.workloads.variation import vary
 
@@ -89,7 +90,7 @@ def varied(workload: Workload) -> Varied:
             inputs, targets = vary((workload.inputs, workload.targets), 1, variation)
             beside = _gradient(replace(workload, inputs=inputs, targets=targets), buffers)
         except Exception as error:
-            trouble.append(f"{_WAYS[variation]} makes the model raise {type(error).__name__}: {one_line(error, 120)}")
+            trouble.append(f"{_WAYS[variation]} makes the model raise {type(error).__name__}: {message_of(error, 120)}")
             continue
         if not difference(alone, beside) < ALIKE:  # NaN: a loss that is not finite, which is told elsewhere
             told = [f"{title}: the ranks' batches differ by {_WAYS[variation]}, for {trouble[0]}"] if trouble else []
@@ -171,7 +172,6 @@ def _innermost(frames: list[tuple[str, Any]]) -> str | None:
     return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else None
 
 
-def one_line(error: BaseException, most: int = 300) -> str:
+def message_of(error: BaseException, most: int = 300) -> str:
     """An error's text on one line, at most so many characters."""
-    text = " ".join(str(error).split()) or "no message"
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return cut(one_line(str(error)) or "no message", most)

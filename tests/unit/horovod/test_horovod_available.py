@@ -33,7 +33,7 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def versions(monkeypatch: pytest.MonkeyPatch, torch: str) -> None:
-    monkeypatch.setattr(available, "_version", {"torch": torch, "horovod": "0.28.1"}.get)
+    monkeypatch.setattr(available, "version_of", {"torch": torch, "horovod": "0.28.1"}.get)
 
 
 def test_a_horovod_of_another_torch_is_named_with_both(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

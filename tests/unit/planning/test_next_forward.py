@@ -60,7 +60,7 @@ def test_dear_scatters_during_backward_and_gathers_as_forward_needs() -> None:
         ("forward c", 7.0, 8.0),
     ]
     assert (step.step_s, step.exposed_s) == (8.0, 2.0)
-    assert simulate(NET.gradients, WFBP, BYTE_A_SECOND, **NET.parts).step_s == 10.0
+    assert simulate(NET, WFBP, BYTE_A_SECOND).step_s == 10.0
 
 
 def test_layers_of_one_bucket_wait_for_all_of_it() -> None:
@@ -89,7 +89,7 @@ def test_gathers_wait_for_the_last_scatter_even_on_an_idle_link() -> None:
     late = step_of([Gradient("b", 2, 0.0), Gradient("a", 0, 10.0)], 10.0, forward_s=0.0)
     step = dear([ForwardLayer("a", 0.0, (1,)), ForwardLayer("b", 0.0, (0,))], late, [[0], [1]], BYTE_A_SECOND)
     assert step.step_s == 11.0
-    assert simulate(late.gradients, [[0], [1]], BYTE_A_SECOND, **late.parts).step_s == 10.0
+    assert simulate(late, [[0], [1]], BYTE_A_SECOND).step_s == 10.0
 
 
 def test_priority_sends_what_forward_needs_first() -> None:
@@ -223,19 +223,6 @@ def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
     ]
     assert met == pytest.approx(plain + 0.25)
     assert hidden < plain
-
-
-def test_many_buckets_in_a_short_step_pay_for_their_number() -> None:
-    step = StepModel.of(LAYERS, times())
-    stalled = replace(Contention.none(), stalls=((1, 0.0), (2, 9.0)))
-    for mode in ("dear", "priority"):
-        [plain, few] = [
-            next(one for one in best_next_forward(LAYERS, step, COST, contention=both) if one.mode == mode)
-            for both in (Contention.none(), stalled)
-        ]
-        assert plain.step.step_s < few.step.step_s <= plain.step.step_s + 9.0 + 1e-9
-    found = best_next_forward(LAYERS, step, COST, contention=stalled)
-    assert next(one for one in found if one.mode == "dear").buckets == [[0, 1]]
 
 
 def test_ready_times_under_load_count_where_contention_was_not_measured() -> None:
@@ -374,14 +361,14 @@ def test_a_slower_link_can_make_priority_faster() -> None:
 def test_dear_takes_no_longer_than_sending_the_same_after_backward(net: Any, curve: Curve, cuts: int) -> None:
     step, ahead = net
     buckets = cut(len(step.gradients), cuts)
-    after = simulate(step.gradients, buckets, curve, **step.parts, single_after_backward=True)
+    after = simulate(step, buckets, curve, single_after_backward=True)
     assert dear(ahead, step, buckets, curve).step_s <= after.step_s + 1e-9
 
 
 @given(nets(), LINE)
 def test_priority_takes_no_longer_than_whole_tensors_as_they_come(net: Any, curve: Curve) -> None:
     step, ahead = net
-    in_turn = simulate(step.gradients, merge.wfbp(step.gradients), curve, **step.parts)
+    in_turn = simulate(step, merge.wfbp(step.gradients), curve)
     assert priority(ahead, step, curve, partition_bytes=math.inf).step_s <= in_turn.step_s + 1e-9
 
 

@@ -170,7 +170,7 @@ def test_the_plan_of_auto_holds_every_gradient_by_name_and_is_what_the_simulator
     buckets = [[place[name] for name in bucket] for bucket in plan.buckets]
     search = Search(gradients, line(0.1, 1e-4), backward_s=2.0, optimizer_s=0.5, contention=contention)
     assert plan.predicted_step_s == pytest.approx(1.0 + search.seconds(buckets))
-    again = simulate(gradients, buckets, search.curve, **step.parts, early_update=True, contention=contention)
+    again = simulate(step, buckets, search.curve, early_update=True, contention=contention)
     assert plan.predicted_step_s == pytest.approx(again.step_s)
 
 

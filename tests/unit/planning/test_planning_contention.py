@@ -12,11 +12,10 @@ from xbench.planning.auto import Search
 from xbench.planning.contention import Contention, Saved, queue_s_per_byte, share
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
-from xbench.planning.plans import Planner
 from xbench.planning.simulate import simulate
 from xbench.planning.step import StepModel
 from xbench.records import Contention as Measured
-from xbench.records import ContentionPoint, CostModel, Stall
+from xbench.records import ContentionPoint, CostModel
 
 SECOND = Curve.line(1.0, 0.0)
 
@@ -104,30 +103,6 @@ def test_the_pace_of_a_queue_is_the_quickest_of_several_in_flight() -> None:
     assert queue_s_per_byte(None) == 0.0
 
 
-def test_stalls_are_read_by_the_number_of_buckets() -> None:
-    measured = Measured(
-        launch_s=0.0, points=[point(1024, 1, 1.0, 1.0, 1.0)],
-        stalls=[Stall(buckets=8, seconds=3.0), Stall(buckets=1, seconds=1.0)],
-    )  # fmt: skip
-    both = Contention.of(measured)
-    assert [both.stall_s(count) for count in (0, 1, 2, 8, 30)] == [0.0, 1.0, pytest.approx(1 + 2 / 7), 3.0, 3.0]
-    assert both.amplified(0.5).stall_s(8) == 1.5
-    assert Contention.none().stall_s(8) == 0.0
-
-
-def test_stalls_are_in_every_prediction_and_auto_avoids_them() -> None:
-    gradients = [Gradient(f"g{k}", 100, 1.0 * k + 1) for k in range(4)]
-    step = StepModel(tuple(gradients), forward_s=1.0, backward_s=4.0, optimizer_s=0.0)
-    free = Planner(step, line(0.0, 0.02), constant(1.0, 1.0))
-    stalled = replace(free, contention=replace(constant(1.0, 1.0), stalls=((1, 0.5), (4, 9.5))))
-    for mode, more_s in (("single", 0.5), ("wfbp", 9.5)):
-        assert stalled.plan(mode).predicted_step_s == pytest.approx(free.plan(mode).predicted_step_s + more_s)
-    assert len(free.plan("auto").buckets) > 1
-    auto = stalled.plan("auto")
-    assert len(auto.buckets) == 1
-    assert auto.predicted_step_s == pytest.approx(stalled.plan("single").predicted_step_s)
-
-
 def test_a_table_without_points_or_with_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="no contention points"):
         Contention.of(Measured(launch_s=0.0, points=[]))
@@ -150,11 +125,11 @@ def test_free_communication_is_the_simulation_without(
     gradients = gradients_of(net)
     edges = [0, *(k for k in range(1, len(net)) if cuts >> (k - 1) & 1), len(net)]
     buckets = [list(range(a, b)) for a, b in itertools.pairwise(edges)]
-    parts = {"forward_s": 1.0, "backward_s": gradients[-1].ready_s, "optimizer_s": 0.7}
+    step = StepModel(tuple(gradients), forward_s=1.0, backward_s=gradients[-1].ready_s, optimizer_s=0.7)
     curve = Curve.line(alpha_s, 0.01)
     options = {"single_after_backward": after, "early_update": early}
-    without = simulate(gradients, buckets, curve, **parts, **options)  # type: ignore[arg-type]
-    free = simulate(gradients, buckets, curve, **parts, **options, contention=Contention.none())  # type: ignore[arg-type]
+    without = simulate(step, buckets, curve, **options)
+    free = simulate(step, buckets, curve, **options, contention=Contention.none())  # type: ignore[arg-type]
     assert free.step_s == pytest.approx(without.step_s, abs=1e-9)
     assert free.exposed_s == pytest.approx(without.exposed_s, abs=1e-9)
 

@@ -35,8 +35,8 @@ def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
 
 
 COST = line(1.0, 1e-8)
-COSTLY = Contention(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)), stalls=((1, 0.0), (2, 3.0)))
-"""A second bucket costs the step 3 s."""
+COSTLY = Contention(np.zeros(1), np.full((2, 1), 9.0), np.ones((2, 1)))
+"""A collective takes nine times as long beside computation: what is sent early gains nothing."""
 
 
 def plan_of(buckets: list[list[str]], nbytes: list[int]) -> Plan:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal
 from xbench.planning.simulate import Buckets, Step, simulate
+from xbench.planning.step import StepModel
 
 GRADIENTS = [Gradient("c", 10, 1.0), Gradient("b", 20, 2.0), Gradient("a", 30, 4.0)]
 CURVE = Curve.line(1.0, 0.1)
 GRID = np.arange(0.0, 61.0)
 PARTS = {"forward_s": 2.0, "backward_s": 4.0, "optimizer_s": 0.5}
+STEP = StepModel(tuple(GRADIENTS), **PARTS)
 
 
 def test_buckets_travel_in_plan_order_on_one_link() -> None:
-    step = simulate(GRADIENTS, [[0], [1, 2]], CURVE, **PARTS)
+    step = simulate(STEP, [[0], [1, 2]], CURVE)
     # bucket 1 from 1 to 3, bucket 2 ready at 4, 6 seconds long, so the optimizer starts at 2 + 10
     assert step.step_s == pytest.approx(12.5)
     assert step.exposed_s == pytest.approx(6.0)
@@ -38,23 +41,23 @@ def test_buckets_travel_in_plan_order_on_one_link() -> None:
 
 
 def test_a_busy_link_makes_the_next_bucket_wait_even_when_it_was_ready_first() -> None:
-    step = simulate(GRADIENTS, [[2], [0], [1]], CURVE, **PARTS)
+    step = simulate(STEP, [[2], [0], [1]], CURVE)
     assert [(s.start_s, s.end_s) for s in step.timeline.communication] == [(6.0, 10.0), (10.0, 12.0), (12.0, 15.0)]
 
 
 def test_single_starts_after_the_whole_backward() -> None:
-    parts = {**PARTS, "backward_s": 5.0}
-    early = simulate(GRADIENTS, [[0, 1, 2]], CURVE, **parts)
-    late = simulate(GRADIENTS, [[0, 1, 2]], CURVE, **parts, single_after_backward=True)
+    longer = replace(STEP, backward_s=5.0)
+    early = simulate(longer, [[0, 1, 2]], CURVE)
+    late = simulate(longer, [[0, 1, 2]], CURVE, single_after_backward=True)
     assert early.timeline.communication[0].start_s == 6.0
     assert late.timeline.communication[0].start_s == 7.0
     assert late.step_s == pytest.approx(2 + 5 + 7 + 0.5)
 
 
 def test_hidden_communication_exposes_nothing_and_compute_needs_no_curve() -> None:
-    step = simulate(GRADIENTS[:1], [[0]], CURVE, **PARTS)
+    step = simulate(replace(STEP, gradients=STEP.gradients[:1]), [[0]], CURVE)
     assert (step.step_s, step.exposed_s) == (6.5, 0.0)
-    alone = simulate(GRADIENTS, [], None, **PARTS)
+    alone = simulate(STEP, [], None)
     assert (alone.step_s, alone.exposed_s, alone.timeline.communication) == (6.5, 0.0, [])
 
 
@@ -63,15 +66,15 @@ def optimizer_slices(step: Step) -> list[tuple[float, float]]:
 
 
 # An optimizer of 6 seconds and 60 bytes: 1 second for c, 2 for b, 3 for a.
-BUSY = {**PARTS, "optimizer_s": 6.0}
+BUSY = replace(STEP, optimizer_s=6.0)
 
 
 def test_early_update_of_several_buckets() -> None:
-    step = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **BUSY, early_update=True)
+    step = simulate(BUSY, [[0], [1], [2]], CURVE, early_update=True)
     # c arrives at 3, b at 6, a at 10 since the start of backward, which ends at 4
     assert optimizer_slices(step) == [(6.0, 7.0), (8.0, 10.0), (12.0, 15.0)]
     assert (step.step_s, step.exposed_s) == (15.0, 3.0)
-    late = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **BUSY)
+    late = simulate(BUSY, [[0], [1], [2]], CURVE)
     assert optimizer_slices(late) == [(12.0, 18.0)]
     assert (late.step_s, late.exposed_s) == (18.0, 6.0)
     assert step.timeline.communication == late.timeline.communication
@@ -79,26 +82,25 @@ def test_early_update_of_several_buckets() -> None:
 
 
 def test_early_updates_without_a_wait_between_them_are_one_slice() -> None:
-    longer = {**BUSY, "backward_s": 5.0}
-    step = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **longer, early_update=True)
+    step = simulate(replace(BUSY, backward_s=5.0), [[0], [1], [2]], CURVE, early_update=True)
     # c from 5 to 6, when b arrives: on to 8; a arrives at 10
     assert optimizer_slices(step) == [(7.0, 10.0), (12.0, 15.0)]
     assert (step.step_s, step.exposed_s) == (15.0, 2.0)
-    hidden = simulate(GRADIENTS, [[0], [1], [2]], CURVE, **{**PARTS, "optimizer_s": 12.0}, early_update=True)
+    hidden = simulate(replace(STEP, optimizer_s=12.0), [[0], [1], [2]], CURVE, early_update=True)
     # c from 4 to 6, when b arrives: on to 10, when a does
     assert optimizer_slices(hidden) == [(6.0, 18.0)]
     assert (hidden.step_s, hidden.exposed_s) == (18.0, 0.0)
 
 
 def test_early_updates_follow_the_launch_order() -> None:
-    step = simulate(GRADIENTS, [[2], [0], [1]], CURVE, **BUSY, early_update=True)
+    step = simulate(BUSY, [[2], [0], [1]], CURVE, early_update=True)
     # a arrives at 8, c at 10, b at 13
     assert optimizer_slices(step) == [(10.0, 14.0), (15.0, 17.0)]
     assert (step.step_s, step.exposed_s) == (17.0, 5.0)
 
 
 def test_early_update_does_not_start_before_backward_ends() -> None:
-    step = simulate(GRADIENTS, [[0, 1, 2]], Curve.line(0.0, 0.0), **{**BUSY, "backward_s": 9.0}, early_update=True)
+    step = simulate(replace(BUSY, backward_s=9.0), [[0, 1, 2]], Curve.line(0.0, 0.0), early_update=True)
     assert optimizer_slices(step) == [(11.0, 17.0)]
     assert (step.step_s, step.exposed_s) == (17.0, 0.0)
 
@@ -106,12 +108,12 @@ def test_early_update_does_not_start_before_backward_ends() -> None:
 @pytest.mark.parametrize("after_backward", [False, True])
 @pytest.mark.parametrize("optimizer_s", [0.0, 0.1, 0.3, 7.0])
 def test_early_update_of_one_bucket_or_of_nothing_is_the_plain_step(optimizer_s: float, after_backward: bool) -> None:
-    parts = {**PARTS, "backward_s": 5.0, "optimizer_s": optimizer_s}
     empty = [Gradient("z", 0, 1.0), Gradient("y", 0, 4.5)]
     nets: list[tuple[list[Gradient], Buckets]] = [(GRADIENTS, [[0, 1, 2]]), (empty, [[0], [1]]), (GRADIENTS, [])]
     for gradients, buckets in nets:
+        net = StepModel(tuple(gradients), 2.0, 5.0, optimizer_s)
         early, late = (
-            simulate(gradients, buckets, CURVE, **parts, single_after_backward=after_backward, early_update=early)
+            simulate(net, buckets, CURVE, single_after_backward=after_backward, early_update=early)
             for early in (True, False)
         )
         assert early == late
@@ -135,8 +137,9 @@ def test_no_plan_beats_the_backward_overlap_bound(
     curve = Curve.line(alpha_s, beta_s)
     parts = {**PARTS, "optimizer_s": optimizer_s}
     compute_s = 6.0 + optimizer_s
-    late = simulate(gradients, buckets, curve, **parts, single_after_backward=after_backward)
-    early = simulate(gradients, buckets, curve, **parts, single_after_backward=after_backward, early_update=True)
+    net = StepModel(tuple(gradients), **parts)
+    late = simulate(net, buckets, curve, single_after_backward=after_backward)
+    early = simulate(net, buckets, curve, single_after_backward=after_backward, early_update=True)
     bound_s = bounds(gradients, curve, **parts, compute_s=compute_s).backward_overlap_bound_s
     assert bound_s <= early.step_s * (1 + 1e-9)
     assert early.step_s <= late.step_s * (1 + 1e-9)
@@ -156,7 +159,7 @@ def test_the_optimum_reaches_the_backward_overlap_bound_when_updating_takes_no_t
 ) -> None:
     gradients, curve = plan[0], Curve.line(alpha_s, beta_s)
     parts = {**PARTS, "optimizer_s": 0.0}
-    best = simulate(gradients, optimal(gradients, curve), curve, **parts, early_update=True)
+    best = simulate(StepModel(tuple(gradients), **parts), optimal(gradients, curve), curve, early_update=True)
     found = bounds(gradients, curve, **parts, compute_s=6.0)
     assert best.step_s == pytest.approx(found.backward_overlap_bound_s, rel=1e-9)
 
@@ -164,19 +167,19 @@ def test_the_optimum_reaches_the_backward_overlap_bound_when_updating_takes_no_t
 @pytest.mark.parametrize("buckets", [[[0], [1]], [[0], [0, 1, 2]], [[0, 1, 2, 3]], [[0, 1, 2], []], [[-1, 0, 1, 2]]])
 def test_buckets_that_are_no_partition_are_refused(buckets: Buckets) -> None:
     with pytest.raises(ValueError, match="exactly once"):
-        simulate(GRADIENTS, buckets, CURVE, **PARTS)
+        simulate(STEP, buckets, CURVE)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf])
 @pytest.mark.parametrize("part", list(PARTS))
 def test_parts_of_a_step_are_times(part: str, wrong: float) -> None:
     with pytest.raises(ValueError, match=part):
-        simulate(GRADIENTS, [], None, **{**PARTS, part: wrong})
+        simulate(replace(STEP, **{part: wrong}), [], None)
 
 
 def test_buckets_need_a_curve() -> None:
     with pytest.raises(ValueError, match="cost model"):
-        simulate(GRADIENTS, [[0, 1, 2]], None, **PARTS)
+        simulate(STEP, [[0, 1, 2]], None)
 
 
 def test_bounds() -> None:
@@ -188,9 +191,9 @@ def test_bounds() -> None:
     assert found.backward_overlap_bound_s == pytest.approx(2 + 10)
     # the bound leaves out what must follow the last bucket: b and a are 50 of 60 bytes, and without early update all
     assert optimal(GRADIENTS, CURVE) == [[0], [1, 2]]
-    best = simulate(GRADIENTS, [[0], [1, 2]], CURVE, **PARTS, early_update=True)
+    best = simulate(STEP, [[0], [1, 2]], CURVE, early_update=True)
     assert best.step_s == pytest.approx(2 + 10 + 0.5 * 50 / 60)
-    assert simulate(GRADIENTS, [[0], [1, 2]], CURVE, **PARTS).step_s == pytest.approx(2 + 10 + 0.5)
+    assert simulate(STEP, [[0], [1, 2]], CURVE).step_s == pytest.approx(2 + 10 + 0.5)
 
 
 def test_bounds_of_a_step_that_hides_everything() -> None:

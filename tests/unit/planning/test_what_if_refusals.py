@@ -11,7 +11,6 @@ from xbench.errors import RecordError, SpecError
 from xbench.planning.what_if import Change, measured
 from xbench.records import (
     Layer,
-    Stall,
     Tensor,
 )
 
@@ -66,10 +65,6 @@ def without_bytes() -> list[Layer]:
         ({"contention": beside((4, 1, 1e11, 1.0, 1.0))}, r"alone_s of 4 bytes is 1e\+11, out of range"),
         ({"contention": beside(ONE).model_copy(update={"hook_s": -1e-6})}, "hook_s is -1e-06, out of range 0 to"),
         ({"contention": beside(ONE).model_copy(update={"meeting_s": -5.0})}, "meeting_s is -5, out of range 0 to"),
-        (
-            {"contention": beside(ONE).model_copy(update={"stalls": [Stall(buckets=2, seconds=-1e11)]})},
-            r"the stall of 2 buckets is -1e\+11, out of range -",
-        ),
         ({"contention": beside((4, 3, 1.0, 1.0, 1.0))}, "a point of 4 bytes has 3 in flight, and it is 1 or 2"),
         ({"layers": [record().layers[0].model_copy(update={"forward_s": -1.0})]}, "forward_s is -1, out of range"),
         ({"layers": [record().layers[0], record().layers[0]]}, "stands twice"),

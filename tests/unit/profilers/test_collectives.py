@@ -148,11 +148,10 @@ def test_compressed_gradients_are_timed_as_they_travel_and_kept_by_their_own_siz
         assert found.transfer_s == pytest.approx(2**-10 + size / 2 * 2**-20, abs=3e-9)
 
 
-def test_the_order_is_the_same_for_the_same_seed(monkeypatch):
+def test_the_order_is_the_same_on_every_rank(monkeypatch):
     options = {"repetitions": 5, "seconds_budget": 100.0}
-    orders = [measure(monkeypatch, [1024, 2048, 4096], seed=seed, **options)[1].reduced for seed in (3, 3, 4)]
+    orders = [measure(monkeypatch, [1024, 2048, 4096], **options)[1].reduced for _ in range(2)]
     assert orders[0] == orders[1]
-    assert orders[0] != orders[2]
 
 
 def test_the_budget_limits_repetitions(monkeypatch):

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from xbench.profilers import contention
-from xbench.profilers.contention import Measured, Progress, Stream, summarise_contention
+from xbench.profilers import step_progress
+from xbench.profilers.contention import Measured, Stream, summarise_contention
+from xbench.profilers.step_progress import Progress
 from xbench.records import ContentionPoint
 
 
@@ -84,7 +85,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(contention, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    monkeypatch.setattr(step_progress, "time", SimpleNamespace(perf_counter=clock.perf_counter))
     return clock
 
 

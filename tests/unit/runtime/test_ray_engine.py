@@ -132,7 +132,8 @@ def directory(tmp_path: Path) -> Path:
 
 def begun(ray: PlayedRay, directory: Path, device: str = "cpu") -> RayRunning:
     program = incarnation_of(JOB, (0, 0)).model_copy(update={"device": device})
-    return RayRunning(ray, program, directory, 10)
+    checkpoints.write(directory.parent, program.key, 10, b"kept")
+    return RayRunning(ray, program, directory)
 
 
 def say(directory: Path, *events: dict[str, Any]) -> None:

@@ -118,6 +118,16 @@ def test_the_errors_claimed_are_of_schedules_without_a_trial() -> None:
     assert found[1].held
 
 
+def test_short_steps_are_a_group_of_their_own_and_decide_no_claim() -> None:
+    cells = [cell(steps={"ddp": (1.02, 1.0), "wfbp": (0.02, 0.04)})]
+    found = {row.name: row for row in summaries(cells)}
+    assert list(found)[:3] == ["all", "steps from 30 ms", "steps below 30 ms"]
+    assert found["all"].worst == found["steps below 30 ms"].worst == pytest.approx(0.5)
+    assert found["steps from 30 ms"].worst == pytest.approx(0.02)
+    assert [goal.found for goal in goals(cells)] == ["2.0% of 1 predictions; 1 of steps below 30 ms left out"] * 2
+    assert goals([cell(steps={"wfbp": (0.02, 0.04)})]) == []
+
+
 def test_cells_of_too_few_rounds_decide_nothing_about_verdicts() -> None:
     steps = {"ddp": (1.0, 1.0), "auto": (0.5, 0.5)}
     slow = cell(steps=steps, against_ddp="slower", against={"wfbp": "slower"}).model_copy(update={"blocks": 2})

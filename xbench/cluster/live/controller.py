@@ -45,6 +45,7 @@ from xbench.cluster.live.ledger import (
 from xbench.cluster.live.state import State
 from xbench.cluster.live.track import Incarnation, Track
 from xbench.errors import Interrupted, RunError, SpecError
+from xbench.text import counted
 
 POLL_S = 0.05
 TOLD_S = 2.0
@@ -167,7 +168,7 @@ class Controller:
         next_s = min(self._next_s(), math.inf if state.again_s is None else state.again_s)
         withheld = [track for track in state.tracks.values() if track.withheld and track.arrived and not track.over]
         for track in withheld:
-            self._say_wait(track, f"waits: it needs more than {_slot_count(state.cluster.gpus)}")
+            self._say_wait(track, f"waits: it needs more than {counted(state.cluster.gpus, 'slot')}")
         if withheld or any(track.active.gpus and track.incarnation is None for track in state.tracks.values()):
             next_s = min(next_s, now_s + AGAIN_S)
         if math.isinf(next_s) and not self._running:
@@ -179,7 +180,7 @@ class Controller:
         slots, before = self.engine.slots, self.state.cluster.gpus
         if slots != before:
             self._record(Resized(at_s=now_s, slots=slots))
-            self._say_line(f"{now_s:8.1f} s  the engine has {_slot_count(slots)} now, and had {before}")
+            self._say_line(f"{now_s:8.1f} s  the engine has {counted(slots, 'slot')} now, and had {before}")
             self._waits.clear()
             self._changed = True
 
@@ -204,7 +205,7 @@ class Controller:
             running = track.incarnation
             if running is not None and running.stopping_s is None and running.workers != track.active.gpus:
                 self._record(Stopping(at_s=now_s, job=track.name))
-                to = f"go on with {_workers(track.active.gpus)}" if track.active.gpus else "wait"
+                to = f"go on with {counted(track.active.gpus, 'worker')}" if track.active.gpus else "wait"
                 self._say(track, f"is to {to}, and stops on {_slots(running)}")
                 self._stop(self._running[track.name], running)
                 self._look(track, now_s)
@@ -344,11 +345,3 @@ class Controller:
 def _slots(running: Incarnation) -> str:
     numbers = ", ".join(str(slot) for slot in running.slots)
     return f"slot {numbers}" if running.workers == 1 else f"slots {numbers}"
-
-
-def _slot_count(count: int) -> str:
-    return "1 slot" if count == 1 else f"{count} slots"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

@@ -37,6 +37,7 @@ from xbench.cluster.live.engine import LiveJob
 from xbench.cluster.speeds import RingSpeed, TableSpeed, scaled_speed
 from xbench.errors import SpecError, UsageError
 from xbench.records import load
+from xbench.text import counted
 from xbench.toml_tables import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
@@ -161,7 +162,7 @@ def check_fit(jobs: Iterable[JobEntry], slots: int) -> None:
             asked = getattr(job, key)
             if asked > slots:
                 needed = max(max(one.gpus, one.least) for one in jobs)
-                has = "1 slot" if slots == 1 else f"{slots} slots"
+                has = counted(slots, "slot")
                 raise SpecError(
                     f"job {job.name!r}: {key} = {asked}, and the cluster has {has}",
                     hint=f"give it {needed}, or the job at most {slots}",

@@ -21,6 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import RecordError, RunError, SpecError
+from xbench.record_files import sync_folder
 from xbench.records.parts import Part
 
 LEDGER = "ledger.jsonl"
@@ -194,7 +195,7 @@ class Ledger:
                 f"the folder {str(folder)!r} has a run in it already", hint=f"{RESUME} {folder}, or another --folder"
             )
         ledger.append(began)
-        _synchronise(folder)
+        sync_folder(folder)
         return ledger
 
     @classmethod
@@ -245,11 +246,3 @@ def read(folder: Path) -> tuple[list[Event], int]:
     if not events or not isinstance(events[0], Began):
         raise RecordError(f"{str(path)!r} does not say what was asked for", hint="begin anew, in another --folder")
     return events, whole
-
-
-def _synchronise(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from xbench.errors import SpecError, listed, nearest
 from xbench.regular_file import MIB, read_bounded, read_regular
+from xbench.text import quoted
 
 MOST_BYTES = 1024 * MIB
 """Largest file, and largest unpacked content [B]. The largest public trace unpacks to a fifth of it."""
@@ -163,12 +164,12 @@ def parse_table(
         raise SpecError(f"{file} has {len(names)} columns, and at most {MOST_COLUMNS} are read")
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise SpecError(f"{file} has two columns {_short(twice)}")
+        raise SpecError(f"{file} has two columns {quoted(twice)}")
     for name in names:
         if allowed is not None and not _is_allowed(name, (*needed, *allowed)):
             close = nearest(name, (*needed, *allowed))
             hint = f"did you mean {close!r}?" if close else f"it takes {listed((*needed, *allowed))}"
-            raise SpecError(f"{file} has an unknown column {_short(name)}", hint=hint)
+            raise SpecError(f"{file} has an unknown column {quoted(name)}", hint=hint)
     return Table(file, {name: place for place, name in enumerate(names)}, text, has_header=header is None)
 
 
@@ -197,11 +198,11 @@ def number(cell: str, what: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise ValueError(f"{what} {_short(cell)} is not a number") from None
+        raise ValueError(f"{what} {quoted(cell)} is not a number") from None
     if not math.isfinite(value):
-        raise ValueError(f"{what} {_short(cell)} is not finite")
+        raise ValueError(f"{what} {quoted(cell)} is not finite")
     if abs(value) > LARGEST:
-        raise ValueError(f"{what} {_short(cell)} is beyond {LARGEST:g}")
+        raise ValueError(f"{what} {quoted(cell)} is beyond {LARGEST:g}")
     return value
 
 
@@ -209,7 +210,7 @@ def whole(cell: str, what: str) -> int:
     """A whole number, '4' or '4.0'. Raises ValueError that names the column."""
     value = number(cell, what)
     if not value.is_integer():
-        raise ValueError(f"{what} {_short(cell)} is not a whole number")
+        raise ValueError(f"{what} {quoted(cell)} is not a whole number")
     return int(value)
 
 
@@ -217,12 +218,7 @@ def above_zero(cell: str, what: str) -> float:
     """A number from SMALLEST to LARGEST. Raises ValueError that names the column."""
     value = number(cell, what)
     if value <= 0:
-        raise ValueError(f"{what} {_short(cell)} is not above zero")
+        raise ValueError(f"{what} {quoted(cell)} is not above zero")
     if value < SMALLEST:
-        raise ValueError(f"{what} {_short(cell)} is below {SMALLEST:g}")
+        raise ValueError(f"{what} {quoted(cell)} is below {SMALLEST:g}")
     return value
-
-
-def _short(cell: str) -> str:
-    """Quoted, and cut where it is long."""
-    return repr(cell if len(cell) <= 60 else cell[:59] + "…")

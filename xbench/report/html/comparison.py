@@ -24,6 +24,7 @@ from xbench.report.html.samples import over_time
 from xbench.report.html.steps import comparison_steps
 from xbench.report.html.turns import comparison_turns
 from xbench.report.paste import what_to_paste
+from xbench.stats.short_steps import short_step_caution
 
 
 def comparison_page(record: Comparison) -> Page:
@@ -47,12 +48,14 @@ def comparison_page(record: Comparison) -> Page:
 def _sections(record: Comparison) -> list[Section]:
     times, predicted = time_per_sample(record), predicted_and_measured(record)
     reached = was_reached(record)
+    caution = short_step_caution(r.predicted_step_s for r in record.modes.values())
+    short = [Sentences(caution, mark="warning")] if caution else []
     modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
     return [
         Section("times", "Modes side by side", modes),
         Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
         Section("layers", "Layers and the link", _layers(record)),
-        Section("predictions", "What was predicted", [predicted or step_table(record)] if reached else []),
+        Section("predictions", "What was predicted", [predicted or step_table(record), *short] if reached else []),
         Section("samples", "Every sample", _samples(record)),
         Section("basis", "What it rests on", [Facts(_basis(record)), *_gpus(record), *_notes(record)]),
         environment_section(record.environment),

@@ -23,6 +23,7 @@ from xbench.report.html.facts import (
 from xbench.report.html.layers import link_cost, waterfall
 from xbench.report.html.parts import Block, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
 from xbench.report.html.steps import profile_steps
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_bytes, format_percent, format_seconds
 
 
@@ -73,6 +74,8 @@ def step_table(step: StepTimes, label: Label) -> Table:
 def _sections(record: Profile) -> list[Section]:
     plans = plans_figure(list(record.plans.values()), record.bounds)
     notes = [f"{plan.mode}: {plan.note}" for plan in record.plans.values() if plan.note]
+    caution = short_step_caution(p.predicted_step_s for p in record.plans.values())
+    short = [Sentences(caution, mark="warning")] if caution else []
     found: list[Block | None] = [
         step_table(record.step, record.fabric.label) if record.step is not None else None,
         waterfall(record.layers, record.cost_model, record.fabric.label),
@@ -89,7 +92,7 @@ def _sections(record: Profile) -> list[Section]:
         gpus.append(Sentences([f"GPU counters: not available: {record.gpu_missing}."], mark="warning"))
     series = series_figure(record)
     return [
-        Section("plans", "Plans", [*([plans] if plans else []), *([Sentences(notes)] if notes else [])]),
+        Section("plans", "Plans", [*([plans] if plans else []), *short, *([Sentences(notes)] if notes else [])]),
         Section("step", "One step on a timeline", profile_steps(record)),
         Section("layers", "Layers and the link", [block for block in found if block is not None]),
         Section("samples", "Every sample", [series] if series else []),

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from xbench.records import Scaling, ScalingPoint
 from xbench.report.html.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
 from xbench.report.html.facts import command_section, fabric_pairs, moment, warnings_section, workload_pair
-from xbench.report.html.parts import Cell, Column, Facts, Figure, Layout, Page, Section, Table, Trace
+from xbench.report.html.parts import Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
 from xbench.report.scaling import band_line
+from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 
@@ -27,6 +28,8 @@ def scaling_page(record: Scaling) -> Page:
         ("from", f"{record.source.path}, a {record.source.kind} of {moment(record.source.created)}"),
         ("made with", f"xbench {record.xbench}"),
     ]  # fmt: skip
+    caution = short_step_caution(p.step_s for p in record.points)
+    short = [Sentences(caution, mark="warning")] if caution else []
     return Page(
         kind="Scaling",
         warnings=len(record.warnings),
@@ -36,7 +39,7 @@ def scaling_page(record: Scaling) -> Page:
         answer=[*(record.findings or fallback or ["Nothing was planned."]),
                 "Everything here is simulated, from measurements on a few workers."],
         sections=[
-            Section("steps", "Step by number of workers", [step_curves(record)] if record.points else []),
+            Section("steps", "Step by number of workers", [step_curves(record), *short] if record.points else []),
             Section("efficiency", "Efficiency and throughput", _more(record)),
             Section("link", "One all-reduce", [_links(record)]),
             Section("basis", "What it rests on", [Facts(pairs)]),

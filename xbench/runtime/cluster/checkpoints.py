@@ -14,6 +14,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from xbench.record_files import sync_folder
+
 FORMAT = "xbench checkpoint 1"
 KEPT = 2
 HEADER_BYTES = 4096
@@ -56,7 +58,7 @@ def write(folder: Path, key: str, steps: int, content: bytes | memoryview) -> Pa
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _synchronise(folder)
+    sync_folder(folder)
     _prune(folder, key)
     return path
 
@@ -133,12 +135,3 @@ def clear_parts(folder: Path) -> None:
 def _prune(folder: Path, key: str) -> None:
     for old in candidates(folder, key)[0][KEPT:]:
         old.path.unlink(missing_ok=True)
-
-
-def _synchronise(folder: Path) -> None:
-    """The rename is on disk too."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

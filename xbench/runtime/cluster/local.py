@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from xbench.cluster.live.engine import OVER, LiveJob, Look, State
 from xbench.errors import RunError, SpecError
@@ -31,20 +30,17 @@ from xbench.launch_guard import GUARD
 from xbench.profilers.gpu import NotAvailable, load_nvml
 from xbench.profilers.gpu_list import list_gpus
 from xbench.runtime import monitor_log, plain_agent
-from xbench.runtime.cluster import checkpoints
 from xbench.runtime.cluster.incarnation import (
     LOCK,
     LOG,
     PROGRAM,
-    STOP,
     Incarnation,
     errors_of,
     first_line,
     incarnation_of,
     next_incarnation,
-    seen,
 )
-from xbench.runtime.journal import JournalReader
+from xbench.runtime.cluster.watched import Watched
 from xbench.runtime.launch import rank_env
 from xbench.spec import DeviceType
 
@@ -145,23 +141,13 @@ class LocalEngine:
         self._running = []
 
 
-class LocalRunning:
+class LocalRunning(Watched):
     """One incarnation; see `xbench.cluster.live.engine.Running`."""
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: Incarnation) -> None:
-        self.directory = directory
+        super().__init__(directory, program)
         self._process = process
-        self._journal = JournalReader(directory, 0, 0)
-        self._program = program
         self._killed = False
-        self._end: State | None = None
-        kept = self._kept()
-        self._look = Look("starting", kept, kept)
-
-    @property
-    def over(self) -> bool:
-        """Whether `look` has said that it is over."""
-        return self._look.state in OVER
 
     @property
     def pid(self) -> int:
@@ -174,18 +160,13 @@ class LocalRunning:
             return self._look
         # Before the journal is read: nothing is written after.
         gone = self._process.poll() is not None and free(self.directory.parent)
-        for event in self._journal.poll():
-            self._take(event)
+        self._read()
         if gone:
             state: State = self._end or "failed"
             reason = "" if self._end else self._reason()
             # Who died between the last checkpoint and the journal's word of it has kept it all the same.
             self._look = self._look._replace(state=state, kept_steps=self._kept(), reason=reason)
         return self._look
-
-    def stop(self) -> None:
-        """Ask it to keep a checkpoint after the step that it is in, and to end."""
-        (self.directory / STOP).touch()
 
     def kill(self) -> None:
         """End every process of it, without a checkpoint."""
@@ -201,14 +182,6 @@ class LocalRunning:
                 raise RunError(f"the processes in {self.directory} are not gone after {seconds:.0f} s")
             time.sleep(POLL_S)
         return self._look
-
-    def _kept(self) -> int:
-        return checkpoints.kept_steps(self.directory.parent, self._program.key)
-
-    def _take(self, event: dict[str, Any]) -> None:
-        if event["event"] == "end":
-            self._end = event["how"]
-        self._look = seen(self._look, event)
 
     def _reason(self) -> str:
         """Why it failed, in a sentence: what a rank died of, and not what others then noticed."""

@@ -34,7 +34,6 @@ from typing import Any
 import xbench
 from xbench.cluster.live.engine import OVER, LiveJob
 from xbench.errors import SpecError
-from xbench.runtime.cluster import checkpoints
 from xbench.runtime.cluster.incarnation import PROGRAM, first_line, incarnation_of, next_incarnation
 from xbench.runtime.cluster.ray_running import RayRunning
 from xbench.scratch import short_place
@@ -109,7 +108,7 @@ class RayEngine:
         folder.mkdir(parents=True, exist_ok=True)
         directory = next_incarnation(folder).absolute()
         (directory / PROGRAM).write_text(program.model_dump_json(indent=1), encoding="utf-8")
-        running = RayRunning(self.ray, program, directory, checkpoints.kept_steps(folder, program.key))
+        running = RayRunning(self.ray, program, directory)
         self._running = [one for one in self._running if not one.over] + [running]
         return running
 

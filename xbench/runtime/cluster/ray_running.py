@@ -24,13 +24,12 @@ from typing import Any
 
 import psutil
 
-from xbench.cluster.live.engine import OVER, Look, State
+from xbench.cluster.live.engine import Look, State
 from xbench.launch_guard import GUARD
 from xbench.runtime import monitor_log
-from xbench.runtime.cluster import checkpoints
-from xbench.runtime.cluster.incarnation import LOCK, LOG, PROGRAM, STOP, Incarnation, errors_of, first_line, seen
+from xbench.runtime.cluster.incarnation import LOCK, LOG, PROGRAM, Incarnation, errors_of, first_line
 from xbench.runtime.cluster.local import MODULE, free
-from xbench.runtime.journal import JournalReader
+from xbench.runtime.cluster.watched import Watched
 
 PLACING_S = 120.0
 """Longest time [s] that actors may take to start once their bundles are there."""
@@ -46,14 +45,12 @@ RAY = "Ray: "
 """Prefix of what Ray, and not the worker itself, says of a worker."""
 
 
-class RayRunning:
+class RayRunning(Watched):
     """One incarnation; see `xbench.cluster.live.engine.Running`. It gets on whenever it is looked at."""
 
-    def __init__(self, ray: Any, program: Incarnation, directory: Path, kept: int) -> None:
-        self.directory = directory
+    def __init__(self, ray: Any, program: Incarnation, directory: Path) -> None:
+        super().__init__(directory, program)
         self._ray = ray
-        self._program = program
-        self._journal = JournalReader(directory, 0, 0)
         self._group: Any = None
         self._ready: Any = None
         self._workers: list[Any] = []
@@ -75,13 +72,6 @@ class RayRunning:
         self._lost = ""
         self._why = ""
         self._ending = False
-        self._end: str | None = None
-        self._look = Look("starting", kept, kept)
-
-    @property
-    def over(self) -> bool:
-        """True once `look` has said that it is over."""
-        return self._look.state in OVER
 
     def look(self) -> Look:
         """As it stands."""
@@ -94,18 +84,13 @@ class RayRunning:
             self._fail(f"{RAY}{first_line(str(error))}")
         # Before the journal is read: nothing is written after.
         gone = self._ending and free(self.directory.parent)
-        for event in self._journal.poll():
-            self._take(event)
+        self._read()
         if gone:
             self._release()
             self._conclude()
         elif self._look.state == "starting":
             self._look = self._look._replace(reason=self._waiting())
         return self._look
-
-    def stop(self) -> None:
-        """Ask it to keep a checkpoint after the step that it is in, and to end."""
-        (self.directory / STOP).touch()
 
     def kill(self) -> None:
         """End every process of it, without a checkpoint."""
@@ -221,11 +206,6 @@ class RayRunning:
             if self._group is not None:
                 self._ray.util.remove_placement_group(self._group)
 
-    def _take(self, event: dict[str, Any]) -> None:
-        if event["event"] == "end":
-            self._end = event["how"]
-        self._look = seen(self._look, event)
-
     def _conclude(self) -> None:
         failed = bool(self._why or self._whys)
         state: State = "lost" if self._lost else "failed"
@@ -233,8 +213,9 @@ class RayRunning:
             state = "finished" if self._end == "finished" else "stopped"
         reason = self._reason() if state == "failed" else self._lost
         # Who died between the last checkpoint and the journal's word of it has kept it all the same.
-        kept = checkpoints.kept_steps(self.directory.parent, self._program.key)
-        self._look = self._look._replace(state=state, kept_steps=max(kept, self._look.kept_steps), reason=reason)
+        self._look = self._look._replace(
+            state=state, kept_steps=max(self._kept(), self._look.kept_steps), reason=reason
+        )
 
     def _reason(self) -> str:
         """Error that a rank died of, rather than the errors that others then noticed."""

@@ -43,6 +43,7 @@ from xbench.runtime.frames import RestartFrame, write_frame
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.scratch import Scratch
 from xbench.spec import DeviceType
+from xbench.text import counted
 from xbench.version import __version__
 from xbench.workloads import family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
@@ -171,10 +172,10 @@ class _Study:
         compared, of, stops = cut, workers, self.times
         if depends:
             of = [request.start, request.start]
-            self.say(f"once more with {_workers(request.start)} before and after: {'; '.join(depends)}")
+            self.say(f"once more with {counted(request.start, 'worker')} before and after: {'; '.join(depends)}")
             stops = list(run.restarts(work / "checked", of))
             compared = losses(work / "checked")
-        self.say(f"{len(compared)} steps without a stop on {_workers(request.start)}")
+        self.say(f"{len(compared)} steps without a stop on {counted(request.start, 'worker')}")
         run.whole(work / "whole", len(compared), request.start)
         uncut = losses(work / "whole")
         tolerance = TOLERANCE.get(self.found.workloads[0].record.dtype, TOLERANCE["bf16"])
@@ -254,7 +255,7 @@ class _Run:
         running = self._start(folder, workers[0])
         self._train(running)
         for number, (before, after) in enumerate(pairwise(workers), start=1):
-            self.say(f"restart {number} of {len(workers) - 1}: {before} to {_workers(after)}")
+            self.say(f"restart {number} of {len(workers) - 1}: {before} to {counted(after, 'worker')}")
             asked_s = time.monotonic()
             running.stop()
             self._until_over(running)
@@ -306,7 +307,3 @@ class _Run:
 
 def _depends(incarnation: Path) -> list[str]:
     return next((list(event["on"]) for event in events_of(incarnation) if event["event"] == "depends"), [])
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker" if count == 1 else f"{count} workers"
