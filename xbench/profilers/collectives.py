@@ -13,7 +13,7 @@ What can go wrong in such a measurement, and what is done about it:
   rank 0 spreads the time budget: a few repetitions of the large sizes, more of the small, equally many on all ranks.
   Sizes above the first that takes longer than LONGEST_S are left out: there T is a line, and it is carried on.
 
-On a CPU the all-reduce is called as the schedules call it: `schedules.summing`, and a wait.
+On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.start_all_reduce`, and a wait.
 On a GPU that would run it on a stream inside NCCL's process group, which first waits for ours and for which ours then
 waits: two events on ours would hold both waits too. So there it is called with `async_op=False`, with which it runs on
 the stream that is current (since torch 2.8), and that is one beside the one that computes. The events before and after
@@ -39,8 +39,8 @@ import torch
 import torch.distributed as dist
 
 from xbench.profilers.clock import Clock, Mark
+from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.engine import workers_of
-from xbench.schedules.summing import summing
 
 SMALLEST_BYTES = 1024
 MOST_SIZES = 24
@@ -216,12 +216,11 @@ def measure_all_reduce(
         anchor, anchor_host_s = _anchor(clock)
         marks: list[list[tuple[Mark, Mark]]] = [[] for _ in sizes_bytes]
 
-        reduce = [_reducing(buffer[: size // ELEMENT_BYTES], group) for size in sizes_bytes]
-
         def repeat(index: int) -> None:
+            part = buffer[: sizes_bytes[index] // ELEMENT_BYTES]
             dist.all_reduce(token, group=group)
             start = clock.mark()
-            reduce[index]()
+            _all_reduce(part, group)
             marks[index].append((start, clock.mark()))
 
         repeat(0)  # connections, buffers and kernels come to be here, and not in the pilot
@@ -283,12 +282,12 @@ def _anchor(clock: Clock) -> tuple[Mark, float]:
     return mark, host_s
 
 
-def _reducing(part: torch.Tensor, group: dist.ProcessGroup | None) -> Callable[[], object]:
-    """What is between two marks: see the module's docstring."""
+def _all_reduce(part: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    """The all-reduce between two marks: see the module's docstring."""
     if part.device.type == "cuda":
-        return lambda: dist.all_reduce(part, group=group)
-    launch = summing(part, group)
-    return lambda: launch().wait()
+        dist.all_reduce(part, group=group)
+    else:
+        start_all_reduce(part, group).wait()
 
 
 def _communication_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
