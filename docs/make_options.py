@@ -15,7 +15,7 @@ from xbench import cli
 
 DOCS = Path(__file__).parent
 MORE = {
-    "--backend": "sockets.md#which-backend",
+    "--backend": "horovod.md#as-a-carrier",
     "--compress": "compare.md#half-the-bytes",
     "--copies": "compare.md#how-gradients-get-into-a-collective",
     "--fabric": "fabric.md",

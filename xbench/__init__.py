@@ -5,7 +5,6 @@ The public API, and nothing else. Nothing here imports torch until it is used.
     attach(model, optimizer, schedule=..., plan=...)   put a schedule under a training loop
     favour_gloo_threads()                              make small all-reduces quick where a rank has one core
     keep_heap()                                        let steps on a CPU pay for no page faults
-    new_socket_group()                                 a process group of CPUs, for DDP or attach, that is not Gloo's
     load_result(path)                                  a saved record, of whatever kind; record.frame(NAME) is a table
     Profile, Comparison, Plan                          what records are made of
     XbenchError                                        the root of every error
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from xbench.records import load as load_result
     from xbench.schedules.attach import attach
     from xbench.schedules.gloo_threads import favour_gloo_threads
-    from xbench.sockets.group import new_group as new_socket_group
 
 __all__ = [
     "Comparison",
@@ -37,7 +35,6 @@ __all__ = [
     "favour_gloo_threads",
     "keep_heap",
     "load_result",
-    "new_socket_group",
 ]
 
 _HOMES = {
@@ -45,7 +42,6 @@ _HOMES = {
     "favour_gloo_threads": ("xbench.schedules.gloo_threads", "favour_gloo_threads"),
     "keep_heap": ("xbench.heap", "keep_heap"),
     "load_result": ("xbench.records", "load"),
-    "new_socket_group": ("xbench.sockets.group", "new_group"),
     "Profile": ("xbench.records", "Profile"),
     "Comparison": ("xbench.records", "Comparison"),
     "Plan": ("xbench.records", "Plan"),

@@ -29,6 +29,7 @@ Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
 Collectives = Literal["torch", "sockets", "horovod"]
+"""Whose all-reduce carries gradients. Old records may hold `sockets`, which `check_backend` refuses for new runs."""
 Variation = Literal["samples", "noise", "sequence", "none"]
 
 
@@ -169,14 +170,15 @@ class RunSpec(Spec):
         return next((other.text for name in names for other in alike if other.name == name), own)
 
     @property
-    def over_gloo(self) -> bool:
-        """Whether Gloo carries gradients, so that it matters which of its threads run first."""
-        return self.backend == "gloo" and self.collectives != "sockets"
-
-    @property
     def backend(self) -> str:
         """What the ranks that really run talk over: NCCL wants a GPU for each, which emulated workers need not have."""
         return "nccl" if self.device == "cuda" and self.fabric.name != "emulated" else "gloo"
+
+
+def check_backend(collectives: str) -> None:
+    """Raise SpecError for the backend that was removed."""
+    if collectives == "sockets":
+        raise SpecError("--backend sockets was removed: leave --backend out, and Gloo carries the gradients of CPUs")
 
 
 def parse_options(text: str) -> tuple[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Next-forward overlap against a hand-written average, on two and three real ranks, over Gloo and over sockets."""
+"""Next-forward overlap against a hand-written average, on two and three real ranks."""
 
 from __future__ import annotations
 
@@ -18,27 +18,15 @@ SCENARIOS = (
 )  # fmt: skip
 
 
-OF_GLOO_ALONE = "one_order_on_every_rank"
-"""What it looks at are the sends and receives that take the place of Gloo's all-to-all."""
-
-
-@pytest.fixture(
-    scope="module", params=[(2, "gloo"), (3, "gloo"), (2, "sockets"), (3, "sockets")], ids=lambda of: f"{of[0]} {of[1]}"
-)
+@pytest.fixture(scope="module", params=[2, 3])
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start."""
-    world, backend = request.param
-    asked = [name for name in SCENARIOS if backend == "gloo" or name != OF_GLOO_ALONE]
     store = tmp_path_factory.mktemp("store") / "store"
-    return said_by_ranks(world, RANKS, *asked, store=store, timeout_s=200, backend=backend)
+    return said_by_ranks(request.param, RANKS, *SCENARIOS, store=store, timeout_s=200)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_updates_that_are_put_off_train_what_a_plain_loop_trains(
-    outputs: list[str], scenario: str, request: pytest.FixtureRequest
-) -> None:
-    if scenario == OF_GLOO_ALONE and "sockets" in request.node.callspec.id:
-        pytest.skip("it is about the sends and receives in place of Gloo's all-to-all")
+def test_updates_that_are_put_off_train_what_a_plain_loop_trains(outputs: list[str], scenario: str) -> None:
     for output in outputs:
         assert f"{scenario}: ok" in output, output[-3000:]

@@ -17,7 +17,6 @@ from xbench.kernels.pack import told
 from xbench.records import Comparison, Profile, load
 from xbench.runtime.parity import COMPRESSED_TOLERANCE, compressed
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOT_ALLOWED, PLAIN
-from xbench.sockets import polling
 
 pytestmark = pytest.mark.integration
 SHORT = ("--quick", "--rounds", "4", "--steps", "3")
@@ -328,29 +327,6 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
     assert record.fabric.rate_bps == 200e6
     assert record.fabric.measured_bps is not None
     assert 0.5 * 200e6 < record.fabric.measured_bps < 1.1 * 200e6
-    assert left_behind() == ""
-
-
-@NETNS
-@pytest.mark.netns
-def test_every_schedule_over_sockets(tmp_path: Path) -> None:
-    """Of DDP and ours, of one job and of two: the same network, and a cost model of what carried it."""
-    modes = "ddp,ddp-tuned,single,wfbp,optimal,dear,priority,spb:variant=temporal,crossover:optimal"
-    done = xbench("compare", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", *SHORT, "--modes", modes,
-                  "--backend", "sockets", "--output", str(tmp_path))  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
-    assert isinstance(record, Comparison)
-    assert record.fabric.backend == "sockets"
-    assert polling.NOTE not in record.fabric.notes  # two jobs share the cores
-    assert record.spec.collectives == "sockets"
-    assert record.cost_model is not None
-    assert record.cost_model.backend == "sockets"
-    for name in modes.split(","):
-        mode = record.modes[name]
-        assert mode.status == "ok", mode.error
-        assert mode.parity is not None
-        assert mode.parity.ok or name.startswith("spb")
     assert left_behind() == ""
 
 

@@ -1,7 +1,4 @@
-"""Every schedule against a hand-written average, on two real ranks: the contract of xbench.attach.
-
-Over Gloo, and over sockets, which are the default process group then, so that the hand-written average is theirs too.
-"""
+"""Every schedule against a hand-written average, on two real ranks: the contract of xbench.attach."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ SCENARIOS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["gloo", "sockets"])
-def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start, because importing torch twice is what costs."""
     store = tmp_path_factory.mktemp("store") / "store"
-    return said_by_two_ranks(RANKS, *SCENARIOS, store=store, timeout_s=200, backend=request.param)
+    return said_by_two_ranks(RANKS, *SCENARIOS, store=store, timeout_s=200)
 
 
 @pytest.mark.integration

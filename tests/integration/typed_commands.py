@@ -38,21 +38,16 @@ def only_record(folder: Path) -> Profile | Comparison:
     return load(path)
 
 
-def said_by_two_ranks(
-    script: Path, *arguments: str, store: Path, timeout_s: float = 120, backend: str = "gloo"
-) -> list[str]:
+def said_by_two_ranks(script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
     """What two ranks print that run a script which meets over a file store."""
-    return said_by_ranks(2, script, *arguments, store=store, timeout_s=timeout_s, backend=backend)
+    return said_by_ranks(2, script, *arguments, store=store, timeout_s=timeout_s)
 
 
-def said_by_ranks(
-    world: int, script: Path, *arguments: str, store: Path, timeout_s: float = 120, backend: str = "gloo"
-) -> list[str]:
-    """The same of so many ranks; `backend`: of the default process group, for scripts that ask for it."""
+def said_by_ranks(world: int, script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
+    """The same of so many ranks."""
     ranks = []
     for rank in range(world):
         env = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "STORE": str(store), "OMP_NUM_THREADS": "1"}
-        env["BACKEND"] = backend
         words = [sys.executable, str(script), *arguments]
         ranks.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:

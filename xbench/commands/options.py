@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -127,6 +127,17 @@ def _compress(context: click.Context, parameter: click.Parameter, value: str) ->
     return None if value == "none" else value
 
 
+class _Backend(click.Choice[str]):
+    """The backends; one that was removed is refused by its name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See `click.ParamType.convert`. Raises SpecError."""
+        from xbench.spec import check_backend
+
+        check_backend(value)
+        return str(super().convert(value, param, ctx))
+
+
 def carry_options(command: F) -> F:
     """`--copies --compress --backend`: None is the fastest way for the backend, and gradients as they are."""
     return _all(
@@ -134,19 +145,15 @@ def carry_options(command: F) -> F:
                      help="How gradients get into a collective and back.  [default: views]"),
         click.option("--compress", type=click.Choice(["none", "bf16"]), callback=_compress, default="none",
                      show_default=True, help="What fp32 gradients travel as, in every mode."),
-        backend_option(["torch", "sockets", "horovod"]),
+        click.option("--backend", "collectives", type=_Backend(["torch", "horovod"]), default="torch",
+                     show_default=True,
+                     help="Whose all-reduce carries gradients: torch's or Horovod's, except in DDP."),
     )(command)  # fmt: skip
 
 
-def backend_option(choices: Sequence[str]) -> Callable[[F], F]:
-    """`--backend`, passed as `collectives`."""
-    carriers = {"torch": "torch's", "sockets": "our own over TCP for CPUs", "horovod": "Horovod's, except in DDP"}
-    *others, last = [carriers[choice] for choice in choices]
-    told = f"Whose all-reduce carries gradients: {', '.join(others)} or {last}."
-    return click.option(
-        "--backend", "collectives", type=click.Choice(choices), default="torch", show_default=True,
-        help=told,
-    )  # fmt: skip
+def only_torch_option(command: F) -> F:
+    """Accept `--backend torch` where there is no other backend to choose."""
+    return click.option("--backend", type=_Backend(["torch"]), expose_value=False, hidden=True)(command)
 
 
 def overlap_option(command: F) -> F:

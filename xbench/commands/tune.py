@@ -10,8 +10,8 @@ import click
 
 from xbench.commands.completing import complete_modes, complete_workload
 from xbench.commands.options import (
-    backend_option,
     check_json,
+    only_torch_option,
     overlap_option,
     run_options,
     workload_options,
@@ -52,7 +52,7 @@ KEPT = "tuned.json"
               help="The least gain that is worth a change.")  # fmt: skip
 @click.option("--keep", metavar="FILE", help=f"File that keeps the winner.  [default: {KEPT} beside the record]")
 @overlap_option
-@backend_option(["torch", "sockets"])
+@only_torch_option
 @workload_options
 @run_options
 def tune(
@@ -62,7 +62,6 @@ def tune(
     margin: float,
     keep: str | None,
     overlap: str,
-    collectives: str,
     batch_size: int | None,
     image_size: int | None,
     seq_len: int | None,
@@ -116,7 +115,6 @@ def tune(
         course=Tune(60 * minutes, margin / 100),
         title="tune",
         overlap=overlap,  # type: ignore[arg-type]
-        collectives=collectives,  # type: ignore[arg-type]
     )
     result = execute(request, make_console())
     if result.speaks:

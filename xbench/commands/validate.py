@@ -11,9 +11,9 @@ import click
 
 from xbench.commands.completing import RUNS, complete_modes, complete_result, complete_workload, listed
 from xbench.commands.options import (
-    backend_option,
     check_json,
     json_option,
+    only_torch_option,
     overlap_option,
     show_result,
     timeout_option,
@@ -56,7 +56,7 @@ MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="Single-job modes to predict and to measure.")  # fmt: skip
 @overlap_option
-@backend_option(["torch", "sockets"])
+@only_torch_option
 @click.option("--held-out", type=click.IntRange(2, MOST_HOSTS), metavar="H",
               help="Also run on H hosts, and predict that from what was measured on --hosts.")  # fmt: skip
 @click.option("--cell-minutes", type=click.FloatRange(0.1, 600), default=2.5, show_default=True,
@@ -76,7 +76,6 @@ def validate(
     hosts: int,
     modes: str,
     overlap: str,
-    collectives: str,
     held_out: int | None,
     cell_minutes: float,
     resume: Path | None,
@@ -129,7 +128,6 @@ def validate(
         cell_s=60 * cell_minutes,
         device=device,  # type: ignore[arg-type]
         overlap=overlap,  # type: ignore[arg-type]
-        collectives=collectives,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
         resume=before,

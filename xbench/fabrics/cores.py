@@ -31,12 +31,6 @@ def _place(core: int, topology: Path) -> tuple[int, int]:
         return 0, core
 
 
-def has_its_own(cores: Sequence[Sequence[int]], local_rank: int) -> bool:
-    """Whether this rank of a host shares none of its cores with the others there; `cores` as of `split_cores`."""
-    others = {core for number, own in enumerate(cores) if number != local_rank for core in own}
-    return others.isdisjoint(cores[local_rank])
-
-
 def split_cores(cores: Sequence[int], hosts: int, ranks: int) -> tuple[list[list[list[int]]], str | None]:
     """Cores of every rank, [host][local rank], and a warning when ranks have to share.
 

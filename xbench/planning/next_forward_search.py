@@ -17,8 +17,7 @@ needed, though the most urgent of them is ready last, as an embedding is.
 
 **Credit.** In a fixed order nothing passes what waits, so what credit limits is only how many parts are in flight: one
 at a time, or as many as are ready, whichever the measured contention says is faster; without a difference, as many as
-are ready, because then nobody has to be there when a part arrives to launch the next. Over connections that send one
-after the other anyway (`IN_ORDER`), always these: credit would only be a wait for that somebody.
+are ready, because then nobody has to be there when a part arrives to launch the next.
 
 **Variations.** How long backward takes beside the link's work decides how much can go before what is urgent, and is
 what a model knows least; what a launch costs a step of a few milliseconds it hardly knows. So a trial is given orders,
@@ -65,9 +64,6 @@ KEPT_BACK = 24
 
 SOONER = 2
 """How many orders that let the link rest sooner than the best of them are worth a trial."""
-
-IN_ORDER = ("sockets",)
-"""Backends whose collectives are under way one after the other, however many are launched."""
 
 MOST_PARTS = 512
 """A cut into more parts than this, and than there are buckets, is not tried."""
@@ -262,7 +258,7 @@ class NextForwardSearch:
             _, _, period = self._net.priority(cut.buckets, cut.parts, credit_bytes=credit, order=order, late=late)
             return period.end_s
 
-        credits = (math.inf, 0.0) if self._thorough and self._cost.backend not in IN_ORDER else (math.inf,)
+        credits = (math.inf, 0.0) if self._thorough else (math.inf,)
         in_turn = tuple(range(count))
         limit_s = min(seconds(in_turn, credit) for credit in credits) * (1 + 1e-12)
         best: tuple[float, tuple[int, ...], float] | None = None

@@ -13,7 +13,7 @@ What can go wrong in such a measurement, and what is done about it:
   rank 0 spreads the time budget: a few repetitions of the large sizes, more of the small, equally many on all ranks.
   Sizes above the first that takes longer than LONGEST_S are left out: there T is a line, and it is carried on.
 
-On a CPU the all-reduce is called as the schedules call it: `schedules.summing`, and a wait.
+On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.start_all_reduce`, and a wait.
 On a GPU that would run it on a stream inside NCCL's process group, which first waits for ours and for which ours then
 waits: two events on ours would hold both waits too. So there it is called with `async_op=False`, with which it runs on
 the stream that is current (since torch 2.8), and that is one beside the one that computes. The events before and after
@@ -39,8 +39,8 @@ import torch
 import torch.distributed as dist
 
 from xbench.profilers.clock import Clock, Mark
+from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.engine import workers_of
-from xbench.schedules.summing import summing
 
 SMALLEST_BYTES = 1024
 MOST_SIZES = 24
@@ -253,9 +253,8 @@ class _Repetitions:
     ) -> None:
         self.marks: dict[int, list[tuple[Mark, Mark]]] = {size: [] for size in sizes_bytes}
         self._device, self._group, self._clock, self._note = device, group, clock, note
-        buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device, dtype=wire)
+        self._buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device, dtype=wire)
         self._token = torch.zeros(1, device=device)
-        self._reduce = {size: _reducing(buffer[: size // ELEMENT_BYTES], group) for size in sizes_bytes}
 
     def pilot(self) -> list[float]:
         """What one repetition of each size takes [s]. Sizes beyond the first that takes too long are left out."""
@@ -282,9 +281,10 @@ class _Repetitions:
         self._clock.flush()
 
     def _repeat(self, size: int) -> None:
+        part = self._buffer[: size // ELEMENT_BYTES]
         dist.all_reduce(self._token, group=self._group)
         start = self._clock.mark()
-        self._reduce[size]()
+        _all_reduce(part, self._group)
         self.marks[size].append((start, self._clock.mark()))
 
 
@@ -301,12 +301,12 @@ def _anchor(clock: Clock) -> tuple[Mark, float]:
     return mark, host_s
 
 
-def _reducing(part: torch.Tensor, group: dist.ProcessGroup | None) -> Callable[[], object]:
-    """What is between two marks: see the module's docstring."""
+def _all_reduce(part: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    """The all-reduce between two marks: see the module's docstring."""
     if part.device.type == "cuda":
-        return lambda: dist.all_reduce(part, group=group)
-    launch = summing(part, group)
-    return lambda: launch().wait()
+        dist.all_reduce(part, group=group)
+    else:
+        start_all_reduce(part, group).wait()
 
 
 def _communication_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -42,8 +42,8 @@ import torch.distributed as dist
 from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.profilers.step_progress import Progress
 from xbench.records import Contention, ContentionPoint
+from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.engine import workers_of
-from xbench.schedules.summing import summing
 
 SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
 IN_FLIGHT = (1, 2)
@@ -159,12 +159,12 @@ class _Measuring:
     def rest(self, nbytes: int, pairs: int) -> None:
         """All-reduces of one size soon after another, and after a rest, in turn."""
         token = torch.zeros(1)
-        launch = summing(torch.zeros(nbytes // 4, dtype=self.wire), self.group)
+        buffer = torch.zeros(nbytes // 4, dtype=self.wire)
 
         def once() -> float:
             dist.all_reduce(token, group=self.group)  # all ranks are here
             begin_s = time.perf_counter()
-            launch().wait()
+            start_all_reduce(buffer, self.group).wait()
             return time.perf_counter() - begin_s
 
         once()
@@ -249,10 +249,10 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
     of `group` calls it together.
     """
     launches: list[float] = []
-    launch = summing(torch.zeros(1), group)
+    token = torch.zeros(1)
     for _ in range(LAUNCHES):
         before_s = time.perf_counter()
-        work = launch()
+        work = start_all_reduce(token, group)
         launches.append(time.perf_counter() - before_s)
         work.wait()
     launch_s = statistics.median(launches)
@@ -333,7 +333,7 @@ def _rest_s(ranks: Sequence[Measured]) -> float:
 def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> list[float]:
     """Send a stream; the host time of each launch [s]."""
     depth = 1 if stream.in_flight == 1 else DEEP
-    launch = [summing(torch.zeros(stream.nbytes // 4, dtype=wire), group) for _ in range(depth)]
+    buffers = [torch.zeros(stream.nbytes // 4, dtype=wire) for _ in range(depth)]
     flying: list[dist.Work] = []
     launches: list[float] = []
     dist.all_reduce(torch.zeros(1), group=group)  # all ranks are here
@@ -342,7 +342,7 @@ def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) ->
         if len(flying) == depth:
             flying.pop(0).wait()
         before_s = time.perf_counter()
-        work = launch[number % depth]()
+        work = start_all_reduce(buffers[number % depth], group)
         launches.append(time.perf_counter() - before_s)
         flying.append(work)
     for work in flying:

@@ -261,7 +261,7 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--heap": spec.heap if spec.heap != "keep" else None,
         "--copies": spec.copies if spec.copies != "views" else None,
         "--compress": spec.compress,
-        "--backend": spec.collectives if spec.collectives != "torch" else None,
+        "--backend": spec.collectives if spec.collectives == "horovod" else None,
     }
     words = [word for flag, value in {**options, **asked}.items() if value is not None for word in (flag, str(value))]
     return shlex.join(["xbench", command, workload.name, *words])

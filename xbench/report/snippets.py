@@ -15,7 +15,6 @@ from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import FabricRecord, Plan
 from xbench.schedules import parse_mode
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
-from xbench.sockets import polling
 from xbench.text import counted
 from xbench.units import format_seconds
 
@@ -23,7 +22,6 @@ BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
 
 _GLOO = "xbench.favour_gloo_threads({})  # as in the measurement; needs root or CAP_SYS_NICE\n"
-_SOCKETS = "group = xbench.new_socket_group({})  # as in the measurement: beside Gloo's, for gradients\n"
 _HEAP = "xbench.keep_heap()  # as in the measurement: freed memory stays, so that steps pay for no page faults\n"
 
 
@@ -33,8 +31,8 @@ def ddp_snippet(
     """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
     `told` takes the place of the prediction in the comment. Where Gloo's threads ran first on the measured `fabric`, or
-    heaps kept what was freed, lines do the same there; a process group is made where sockets carried. Numbers are
-    written so that Python reads the same float again, and DDP makes exact bytes of it.
+    heaps kept what was freed, lines do the same there. Numbers are written so that Python reads the same float again,
+    and DDP makes exact bytes of it.
     """
     conditions = _conditions(fabric, attached=False)
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
@@ -44,8 +42,7 @@ def ddp_snippet(
         + "from torch.nn.parallel import DistributedDataParallel\n"
         "\n" + conditions + "model = DistributedDataParallel(\n"
         "    model,\n"
-        + ("    process_group=group,\n" if _by_sockets(fabric) else "")
-        + f"    bucket_cap_mb_list=[{caps}],\n"
+        f"    bucket_cap_mb_list=[{caps}],\n"
         ")\n"
     )
 
@@ -68,7 +65,6 @@ def attach_snippet(
     if not is_schedule(schedule):
         raise SpecError(f"{schedule!r} is no schedule of this xbench, so there is no line for it")
     wait = ', wait="step"' if (plan.carrier or plan.mode) in EARLY_UPDATE else ""
-    group = ", process_group=group" if _by_sockets(fabric) else ""
     lines = [f"# {visible(f'{plan.mode}: {told or _told(plan)}')}", "import xbench", ""]
     source = ""
     if plan.mode not in BUCKETS_OF_THEIR_OWN:
@@ -82,7 +78,7 @@ def attach_snippet(
         [
             *lines,
             _conditions(fabric, attached=True)
-            + f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}{group}) as handle:",
+            + f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}) as handle:",
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
             "        loss = criterion(handle.model(inputs), targets)",
@@ -107,18 +103,12 @@ def quoted(text: str) -> str:
 
 
 def _conditions(fabric: FabricRecord | None, *, attached: bool) -> str:
-    """What makes Gloo's threads run, the heap work and a group as on the measured fabric; `attach` does some of it."""
+    """Lines that make Gloo's threads and the heap work as on the measured fabric; `attach` does some of it."""
     notes = [] if fabric is None else fabric.notes
     lines = _HEAP if heap.NOTE in notes else ""
-    if _by_sockets(fabric):
-        return lines + _SOCKETS.format(f"poll_s={polling.POLL_S!r}" if polling.NOTE in notes else "")
     if ABOVE_COMPUTE in notes:
         return lines + _GLOO.format("above_compute=True")
     return lines + (_GLOO.format("") if NOTE in notes and not attached else "")
-
-
-def _by_sockets(fabric: FabricRecord | None) -> bool:
-    return fabric is not None and fabric.backend == "sockets"
 
 
 def _names(bucket: Sequence[str]) -> str:

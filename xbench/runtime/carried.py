@@ -1,9 +1,8 @@
 """Whose collectives carry the gradients of each mode, and Horovod up in this rank only while it is needed.
 
-With `--backend sockets` every mode goes over our own all-reduce (`xbench.sockets`), DDP's too, so that a comparison
-remains one of schedules. With `--backend horovod` our own schedules, and the measurement of collectives that they are
-planned from, go over Horovod's all-reduce (`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod`
-its own settings. Which is in force is decided whenever a mode is attached: see `xbench.horovod.world`.
+With `--backend horovod` our own schedules, and the measurement of collectives that they are planned from, go over
+Horovod's all-reduce (`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod` its own settings. Which
+is in force is decided whenever a mode is attached: see `xbench.horovod.world`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from xbench.horovod.options import UNFUSED
 from xbench.planning.plans import DDP_REDUCER
 from xbench.schedules.base import Handle
 from xbench.schedules.gloo_threads import favour_thread, is_above_compute, yield_on_waking
-from xbench.sockets import polling
-from xbench.sockets.group import new_group as new_socket_group
 from xbench.spec import ModeSpec
 
 if TYPE_CHECKING:
@@ -36,11 +33,6 @@ class Carried:
     def __init__(self, rank: Rank) -> None:
         self.group = rank.group
         self._rank = rank
-        if rank.run.collectives == "sockets":
-            polls = rank.is_alone and dist.get_world_size() == 2
-            self.group = new_socket_group(poll_s=polling.POLL_S if polls else 0.0)
-            if polls and rank.rank == 0:
-                rank.journal.write("remark", message=polling.NOTE)
         self._over_horovod = rank.run.collectives == "horovod"
         wanted = self._over_horovod or any(mode.carrier == "horovod" for mode in rank.run.modes)
         if not wanted or available.obstacle() is not None:

@@ -17,7 +17,7 @@ from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.meeting import check_meeting_point
 from xbench.planning.plans import NEED_COST
 from xbench.runtime.course import Course
-from xbench.runtime.unavailable import check_available, check_device, check_real
+from xbench.runtime.unavailable import check_available, check_real
 from xbench.schedules.copies import chosen_copies
 from xbench.spec import (
     Collectives,
@@ -32,6 +32,7 @@ from xbench.spec import (
     Overlap,
     RunSpec,
     WorkloadSpec,
+    check_backend,
 )
 from xbench.workloads.probe import Preflight, probe
 
@@ -134,8 +135,9 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
     """
     workloads, modes = check_request(request)
+    check_backend(request.collectives)
     _check_nvtx(request.nvtx, request.device)
-    _check_gloo_threads(request.gloo_threads, modes, request.collectives)
+    _check_gloo_threads(request.gloo_threads, modes)
     chosen_copies(request.copies, "", request.compress)
     notes = check_available(modes, request.collectives, request.compress)
     notes += beside(request.modes, modes)
@@ -161,7 +163,6 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(request.nvtx, device)
-    check_device(device, request.collectives)
     fabric, reason = _chosen(request.fabric, found.gpus if device == "cuda" else 0, len(workloads))
     if request.fabric.name == "auto":
         notes.append(reason)
@@ -245,13 +246,8 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
         )
 
 
-def _check_gloo_threads(asked: GlooThreads, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
-    """Raise SpecError where Gloo does not carry, and for two jobs, each holding the core against the other's Gloo."""
-    if asked != "first" and collectives == "sockets":
-        raise SpecError(
-            f"--gloo-threads {asked} is about Gloo's threads, and --backend sockets carries gradients without them",
-            hint="leave one of the two out",
-        )
+def _check_gloo_threads(asked: GlooThreads, modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for two jobs, each of which would hold the core against the other's Gloo."""
     paired = [mode.text for mode in modes if mode.paired]
     if asked == "above-compute" and paired:
         raise SpecError(

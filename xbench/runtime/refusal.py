@@ -85,7 +85,7 @@ def _refusal(rank: Rank, mode: ModeSpec) -> str | None:
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
         with rank.attach(mode) as handle:
-            if rank.run.over_gloo and rank.run.gloo_threads != "plain":
+            if rank.run.backend == "gloo" and rank.run.gloo_threads != "plain":
                 favour_gloo_threads()  # of groups that the schedule made for itself
             if puts_off(rank.plans[rank.job].carrier_of(mode)):
                 with torch.no_grad():

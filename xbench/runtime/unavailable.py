@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xbench.errors import SpecError
 from xbench.horovod import available
 from xbench.schedules import MODES, obstacle
-from xbench.spec import Collectives, Compress, DeviceType, FabricSpec, ModeSpec, RunSpec
+from xbench.spec import Collectives, Compress, FabricSpec, ModeSpec, RunSpec
 
 REAL = "horovod"
 """The mode whose collectives are its own, whatever the fabric says."""
@@ -38,30 +38,18 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
 
 
 def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
-    """Raise SpecError for real collectives on links that are not there: they would take no time."""
+    """Raise SpecError for Horovod on links that are not there: its collectives are real, and would take no time."""
     if fabric.name != "emulated":
         return
     named = [mode.text for mode in modes if mode.carrier == REAL]
-    if named or collectives != "torch":
-        how = "by Horovod itself" if named or collectives == "horovod" else "through sockets"
-        what = f"mode {named[0]!r} sends" if named else f"--backend {collectives} sends"
+    if named or collectives == "horovod":
+        what = f"mode {named[0]!r} sends" if named else "--backend horovod sends"
         raise SpecError(
-            f"{what} {how}, over links that are there, and those of {fabric} are emulated",
+            f"{what} by Horovod itself, over links that are there, and those of {fabric} are emulated",
             hint="try --fabric shaped:hosts=2,rate=1gbit",
         )
 
 
-def check_device(device: DeviceType, collectives: Collectives) -> None:
-    """Raise SpecError for gradients on GPUs and a backend that reads the memory of CPUs."""
-    if collectives == "sockets" and device == "cuda":
-        raise SpecError(
-            "--backend sockets sends gradients that CPUs compute, and this would run on GPUs",
-            hint="leave --backend out, so that NCCL sends them, or write --device cpu",
-        )
-
-
 def backend_of(run: RunSpec) -> str:
-    """What carries the gradients of our schedules, for the record: gloo, nccl, sockets, or horovod over a backend."""
-    if run.collectives == "sockets":
-        return "sockets"
+    """What carries the gradients of our schedules, for the record: gloo, nccl, or horovod over one of them."""
     return f"horovod ({run.backend})" if run.collectives == "horovod" else run.backend

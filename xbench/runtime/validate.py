@@ -44,7 +44,7 @@ from xbench.runtime.program import BLOCK_S
 from xbench.runtime.run import execute
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.runtime.validation_cells import cell_of, failed_cell, unsteady
-from xbench.spec import Collectives, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
 from xbench.stats.validation import goals, summaries
 from xbench.units import parse_rate
 from xbench.workloads.probe import probe
@@ -69,7 +69,6 @@ class ValidateRequest:
     cell_s: float = 150.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     overlap: Overlap = "backward"
-    collectives: Collectives = "torch"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     resume: Validation | None = None
@@ -95,11 +94,10 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
             f"{request.overlap}",
             hint=f"write --overlap {request.resume.overlap}",
         )
-    if request.resume is not None and request.resume.collectives != request.collectives:
+    if request.resume is not None and request.resume.collectives != "torch":
         raise SpecError(
-            f"--resume: the all-reduce was that of {request.resume.collectives} in that validation, and --backend is "
-            f"{request.collectives}",
-            hint=f"write --backend {request.resume.collectives}",
+            f"--resume: that validation went over the backend {request.resume.collectives}, which was removed",
+            hint="leave --resume out, and every cell is measured over Gloo",
         )
     found = probe(list(request.workloads), request.device, max(f.world_size for f in _all_fabrics(request)))
     workloads = [item.record for item in found.workloads]
@@ -158,7 +156,6 @@ def record(
         environment=described,
         modes=[mode.text for mode in request.modes],
         overlap=request.overlap,
-        collectives=request.collectives,
         complete=complete,
         error=error,
         cells=list(cells),
@@ -211,7 +208,6 @@ def _run_cell(
         effort=effort,
         device=request.device,
         overlap=request.overlap,
-        collectives=request.collectives,
         timeout_s=max(request.timeout_s, 2 * VERY_LONG_STEP_S),
         output=request.output,
     )

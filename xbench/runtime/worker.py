@@ -31,7 +31,6 @@ from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation.calibration import emulate
 from xbench.errors import UsageError, XbenchError
-from xbench.fabrics.cores import has_its_own
 from xbench.gpu_errors import Said, explain
 from xbench.kernels.pack import told
 from xbench.planning.plans import DDP_REDUCER
@@ -105,8 +104,6 @@ class Rank:
         self.turns: TurnClient | None = None
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
-        self.is_alone = False
-        """Whether this rank has its cores for itself."""
 
     def start(self) -> None:
         """Take our cores, join the process group, build the workload, meet the other jobs."""
@@ -114,7 +111,6 @@ class Rank:
         if self.run.device == "cpu" and self.local_rank < len(cores) and cores[self.local_rank]:
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
-            self.is_alone = self.program.jobs == 1 and has_its_own(cores, self.local_rank)
         self.device = torch.device(self.run.device)
         if self.run.heap is not None:
             said = heap.arrange(self.run.heap)
@@ -149,7 +145,7 @@ class Rank:
             self.journal.write("calibration", points=[point.model_dump() for point in found])
             for sentence in remarks:
                 self.journal.write("remark", message=sentence)
-        elif self.run.over_gloo:
+        elif self.run.backend == "gloo":
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
             said = arrange(self.run.gloo_threads)
             if said is not None and self.rank == 0:

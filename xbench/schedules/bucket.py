@@ -21,7 +21,7 @@ travel as they are. Coalesced collectives take gradients where they lie, so ther
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -30,8 +30,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
-from xbench.schedules.summing import summing
-from xbench.sockets.connection import memory_of
 from xbench.spec import Compress, Copies
 
 AT_ONCE_BYTES = 256 << 10
@@ -163,9 +161,6 @@ class Views(Sent):
         self.flat = self.whole[: self.layout.length]
         self.flags = self.flat[self.layout.offsets[-1] :]
         self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
-        self._flags_memory = memory_of(self.flags) if self.flags.is_cpu else None
-        self._all_flags = bytes(memory_of(torch.full_like(self.flags, scale))) if self.flags.is_cpu else b""
-        self._summing: tuple[dist.ProcessGroup | None, Callable[[], Travelling]] | None = None
         at_once = self.flat.is_cpu and len(parameters) > 1 and self.grad_bytes <= AT_ONCE_BYTES
         in_a_row = self.align_bytes == 1 and all(view.is_contiguous() for view in self.views)
         self._all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype) if at_once and in_a_row else None
@@ -201,8 +196,6 @@ class Views(Sent):
                 if not filled:
                     self.views[index].zero_()
             self.flags.copy_(self._marks() * self.scale)
-        elif self._flags_memory is not None:
-            self._flags_memory[:] = self._all_flags  # at a fraction of the cost of a call of torch
         else:
             self.flags.fill_(self.scale)
 
@@ -223,9 +216,7 @@ class Views(Sent):
 
     def send(self, group: dist.ProcessGroup | None) -> Travelling:
         """See `Sent.send`."""
-        if self._summing is None or self._summing[0] is not group:
-            self._summing = group, summing(self.flat, group)
-        return self._summing[1]()
+        return start_all_reduce(self.flat, group)
 
     def hand_back(self) -> None:
         """See `Sent.hand_back`: narrowed gradients are widened, one at a time."""
@@ -320,6 +311,13 @@ class Coalesced(Sent):
     def sent(self, index: int) -> Tensor:
         """See `Sent.sent`."""
         return self.tensors[index]
+
+
+def start_all_reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Work:
+    """Start an all-reduce of the tensor, in place."""
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    assert work is not None  # what torch returns to a rank outside the group
+    return work
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -13,9 +13,8 @@ Here each rank sends every other its N-th of the bucket ((N−1)/N of the bytes,
 the thread that learns of the arrival, and then sends the sum to all: see `exchange` for how. A part is summed on one
 rank alone, and the others get that sum: all have the same bits.
 
-Over `xbench.sockets`, whose all-to-all and all-gather send both ways at once, these are what is launched. Over NCCL,
-and on a GPU's emulated link, reduce-scatters and all-gathers go in place on one stream, which keeps them in order: a
-gather follows its scatter without anybody waiting, and a layer's wait is the stream's.
+Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers go in place on one stream, which keeps them in
+order: a gather follows its scatter without anybody waiting, and a layer's wait is the stream's.
 
 Assumes that buckets are about as large as a plan would make them (`planning.next_forward.best_next_forward`). The
 paper searches for one size of all; without a plan buckets have at most `BUCKET_BYTES`.

@@ -53,7 +53,6 @@ from xbench.schedules.engine import PER_PARAMETER, TWICE, Engine, Watch, trainab
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.optimizer_hooks import closure_of
 from xbench.schedules.own_group import own_group
-from xbench.sockets.group import BACKEND as SOCKETS
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Of a bucket where no plan says how large."""
@@ -522,13 +521,11 @@ def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier
     backend = dist.get_backend(group)
     if device.type == "cuda" and ("nccl" in backend or (backend == "emulated" and dist.get_world_size(group) == 1)):
         return "streams"
-    if "gloo" in backend or (backend in ("emulated", SOCKETS) and device.type == "cpu"):
+    if "gloo" in backend or (backend == "emulated" and device.type == "cpu"):
         return "exchange"
     if backend == "emulated":
         raise UsageError("next-forward overlap over an emulated link of GPUs is for one rank")
-    raise UsageError(
-        f"next-forward overlap knows Gloo, NCCL and sockets, and the process group's backend is {backend!r}"
-    )
+    raise UsageError(f"next-forward overlap knows Gloo and NCCL, and the process group's backend is {backend!r}")
 
 
 def check_parts(order: Sequence[int], count: int) -> None:

@@ -15,8 +15,6 @@ import torch
 import torch.distributed as dist
 
 from xbench.schedules.gloo_threads import are_favoured, favour_gloo_threads
-from xbench.sockets.group import BACKEND as SOCKETS
-from xbench.sockets.group import SocketGroup
 
 _OWN: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.WeakKeyDictionary()
 
@@ -32,12 +30,9 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     if found is None:
         favoured = are_favoured()
         ranks = dist.get_process_group_ranks(group)
-        backend = SOCKETS if dist.get_backend(group) == SOCKETS else "gloo"
-        made: Any = dist.new_group(ranks, timeout=_timeout(group), backend=backend, use_local_synchronization=True)
+        made: Any = dist.new_group(ranks, timeout=_timeout(group), backend="gloo", use_local_synchronization=True)
         found = made
         assert found is not None
-        if isinstance(group, SocketGroup) and isinstance(found, SocketGroup):
-            found.poll(group.poll_s)
         dist.all_reduce(torch.zeros(1), group=found)  # its threads begin with the first collective
         if favoured:
             favour_gloo_threads()

@@ -31,10 +31,9 @@ from torch.nn import Module
 
 from xbench.records.measured_parts import Parts
 from xbench.schedules.base import Setup
-from xbench.schedules.bucket import Views
+from xbench.schedules.bucket import Views, start_all_reduce
 from xbench.schedules.departures import Departures, Parcel
 from xbench.schedules.next_forward import BUCKET_BYTES, NextForward, Piece, PutOff, check_parts
-from xbench.schedules.summing import summing
 
 
 class PriorityEngine(NextForward):
@@ -51,7 +50,11 @@ class PriorityEngine(NextForward):
             bounds, sizes = cuts(bucket, nbytes)
             self._bounds[id(bucket)] = bounds
             self._parts[id(bucket)] = [
-                Parcel(size, summing(bucket.flat[begin:end], self.lane), prepare=partial(self._complete, bucket))
+                Parcel(
+                    size,
+                    partial(start_all_reduce, bucket.flat[begin:end], self.lane),
+                    prepare=partial(self._complete, bucket),
+                )
                 for (begin, end), size in zip(itertools.pairwise(bounds), sizes, strict=True)
             ]
         numbered = [part for bucket in buckets for part in self._parts[id(bucket)]]

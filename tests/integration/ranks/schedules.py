@@ -36,8 +36,6 @@ from torch._dynamo.utils import counters
 import xbench
 from xbench.schedules.bucket import Sent
 from xbench.schedules.engine import PER_PARAMETER, Engine, trainable
-from xbench.sockets.group import BACKEND as SOCKETS
-from xbench.sockets.group import SocketGroup, register
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")
@@ -250,28 +248,14 @@ def one_collective_a_bucket(rank: int, world: int) -> None:
     plan = buckets_of(model, "optimal")
     assert plan is not None
     calls: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
+        calls.append(tensor.numel())
+        return all_reduce(tensor, *args, **kwargs)  # type: ignore[arg-type]
+
     with pytest.MonkeyPatch.context() as patch:
-        if dist.get_backend() == SOCKETS:  # there an all-reduce is prepared once and launched at each step
-            prepare = SocketGroup._reducing
-
-            def preparing(group: SocketGroup, tensors: list[Tensor], reduction: str) -> Callable[[], dist.Work]:
-                launch = prepare(group, tensors, reduction)
-
-                def counting() -> dist.Work:
-                    calls.append(sum(tensor.numel() for tensor in tensors))
-                    return launch()
-
-                return counting
-
-            patch.setattr(SocketGroup, "_reducing", preparing)
-        else:
-            all_reduce = dist.all_reduce
-
-            def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
-                calls.append(tensor.numel())
-                return all_reduce(tensor, *args, **kwargs)  # type: ignore[arg-type]
-
-            patch.setattr(dist, "all_reduce", counting)
+        patch.setattr(dist, "all_reduce", counting)
         with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
             train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=lambda: None,
                   sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
@@ -341,9 +325,7 @@ def run_scenarios(scenarios: dict[str, Callable[[int, int], None]]) -> int:
     """Run those named on the command line (all by default) on this rank; print one line for each."""
     rank, world, store = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["STORE"]
     torch.set_num_threads(1)
-    register()
-    backend = os.environ.get("BACKEND", "gloo")
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     failed = 0
     for name in sys.argv[1:] or list(scenarios):
         try:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.fabrics import open_fabric
-from xbench.fabrics.cores import available_cores, has_its_own, split_cores
+from xbench.fabrics.cores import available_cores, split_cores
 from xbench.spec import FabricSpec
 
 
@@ -84,11 +84,3 @@ def test_a_local_fabric_of_gpus_pins_nothing():
         assert host.cores == ()
         assert host.prefix == ()
         assert "OMP_NUM_THREADS" not in host.env
-
-
-@pytest.mark.parametrize(
-    ("cores", "own"),
-    [([[0], [1]], [True, True]), ([[0], [0]], [False, False]), ([[0, 1], [2, 3], [3]], [True, False, False])],
-)
-def test_ranks_have_cores_of_their_own_or_share_them(cores: list[list[int]], own: list[bool]) -> None:
-    assert [has_its_own(cores, rank) for rank in range(len(cores))] == own

@@ -110,9 +110,7 @@ def measure(monkeypatch, sizes_bytes, **options):
     clock = FakeClock()
     group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20)
     monkeypatch.setattr(collectives, "dist", group)
-    monkeypatch.setattr(
-        collectives, "summing", lambda part, of: functools.partial(group.all_reduce, part, of, async_op=True)
-    )
+    monkeypatch.setattr(collectives, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
     monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     return measure_all_reduce(sizes_bytes, "cpu", None, clock=clock, **options), group, clock
 
@@ -137,9 +135,7 @@ def test_compressed_gradients_are_timed_as_they_travel_and_kept_by_their_own_siz
     clock = FakeClock()
     group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20, wire=torch.bfloat16)
     monkeypatch.setattr(collectives, "dist", group)
-    monkeypatch.setattr(
-        collectives, "summing", lambda part, of: functools.partial(group.all_reduce, part, of, async_op=True)
-    )
+    monkeypatch.setattr(collectives, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
     monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     raw = measure_all_reduce([4096, 65536], "cpu", None, clock=clock, repetitions=2, wire=torch.bfloat16)
     assert set(group.reduced) == {2048, 32768}

@@ -170,11 +170,11 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
         gloo_threads="plain",
         heap="system",
         copies="fused",
-        collectives="sockets",
+        collectives="horovod",
     )
     assert compare_command(spec, ["ddp", "auto"]) == (
         "xbench compare 'my train.py:make' --modes ddp,auto --dtype bf16 --optimizer adamw --seed 3 --fabric "
-        "local:ranks=4 --gloo-threads plain --heap system --copies fused --backend sockets"
+        "local:ranks=4 --gloo-threads plain --heap system --copies fused --backend horovod"
     )
     given = RunSpec(kind="comparison", workloads=(WorkloadSpec(name="mlp"),), fabric=FabricSpec(name="cluster"))
     assert compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp"  # the ranks around it are found again

@@ -15,7 +15,6 @@ from xbench.planning.plans import bucket_caps_mib
 from xbench.records import FabricRecord, Plan
 from xbench.report.snippets import attach_snippet, ddp_snippet
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
-from xbench.sockets import polling
 
 
 def plan_of(mode: str, buckets: list[list[str]], nbytes: list[int]) -> Plan:
@@ -64,20 +63,6 @@ def test_a_heap_that_kept_what_was_freed_does_so_where_it_is_pasted() -> None:
     ]
     attached = attach_snippet(TWO, fabric=fabric).splitlines()
     assert attached[attached.index(line) + 1].startswith("with xbench.attach(")
-
-
-def test_a_group_of_sockets_is_made_where_it_is_pasted() -> None:
-    fabric = FabricRecord(
-        name="local", spec="local:ranks=2", label="real", backend="sockets", hosts=1, ranks_per_host=2, world_size=2,
-        notes=[heap.NOTE],
-    )  # fmt: skip
-    line = "group = xbench.new_socket_group()  # as in the measurement: beside Gloo's, for gradients"
-    in_ddp = ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric).splitlines()
-    assert in_ddp[5:9] == [line, "model = DistributedDataParallel(", "    model,", "    process_group=group,"]
-    attached = attach_snippet(TWO, fabric=fabric).splitlines()
-    assert attached[attached.index(line) + 1].endswith(", process_group=group) as handle:")
-    polling_too = fabric.model_copy(update={"notes": [heap.NOTE, polling.NOTE]})
-    assert line.replace("()", "(poll_s=0.005)") in attach_snippet(TWO, fabric=polling_too).splitlines()
 
 
 def test_a_computation_that_yielded_yields_where_it_is_pasted() -> None:

@@ -1,14 +1,10 @@
-"""What Horovod's threads get beside those of torch's Gloo, and which ranks poll over sockets."""
+"""What Horovod's threads get beside those of torch's Gloo."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from xbench.runtime import carried
-from xbench.sockets import polling
 
 
 @pytest.mark.parametrize(("above", "yielding"), [(False, []), (True, [12, 13])])
@@ -22,20 +18,3 @@ def test_horovod_s_own_thread_is_raised_and_its_loops_interrupt_only_a_yielding_
     monkeypatch.setattr(carried, "yield_on_waking", batch.append)
     carried._favour([11, 12, 13])
     assert (raised, batch) == ([11], yielding)
-
-
-@pytest.mark.parametrize(("is_alone", "ranks", "polls"), [(True, 2, True), (False, 2, False), (True, 3, False)])
-def test_two_ranks_with_cores_of_their_own_poll_and_the_record_says_so(
-    monkeypatch: pytest.MonkeyPatch, is_alone: bool, ranks: int, polls: bool
-) -> None:
-    asked: list[float] = []
-    said: list[str] = []
-    monkeypatch.setattr(carried, "new_socket_group", lambda *, poll_s: asked.append(poll_s))
-    monkeypatch.setattr(carried.dist, "get_world_size", lambda: ranks)
-    rank: Any = SimpleNamespace(
-        rank=0, group=None, is_alone=is_alone, run=SimpleNamespace(collectives="sockets", modes=()),
-        journal=SimpleNamespace(write=lambda kind, message: said.append(message)),
-    )  # fmt: skip
-    carried.Carried(rank)
-    assert asked == [polling.POLL_S if polls else 0.0]
-    assert said == ([polling.NOTE] if polls else [])
