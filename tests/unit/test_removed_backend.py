@@ -85,4 +85,4 @@ def test_what_such_a_record_advises_can_be_typed_and_pasted() -> None:
     assert isinstance(record, Comparison)
     assert not any("sockets" in (line.command or "") for line in advice(record))
     plan = next(iter(record.jobs[0].plans.values()))
-    assert "process_group" not in attach_snippet(plan, fabric=record.fabric)
+    assert "process_group" not in attach_snippet(plan)

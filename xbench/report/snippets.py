@@ -8,33 +8,33 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from xbench import heap
 from xbench.characters import visible
 from xbench.errors import SpecError
 from xbench.planning.plans import EARLY_UPDATE
-from xbench.records import FabricRecord, Plan
+from xbench.records import Plan
 from xbench.schedules import parse_mode
-from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 from xbench.text import counted
 from xbench.units import format_seconds
 
 BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
 
-_GLOO = "xbench.favour_gloo_threads({})  # as in the measurement; needs root or CAP_SYS_NICE\n"
-_HEAP = "xbench.keep_heap()  # as in the measurement: freed memory stays, so that steps pay for no page faults\n"
+_TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may\n"
 
 
 def ddp_snippet(
-    plan: Plan, caps_mib: Sequence[float], told: str | None = None, fabric: FabricRecord | None = None
+    plan: Plan,
+    caps_mib: Sequence[float],
+    told: str | None = None,
+    *,
+    tuned: bool = False,
 ) -> str:
     """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
-    `told` takes the place of the prediction in the comment. Where Gloo's threads ran first on the measured `fabric`, or
-    heaps kept what was freed, lines do the same there. Numbers are written so that Python reads the same float again,
-    and DDP makes exact bytes of it.
+    `told` takes the place of the prediction in the comment. Where ranks were `tuned`, a line does the same. Numbers are
+    written so that Python reads the same float again, and DDP makes exact bytes of it.
     """
-    conditions = _conditions(fabric, attached=False)
+    conditions = _TUNED if tuned else ""
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
     return (
         f"# {visible(f'{plan.mode}: {told or _told(plan)}')}; DDP takes them from its second step on\n"
@@ -48,13 +48,15 @@ def ddp_snippet(
 
 
 def attach_snippet(
-    plan: Plan, record: str | None = None, told: str | None = None, fabric: FabricRecord | None = None
+    plan: Plan,
+    record: str | None = None,
+    told: str | None = None,
+    *,
+    tuned: bool = False,
 ) -> str:
     """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
 
-    `told` takes the place of the prediction in the comment. Where the computation yielded to Gloo's threads on the
-    measured `fabric`, or heaps kept what was freed, lines do the same; what else was done about threads,
-    `xbench.attach` does by itself.
+    `told` takes the place of the prediction in the comment. `tuned` is as in `ddp_snippet`.
 
     It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
     gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
@@ -77,7 +79,7 @@ def attach_snippet(
     return "\n".join(
         [
             *lines,
-            _conditions(fabric, attached=True)
+            (_TUNED if tuned else "")
             + f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}) as handle:",
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
@@ -100,15 +102,6 @@ def is_schedule(name: str) -> bool:
 def quoted(text: str) -> str:
     """A Python string that is `text`, in double quotes: JSON's escapes mean the same in Python."""
     return json.dumps(visible(text), ensure_ascii=False)
-
-
-def _conditions(fabric: FabricRecord | None, *, attached: bool) -> str:
-    """Lines that make Gloo's threads and the heap work as on the measured fabric; `attach` does some of it."""
-    notes = [] if fabric is None else fabric.notes
-    lines = _HEAP if heap.NOTE in notes else ""
-    if ABOVE_COMPUTE in notes:
-        return lines + _GLOO.format("above_compute=True")
-    return lines + (_GLOO.format("") if NOTE in notes and not attached else "")
 
 
 def _names(bucket: Sequence[str]) -> str:

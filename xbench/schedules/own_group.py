@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from xbench.schedules.gloo_threads import are_favoured, favour_gloo_threads
+from xbench.host.tuning import are_gloo_threads_raised, raise_gloo_threads
 
 _OWN: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.WeakKeyDictionary()
 
@@ -28,14 +28,14 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
         return group
     found = _OWN.get(group)
     if found is None:
-        favoured = are_favoured()
+        raised = are_gloo_threads_raised()
         ranks = dist.get_process_group_ranks(group)
         made: Any = dist.new_group(ranks, timeout=_timeout(group), backend="gloo", use_local_synchronization=True)
         found = made
         assert found is not None
         dist.all_reduce(torch.zeros(1), group=found)  # its threads begin with the first collective
-        if favoured:
-            favour_gloo_threads()
+        if raised:
+            raise_gloo_threads()
         _OWN[group] = found
     return found
 
