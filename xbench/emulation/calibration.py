@@ -20,7 +20,7 @@ import torch.distributed as dist
 from xbench.emulation import cuda
 from xbench.emulation.group import host_send, new_group
 from xbench.emulation.lane import Lane
-from xbench.emulation.pacer import PendingTransfer, Pacer, SharingPacer
+from xbench.emulation.pacer import Pacer, PendingTransfer, SharingPacer
 from xbench.emulation.shared_link import SharedLink
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
