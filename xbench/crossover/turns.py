@@ -175,7 +175,7 @@ class Turns:
         if self.holder is not None:
             return f"held by job {self.holder}"
         if job in self._waiting:
-            return f"where job {self._pattern[self._place % len(self._pattern)]} is next and has not asked for its turn"
+            return f"where job {self._pattern[self._position % len(self._pattern)]} is next and has not asked for its turn"
         return "where it is waited for by nobody"
 
     def _grant(self) -> list[Reply]:
