@@ -1,8 +1,8 @@
-"""Where and with what a run is made: machine, system, software, and what disturbs it now.
+"""Environment of a run: machine, system, software, and present disturbances.
 
-Two results can be compared only when machine and software match, so the record keeps both, and `fingerprint` puts what
-must match into a few letters. Nothing here imports torch: versions come from package metadata, and what only torch can
-know (the GPU's name, NCCL's version) comes from a rank, as `preflight`.
+Two results are comparable only if machine and software match. So the record keeps both, and `fingerprint` reduces the
+parts that must match to a few letters. Nothing here imports torch: versions come from package metadata, and facts that
+only torch knows (the GPU's name, NCCL's version) come from a rank, as `preflight`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from xbench.version import __version__
 
 LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic", "horovod")
 RAISED, NOT_RAISED = "raised", "as they come"
-"""Gloo's threads go before its event loop where the process may raise their priority (`host.tuning`)."""
+"""Gloo's threads precede its event loop if the process may raise their priority (`host.tuning`)."""
 
 RAISED_NICE = -15
 BUSY_SHARE = 0.5
-"""A process that uses more than this share of a core disturbs a measurement."""
+"""Share of a core above which another process disturbs a measurement."""
 
 
 def capture(preflight: Mapping[str, object] | None = None) -> Environment:
     """This machine and its software.
 
-    `preflight` is what a rank found out: `device`, `device_count` and `torch` take their places, everything else joins
-    `facts` as text. Without it the device is the CPU.
+    `preflight` contains a rank's findings: `device`, `device_count` and `torch` have their own fields, everything else
+    joins `facts` as text. Without it the device is the CPU.
     """
-    found = dict(preflight or {})
-    device = str(found.pop("device", "cpu"))
-    device_count = int(str(found.pop("device_count", 0)))
-    torch = found.pop("torch", None)
+    rest = dict(preflight or {})
+    device = str(rest.pop("device", "cpu"))
+    device_count = int(str(rest.pop("device_count", 0)))
+    torch = rest.pop("torch", None)
     facts = {
         "system": platform.platform(),
         "kernel": platform.release(),
@@ -54,7 +54,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         "thread_priorities": RAISED if may_raise_priority() else NOT_RAISED,
         **({"nvidia_driver": driver} if (driver := nvidia_driver()) else {}),
         **{name: version for name in LIBRARIES if (version := version_of(name))},
-        **{name: str(value) for name, value in found.items() if value is not None},
+        **{name: str(value) for name, value in rest.items() if value is not None},
     }
     return Environment(
         hostname=socket.gethostname(),
@@ -72,12 +72,12 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on, which containers and taskset limit."""
+    """Number of cores that this process may use, which containers and taskset limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name as its maker writes it; the architecture where the system does not say."""
+    """The processor's name as its maker writes it; the architecture if the system does not tell."""
     try:
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -89,7 +89,7 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def governor(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> str | None:
-    """The frequency governor of the first core, or None where the system has none (most virtual machines)."""
+    """The frequency governor of the first core, or None if the system has none (most virtual machines)."""
     try:
         return (cpu / "scaling_governor").read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -97,42 +97,42 @@ def governor(cpu: Path = Path("/sys/devices/system/cpu/cpu0/cpufreq")) -> str | 
 
 
 def may_raise_priority() -> bool:
-    """Whether this process may give a thread the nice value -15: root or CAP_SYS_NICE, or a limit that allows it.
+    """True if this process may give a thread the nice value -15: root or CAP_SYS_NICE, or a limit that allows it.
 
-    Tried in a thread that ends at once. False on systems that do not know priorities of threads.
+    It is tried in a thread that ends at once. False on systems without priorities of threads.
     """
-    found: list[bool] = []
+    results: list[bool] = []
 
     def attempt() -> None:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), RAISED_NICE)
-            found.append(True)
+            results.append(True)
         except OSError:
-            found.append(False)
+            results.append(False)
 
-    if sys.platform != "linux":  # elsewhere it would be the whole process's
+    if sys.platform != "linux":  # elsewhere it would affect the whole process
         return False
     thread = threading.Thread(target=attempt)
     thread.start()
     thread.join()
-    return found == [True]
+    return results == [True]
 
 
 def nvidia_driver(folder: Path = Path("/proc/driver/nvidia")) -> str | None:
-    """The version of the NVIDIA kernel driver, or None where none is loaded."""
+    """The version of the NVIDIA kernel driver, or None if none is loaded."""
     try:
         text = (folder / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, flags=re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, flags=re.MULTILINE)
+    return match[1] if match else None
 
 
 def must_match(environment: Environment) -> tuple[dict[str, str], dict[str, str]]:
-    """(Machine, software): what has to be the same in two results whose times are compared, by name.
+    """(Machine, software): facts that must be equal in two results whose times are compared, by name.
 
-    Not the host's name: two machines of one kind are as good as one. Of versions only what changes times: neither
-    Python's and the kernel's patches, nor, on a CPU, what GPUs need.
+    The host's name is not one: two machines of one kind are equivalent. Versions count only if they affect times:
+    neither Python's and the kernel's patches nor, on a CPU, the software for GPUs.
     """
     facts = environment.facts
     machine = {
@@ -144,7 +144,7 @@ def must_match(environment: Environment) -> tuple[dict[str, str], dict[str, str]
         "device": environment.device,
         "devices": str(environment.device_count),
     }
-    if environment.device == "cpu":  # a record without this fact is of root's
+    if environment.device == "cpu":  # a record without this fact was made by root
         machine["priorities of Gloo's threads"] = facts.get("thread_priorities", RAISED)
     software = {
         "torch": (environment.torch or "none").partition("+")[0],
@@ -161,22 +161,22 @@ def must_match(environment: Environment) -> tuple[dict[str, str], dict[str, str]
 
 
 def fingerprint(environment: Environment) -> str:
-    """'3f9a1c02-77d0b1e4': the same letters, comparable times. First the machine's, then the software's.
+    """'3f9a1c02-77d0b1e4': equal letters mean comparable times. First the machine's, then the software's.
 
-    Raised priorities, which all earlier results had, leave no trace in it: their fingerprints stay.
+    Raised priorities, which all earlier results had, do not enter it, so that earlier fingerprints stay valid.
     """
     parts = [{name: value for name, value in part.items() if value != RAISED} for part in must_match(environment)]
     return "-".join(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8] for part in parts)
 
 
 def differences(one: Environment, other: Environment) -> list[str]:
-    """What keeps two results from being compared, as 'torch: 2.15.0 and 2.14.0'; nothing when fingerprints match."""
-    mine, theirs = ({**machine, **software} for machine, software in map(must_match, (one, other)))
-    names = dict.fromkeys([*mine, *theirs])
+    """Differences that prevent a comparison, as 'torch: 2.15.0 and 2.14.0'; empty if fingerprints match."""
+    facts, other_facts = ({**machine, **software} for machine, software in map(must_match, (one, other)))
+    names = dict.fromkeys([*facts, *other_facts])
     return [
-        f"{name}: {mine.get(name, 'none')} and {theirs.get(name, 'none')}"
+        f"{name}: {facts.get(name, 'none')} and {other_facts.get(name, 'none')}"
         for name in names
-        if mine.get(name) != theirs.get(name)
+        if facts.get(name) != other_facts.get(name)
     ]
 
 
@@ -186,9 +186,9 @@ def _release(version: str) -> str:
 
 
 def commit(folder: Path = Path(__file__).parent) -> str | None:
-    """The git commit of the xbench checkout that runs, with '+' when files differ from it; None outside a checkout.
+    """The git commit of the running xbench checkout, with '+' if files differ from it; None outside a checkout.
 
-    Results do not count: writing one does not change the code that made it.
+    Changes under results/ do not count: writing a result does not change the code that made it.
     """
     root = folder.resolve().parent
     if not (root / ".git").exists():
@@ -201,7 +201,7 @@ def commit(folder: Path = Path(__file__).parent) -> str | None:
 
 
 def noise_warnings(interval_s: float = 0.2) -> list[str]:
-    """What would disturb a measurement that starts now, one sentence each. Watches other processes for `interval_s`."""
+    """Disturbances of a measurement that starts now, one sentence each. Watches other processes for `interval_s`."""
     before = _cpu_seconds()
     started = time.monotonic()
     time.sleep(interval_s)
@@ -215,33 +215,36 @@ def noise_warnings(interval_s: float = 0.2) -> list[str]:
 
 
 def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[str, float]]) -> list[str]:
-    """The warnings for a load average over one minute, a governor, and (process, share of a core) pairs."""
-    found = []
+    """Warnings for a load average over one minute, a governor, and (process, share of a core) pairs."""
+    warnings = []
     loud = sorted((pair for pair in busy if pair[1] > BUSY_SHARE), key=lambda pair: -pair[1])
     if loud:
         named = ", ".join(f"{name} uses {share:.1f} cores" for name, share in loud[:3])
-        found.append(f"other processes are busy: {named}; times will be noisier")
+        warnings.append(f"other processes are busy: {named}; times will be noisier")
     if load > cores / 2:
-        found.append(f"the load average was {load:.1f} on {cores} cores before the run started")
+        warnings.append(f"the load average was {load:.1f} on {cores} cores before the run started")
     if governor == "powersave":
-        found.append("the CPU governor is powersave: clock speed may change while it is measured")
-    return found
+        warnings.append("the CPU governor is powersave: clock speed may change while it is measured")
+    return warnings
 
 
-_OF_RANKS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_STEP_ID")
-"""Of which one is there when an engine started us: its process, our parent, is the fellow ranks' as well."""
+_RANK_VARIABLES = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_STEP_ID")
+"""Variables of which one is set if an engine started this rank.
+
+Its process, the parent, is the other ranks' as well.
+"""
 
 
 def _cpu_seconds() -> dict[tuple[int, str], float]:
-    """CPU time [s] so far of every process but this one and its children, or its engine's process and that one's."""
+    """CPU time [s] of every process except for this one, its engine's process, and the children of either."""
     top = psutil.Process()
-    if any(name in os.environ for name in _OF_RANKS):  # our fellow ranks start while we look, and are no strangers
+    if any(name in os.environ for name in _RANK_VARIABLES):  # the other ranks start meanwhile, and are not disturbances
         top = top.parent() or top
-    own = {os.getpid(), top.pid, *(child.pid for child in top.children(recursive=True))}
+    own_pids = {os.getpid(), top.pid, *(child.pid for child in top.children(recursive=True))}
     seconds = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
         times = process.info["cpu_times"]
-        if process.pid not in own and times is not None:
+        if process.pid not in own_pids and times is not None:
             seconds[process.pid, str(process.info["name"])] = times.user + times.system
     return seconds
 
@@ -256,9 +259,9 @@ def version_of(package: str) -> str | None:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None

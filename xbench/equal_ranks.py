@@ -1,4 +1,4 @@
-"""Tensors that should be the same on all ranks: their digests, and where they differ."""
+"""Comparison of tensors that should be equal on all ranks, by their digests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def digest(value: Tensor, before: str = "") -> str:
-    """A digest of the value's bits, in the order of its elements, and of what was digested before.
+    """A digest of the value's bits, in the order of its elements, and of the digest `before`.
 
-    Of a wrapper tensor it is that of what it wraps.
+    For a wrapper tensor it is the digest of the tensors that it wraps.
     """
     if is_traceable_wrapper_subclass(value):
         names, _ = value.__tensor_flatten__()
@@ -24,21 +24,21 @@ def digest(value: Tensor, before: str = "") -> str:
         return before
     plain = value.detach().as_subclass(Tensor).resolve_conj().resolve_neg()
     raw = plain.contiguous().cpu().view(-1).view(torch.uint8).numpy()
-    made = hashlib.blake2b(raw.data, digest_size=16)
-    made.update(before.encode())
-    return made.hexdigest()
+    hasher = hashlib.blake2b(raw.data, digest_size=16)
+    hasher.update(before.encode())
+    return hasher.hexdigest()
 
 
 def apart(tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> list[str]:
-    """Names of tensors whose shape, dtype, `requires_grad` or value differ between ranks, or that some have not.
+    """Names of tensors whose shape, dtype, `requires_grad` or value differ between ranks, or that some ranks lack.
 
-    Collective: every rank of the group must call it, and all get the same answer. A group of all ranks may be of a
-    backend that carries gradients alone, so the default group gathers for it.
+    Collective: every rank of the group must call it, and all get the same answer. A group of all ranks may have a
+    backend that supports gradients alone, so the default group gathers for it.
     """
     if group is not None and dist.get_world_size(group) == dist.get_world_size():
         group = None
-    mine = {name: (tuple(t.shape), str(t.dtype), t.requires_grad, digest(t)) for name, t in tensors}
-    everyone: list[dict[str, tuple[tuple[int, ...], str, bool, str]]] = [{} for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(everyone, mine, group=group)
-    names = dict.fromkeys(chain(*everyone))
-    return [name for name in names if any(one.get(name) != everyone[0].get(name) for one in everyone)]
+    local = {name: (tuple(t.shape), str(t.dtype), t.requires_grad, digest(t)) for name, t in tensors}
+    by_rank: list[dict[str, tuple[tuple[int, ...], str, bool, str]]] = [{} for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(by_rank, local, group=group)
+    names = dict.fromkeys(chain(*by_rank))
+    return [name for name in names if any(other.get(name) != by_rank[0].get(name) for other in by_rank)]

@@ -2,17 +2,17 @@
 
     XbenchError            exit 1
     ├── RunError           exit 1   ranks were started and something went wrong
-    │   ├── RankError      exit 1   one rank died, raised or hung: says which, where
-    │   ├── FabricError    exit 1   the network could not be raised, or broke
-    │   └── KernelError    exit 1   a CUDA kernel of ours could not be built, loaded or launched
+    │   ├── RankError      exit 1   one rank died, raised or hung; the message names it
+    │   ├── FabricError    exit 1   the network could not be set up, or broke
+    │   └── KernelError    exit 1   a CUDA kernel could not be built, loaded or launched
     ├── UsageError         exit 2   a value that cannot work, found before anything is launched
     │   ├── SpecError      exit 2   a workload, mode, fabric or option
     │   ├── WorkloadError  exit 2   a model or factory that cannot be built or run
     │   └── RecordError    exit 2   a result file that cannot be read
     └── Interrupted        exit 130 the user pressed Ctrl-C
 
-`str(error)` is one sentence. `hint` names the next command or the nearest right value; `detail` holds
-a traceback or a log, shown under `--debug`. Only `cli.py` prints errors.
+`str(error)` is one sentence. `hint` names the next command or the nearest valid value; `detail` holds a traceback or a
+log, shown under `--debug`. Only `cli.py` prints errors.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CLOSE = 0.65
 class XbenchError(Exception):
     """The root of every error: `str(error)` is one sentence.
 
-    `exit_code` is what the command line exits with. `hint` names the next command or the nearest right value, `detail`
-    is a traceback or a log; both are None where there is none.
+    `exit_code` is the exit code of the command line. `hint` names the next command or the nearest valid value, `detail`
+    is a traceback or a log; both may be None.
     """
 
     exit_code = 1
@@ -54,11 +54,11 @@ class RankError(RunError):
 
 
 class FabricError(RunError):
-    """A fabric could not be raised, or broke while in use."""
+    """A fabric could not be set up, or broke while in use."""
 
 
 class KernelError(RunError):
-    """A CUDA kernel of ours could not be built, loaded or launched."""
+    """A CUDA kernel could not be built, loaded or launched."""
 
 
 class UsageError(XbenchError):
@@ -86,10 +86,12 @@ class Interrupted(XbenchError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` may be a misspelling of, or None when nothing is close."""
-    bare = {one.lstrip("-"): one for one in known}  # the dashes of options are alike in all of them
-    found = difflib.get_close_matches(name.lstrip("-")[:MOST_CHARACTERS], list(bare), n=1, cutoff=CLOSE)
-    return bare[found[0]] if found else None
+    """The known name that `name` may be a misspelling of, or None if nothing is close."""
+    bare = {
+        name_with_dashes.lstrip("-"): name_with_dashes for name_with_dashes in known
+    }  # all options begin with dashes
+    matches = difflib.get_close_matches(name.lstrip("-")[:MOST_CHARACTERS], list(bare), n=1, cutoff=CLOSE)
+    return bare[matches[0]] if matches else None
 
 
 def listed(names: Iterable[str], most: int = MOST_CHARACTERS) -> str:
@@ -104,7 +106,7 @@ def listed(names: Iterable[str], most: int = MOST_CHARACTERS) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str | None = None) -> SpecError:
-    """The error for a name that is not in a list: names it and suggests the nearest right one."""
+    """The error for an unknown name; it suggests the nearest known one."""
     close = nearest(name, known)
     hint = f"did you mean {close!r}?" if close else None
     if listing:

@@ -1,10 +1,10 @@
-"""Types of fields in records: text that is harmless to show, and numbers within what a field can mean.
+"""Types of fields in records: text that is safe to show, and numbers within the range of a field.
 
-A record may come from a stranger. `Text` turns every character that a terminal, a log or a reader would obey into a
-visible mark, so no renderer has to think of them. Bounds of numbers are far from what anything measures: they keep out
-what would overflow in a formula or on an axis.
+A record may come from a stranger. `Text` turns every character that a terminal, a log or a reader would interpret into
+a visible mark, so renderers need no further protection. Bounds of numbers are far from any measurement: they exclude
+values that would overflow in a formula or on an axis.
 
-Each is an `Annotated` type for a pydantic field. A field of a record is never a bare `str`: a test walks all of them.
+Each is an `Annotated` type for a pydantic field. A field of a record is never a bare `str`: a test checks all of them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pydantic import BeforeValidator, Field
 from xbench.characters import visible
 
 LONGEST_S = 1e12
-"""30,000 years."""
+"""Longest time [s]: 30,000 years."""
 
 LONGEST_SIMULATED_S = 1e30
-"""As long as a million jobs of a trace can take, each with the most work and the least speed that is read."""
+"""Longest simulated time [s]: a million jobs of a trace, each with the most work and the least speed accepted."""
 
 SHORTEST_S = 1e-12
-"""A picosecond: less than any clock here can tell."""
+"""Shortest time [s]: a picosecond, below the resolution of any clock here."""
 
 LARGEST_COUNT = 2**53
-"""Beyond it a float no longer holds every integer."""
+"""Largest count: beyond it a float no longer holds every integer."""
 
 
 def _shown(value: Any) -> Any:
@@ -39,10 +39,10 @@ Seconds = Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S)]
 """A point in time or a difference [s], which may be negative."""
 
 Duration = Annotated[float, Field(ge=0, le=LONGEST_S)]
-"""Time that something took [s], zero included."""
+"""A duration [s], zero included."""
 
 PositiveSeconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
-"""Time above zero that something took [s], such as a training step."""
+"""A duration above zero [s], such as a training step."""
 
 SimulatedSeconds = Annotated[float, Field(ge=-LONGEST_SIMULATED_S, le=LONGEST_SIMULATED_S)]
 """Seconds of a simulation, whose jobs may be absurdly long."""
@@ -51,7 +51,7 @@ Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 """A number of things, or of bytes."""
 
 PositiveCount = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
-"""A number of things of which there is at least one. (`Count = Field(ge=1)` would keep the bound of `Count`.)"""
+"""A number of things, at least one. (`Count = Field(ge=1)` would keep the bound of `Count`.)"""
 
 Rate = Annotated[float, Field(ge=0, le=1e18)]
-"""Bits per second."""
+"""Rate in bits per second."""

@@ -1,15 +1,15 @@
-"""What torch, CUDA and NCCL say when a GPU cannot do what was asked, as one sentence and a hint.
+"""Explanations of errors of torch, CUDA and NCCL on GPUs, each as one sentence and a hint.
 
-Their own messages run to ten lines, name no workload and no rank, and most of each is advice for somebody else. Every
-function here is pure: facts, or the text of an error, go in, and words come out, so that a machine without a GPU can
-test what one with a GPU will say. The texts are those of torch 2.11 to 2.15 and of NCCL up to 2.30.
+Their own messages have ten lines, name no workload and no rank, and most of their advice does not apply. Every function
+here is pure: it takes facts or the text of an error and returns words. So a machine without a GPU can test what a
+machine with one will report. The texts are those of torch 2.11 to 2.15 and of NCCL up to 2.30.
 
 - A driver older than torch's CUDA: a warning of `torch.cuda.is_available()`, or a RuntimeError at the first use.
-- No memory left: OutOfMemoryError of torch's allocator, or what CUDA, cuBLAS, cuDNN and NCCL say when they find none;
-  on a CPU a RuntimeError of its allocator, or MemoryError.
-- Two ranks on one GPU: DistBackendError at the first collective, since NCCL refuses that; from 2.30.3 on it can be told
-  not to.
-- A GPU that is not there: nobody says anything until a rank dies of an "invalid device ordinal", so they are counted.
+- No memory left: OutOfMemoryError of torch's allocator, or the errors of CUDA, cuBLAS, cuDNN and NCCL; on a CPU a
+  RuntimeError of its allocator, or MemoryError.
+- Two ranks on one GPU: DistBackendError at the first collective, since NCCL refuses that; from 2.30.3 on an option
+  allows it.
+- A missing GPU: there is no message until a rank dies of an "invalid device ordinal", so the GPUs are counted.
 
 Nothing here imports torch.
 """
@@ -26,7 +26,7 @@ from xbench.text import counted
 from xbench.units import format_bytes
 
 SHARING_NCCL = (2, 30, 3)
-"""The first NCCL that lets ranks share a GPU, where SHARING_VARIABLE says so."""
+"""The first NCCL that lets ranks share a GPU, if SHARING_VARIABLE allows it."""
 
 SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 MOST_NAMED = 8
@@ -48,7 +48,7 @@ _CPU_WANTED = re.compile(r"you tried to allocate (\d+) bytes")
 
 
 class Said(NamedTuple):
-    """Words for a user: how a sentence goes on that begins with who it happened to, and what would help."""
+    """Explanation for a user: `what` continues a sentence that begins with the rank, `hint` is a remedy."""
 
     what: str
     hint: str | None
@@ -56,21 +56,21 @@ class Said(NamedTuple):
 
 
 def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
-    """What an exception in a rank means, from its class's name and its text; None for one that is not known here.
+    """Explanation of an exception in a rank, from its class's name and its text; None for an unknown one.
 
-    'ran out of GPU memory with resnet50, batch 256: …'. `spec` is what the rank trains.
+    'ran out of GPU memory with resnet50, batch 256: …'. `spec` is the rank's workload.
     """
     batch = f", batch {spec.batch_size}" if spec.batch_size is not None else ""
     short = shortage(kind, text, f" with {spec.title}{batch}")
     if short is not None:
         return Said(short, lower_what(spec), out_of_memory=True)
-    shared = _SHARED_GPU.search(text)
-    if shared:
+    shared_gpu = _SHARED_GPU.search(text)
+    if shared_gpu:
         version = _NCCL_VERSION.search(text)
-        named = f" (ranks {shared[1]} and {shared[2]})" if shared[1] else ""
+        rank_numbers = f" (ranks {shared_gpu[1]} and {shared_gpu[2]})" if shared_gpu[1] else ""
         nccl = version[1] if version else None
-        told = f"NCCL {nccl}" if nccl else "NCCL"
-        return Said(f"found another rank on its GPU{named}, which {told} refuses", _sharing_hint(nccl))
+        library = f"NCCL {nccl}" if nccl else "NCCL"
+        return Said(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
     if _TOO_OLD.search(text):
         return Said(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])
     return None
@@ -79,23 +79,23 @@ def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
 def shortage(kind: str, text: str, beside: str = "") -> str | None:
     """'ran out of GPU memory: 2.00 GiB were wanted, and 1.20 GiB of GPU 0's 139.72 GiB were free', or None.
 
-    As much of it as the text says: torch's allocator on GPUs says all, CUDA's libraries say nothing. `beside` comes
-    before the colon.
+    It contains as much as the text tells: torch's allocator on GPUs gives all figures, CUDA's libraries none. `beside`
+    is inserted before the colon.
     """
     if kind not in ("OutOfMemoryError", "MemoryError") and not _OUT_OF_MEMORY.search(text):
         return None
     on_cpu = kind == "MemoryError" or "DefaultCPUAllocator" in text
     what = ("ran out of memory" if on_cpu else "ran out of GPU memory") + beside
-    wanted, there, bytes_wanted = _WANTED.search(text), _THERE.search(text), _CPU_WANTED.search(text)
+    wanted, capacity, bytes_wanted = _WANTED.search(text), _THERE.search(text), _CPU_WANTED.search(text)
     size = wanted[1] if wanted else format_bytes(int(bytes_wanted[1])) if bytes_wanted else None
     if size is None:
         return what
     sentence = f"{what}: {size} were wanted"
-    return sentence + (f", and {there[3]} of GPU {there[1]}'s {there[2]} were free" if there else "")
+    return sentence + (f", and {capacity[3]} of GPU {capacity[1]}'s {capacity[2]} were free" if capacity else "")
 
 
 def lower_what(spec: WorkloadSpec) -> str:
-    """What to lower when memory runs out, as a hint."""
+    """Hint on the option to lower if memory runs out."""
     if spec.batch_size is None:
         return "let its factory make a smaller batch"
     size = " or --image-size" if spec.image_size is not None else " or --seq-len" if spec.seq_len is not None else ""
@@ -103,16 +103,16 @@ def lower_what(spec: WorkloadSpec) -> str:
 
 
 def no_gpu(said: str, built_for: str | None) -> tuple[str, str]:
-    """Why torch can use no GPU, and what would help, from what it warned of (or raised) and the CUDA it was built for.
+    """Reason why torch can use no GPU, and a remedy, from its warning or error and the CUDA it was built for.
 
-    Without any text: there is none.
+    An empty text means that there is none.
     """
     old = _TOO_OLD.search(said)
     if old:
         cuda = cuda_version(int(old[1]))
-        mine = f" for CUDA {built_for}" if built_for else " for a newer one"
+        needed = f" for CUDA {built_for}" if built_for else " for a newer one"
         return (
-            f"the NVIDIA driver here knows CUDA up to {cuda}, and this torch was built{mine}",
+            f"the NVIDIA driver here knows CUDA up to {cuda}, and this torch was built{needed}",
             f"update the driver, or install a torch that was built for CUDA {cuda} or older",
         )
     if built_for is None and not said:
@@ -125,7 +125,7 @@ def no_gpu(said: str, built_for: str | None) -> tuple[str, str]:
 
 
 def unusable_gpu(said: str, built_for: str | None) -> str | None:
-    """The same sentence where a GPU seems to be there that cannot be used; None where there is simply none."""
+    """The same sentence if a GPU that seems to exist cannot be used; None if there is simply none."""
     return no_gpu(said, built_for)[0] if said and not _NO_DRIVER.search(said) else None
 
 
@@ -135,7 +135,7 @@ def cuda_version(number: int) -> str:
 
 
 def gpu_index(asked: str) -> int | None:
-    """The 3 of 'cuda:3'; None where none is named. Raises SpecError for a number that is none."""
+    """The 3 of 'cuda:3'; None without a number. Raises SpecError for an invalid number."""
     name, colon, number = asked.partition(":")
     if not colon:
         return None
@@ -145,7 +145,7 @@ def gpu_index(asked: str) -> int | None:
 
 
 def check_index(asked: str, names: Sequence[str]) -> None:
-    """Refuse a GPU that is not among these. Raises SpecError, which says which there are."""
+    """Refuse a GPU that does not exist. Raises SpecError, which lists the existing ones."""
     index = gpu_index(asked)
     if index is None or index < len(names):
         return
@@ -159,7 +159,7 @@ def check_index(asked: str, names: Sequence[str]) -> None:
 def check_ranks(
     fabric: str, ranks: int, gpus: int, index: int | None, nccl: str | None, environ: Mapping[str, str]
 ) -> None:
-    """Refuse more ranks on this machine than GPUs, where NCCL cannot share one, or than the one that was picked.
+    """Refuse more ranks on this machine than GPUs, if NCCL cannot share one, or than the one that was picked.
 
     `fabric` is its text, `index` the N of `--device cuda:N`, `nccl` NCCL's version. Raises SpecError.
     """
@@ -170,15 +170,16 @@ def check_ranks(
         )
     if ranks <= gpus or (can_share(nccl) and environ.get(SHARING_VARIABLE) == "1"):
         return
-    there = counted(gpus, "GPU")
-    told = f"NCCL {nccl}" if nccl else "NCCL"
+    gpu_count = counted(gpus, "GPU")
+    library = f"NCCL {nccl}" if nccl else "NCCL"
     raise SpecError(
-        f"{fabric} puts {ranks} ranks on {there}, and {told} refuses two ranks on one GPU", hint=_sharing_hint(nccl)
+        f"{fabric} puts {ranks} ranks on {gpu_count}, and {library} refuses two ranks on one GPU",
+        hint=_sharing_hint(nccl),
     )
 
 
 def can_share(nccl: str | None) -> bool:
-    """Whether this NCCL can be told to let ranks share a GPU."""
+    """True if an option lets ranks share a GPU under this NCCL."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", nccl or "")[:3])
     return numbers >= SHARING_NCCL
 

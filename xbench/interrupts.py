@@ -1,8 +1,8 @@
-"""Signals that ask to stop: clean-up and saving always run to their end, and what was asked happens after them.
+"""Deferral of signals that ask to stop: clean-up and saving always run to their end, and the signal takes effect then.
 
 SIGTERM and SIGHUP become KeyboardInterrupt, as Ctrl-C is, so that `timeout 60 xbench compare` and a closed terminal
-unwind the same way. `interrupts_held` makes all three wait. A flow that measures holds them from its first launch to
-the end of its save, and lets them through while it measures:
+unwind in the same way. `interrupts_held` defers all three. A flow that measures holds them from its first launch to the
+end of its save, and lets them through while it measures:
 
     with interrupts_held() as held:
         try:
@@ -12,8 +12,8 @@ the end of its save, and lets them through while it measures:
             ...
         save()
 
-Contexts nest. What came inside an inner one is given to the outer one when the inner one ends. Python delivers signals
-to the main thread alone, so in any other thread these contexts do nothing.
+Contexts nest. Signals deferred by an inner one are passed to the outer one when the inner one ends. Python delivers
+signals to the main thread alone, so in any other thread these contexts do nothing.
 """
 
 from __future__ import annotations
@@ -36,61 +36,70 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def stop_signals_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt. One that is ignored, as under nohup, or handled stays so."""
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt.
+
+    An ignored (as under nohup) or handled signal is unchanged.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _STOPPING}
-    ours = [number for number, handler in before.items() if handler in (signal.SIG_DFL, None)]
-    for number in ours:
+    replaced = [number for number, handler in before.items() if handler in (signal.SIG_DFL, None)]
+    for number in replaced:
         signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        for number in ours:
+        for number in replaced:
             signal.signal(number, signal.SIG_DFL)
 
 
 def ignore_interrupts() -> None:
-    """Ignore all of these signals from now on: the process is at its end, and its exit code stands."""
+    """Ignore all of these signals from now on: the process is at its end, and its exit code is final."""
     for number in _ALL:
         signal.signal(number, signal.SIG_IGN)
 
 
 class Held:
-    """The signals of one `interrupts_held`."""
+    """The deferred signals of one `interrupts_held`."""
 
     def __init__(self) -> None:
-        self._came: list[int] = []
+        self._received: list[int] = []
         self._open = False
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Inside, the first signal raises KeyboardInterrupt; every later one waits, so that nothing cuts that short."""
+        """Inside, the first signal raises KeyboardInterrupt.
+
+        Later ones wait, so that nothing interrupts its handling.
+        """
         self._open = True
-        if self._came:
+        if self._received:
             self._open = False
-            raise KeyboardInterrupt(signal.Signals(self._came[0]).name)
+            raise KeyboardInterrupt(signal.Signals(self._received[0]).name)
         try:
             yield
         finally:
             self._open = False
 
     def interrupted(self) -> Interrupted | None:
-        """The error for a signal that waits, which is thereby dealt with; None where none came."""
-        came, self._came = self._came, []
-        return Interrupted("interrupted") if came else None
+        """The error for a deferred signal, which counts as handled then; None without one."""
+        received, self._received = self._received, []
+        return Interrupted("interrupted") if received else None
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if self._open:
             self._open = False
             _interrupt(number, frame)
-        self._came.append(number)
+        self._received.append(number)
 
 
 @contextmanager
 def interrupts_held() -> Iterator[Held]:
-    """Inside, Ctrl-C, SIGTERM and SIGHUP wait. What came is given to who handled it before, or KeyboardInterrupt."""
+    """Inside, Ctrl-C, SIGTERM and SIGHUP wait.
+
+    At the end the former handler gets them, or KeyboardInterrupt is raised.
+    """
     held = Held()
     if threading.current_thread() is not threading.main_thread():
         yield held
@@ -103,15 +112,15 @@ def interrupts_held() -> Iterator[Held]:
         yield held
     except BaseException:
         outer = getattr(before[signal.SIGINT], "__self__", None)
-        if isinstance(outer, Held):  # it is told, but what was raised goes on
-            outer._came += held._came
-        held._came.clear()
+        if isinstance(outer, Held):  # it gets the signal, but the exception continues
+            outer._received += held._received
+        held._received.clear()
         raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-    if held._came:
-        first = signal.Signals(held._came[0])
+    if held._received:
+        first = signal.Signals(held._received[0])
         handler = before[first]
         if not callable(handler) or handler is signal.default_int_handler:
             handler = _interrupt

@@ -1,7 +1,7 @@
-"""Limits that a shell sets for its processes (ulimit), and what a process says that runs into one.
+"""Limits that a shell sets for its processes (ulimit), and the recognition of errors that they cause.
 
-A process that may not map a library, open a file or start a thread dies with a sentence of the library that asked, in
-which no limit is named. `limit_behind` names it. Standard library alone.
+A process that may not map a library, open a file or start a thread dies with an error of that library, which does not
+name the limit. `limit_behind` names it. Standard library alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from xbench.errors import UsageError
 
 MIN_FILES = 64
-"""Open files that a run needs: a rank has about forty."""
+"""Least number of open files for a run: a rank has about forty."""
 
 LAST_LINE_CHARACTERS = 300
 
@@ -26,11 +26,11 @@ class _Limit(NamedTuple):
     unit: int
     """Size of the unit in which ulimit counts."""
     bounds: str
-    said: re.Pattern[str]
+    pattern: re.Pattern[str]
 
 
-def _limit(number: int, flag: str, unit: int, bounds: str, said: str) -> _Limit:
-    return _Limit(number, flag, unit, bounds, re.compile(said, re.IGNORECASE))
+def _limit(number: int, flag: str, unit: int, bounds: str, pattern: str) -> _Limit:
+    return _Limit(number, flag, unit, bounds, re.compile(pattern, re.IGNORECASE))
 
 
 _LIMITS = (
@@ -46,27 +46,27 @@ _LIMITS = (
 
 
 def limit_behind(text: str) -> str | None:
-    """A hint that names the limit of this shell which an error's words point to; None without such a limit."""
+    """A hint that names the limit of this shell to which an error's words point; None without such a limit."""
     for limit in _LIMITS:
-        most, _ = resource.getrlimit(limit.number)
-        if most != resource.RLIM_INFINITY and limit.said.search(text):
-            return f"this shell limits {limit.bounds}: raise ulimit {limit.flag}, which is {most // limit.unit}"
+        soft_limit, _ = resource.getrlimit(limit.number)
+        if soft_limit != resource.RLIM_INFINITY and limit.pattern.search(text):
+            return f"this shell limits {limit.bounds}: raise ulimit {limit.flag}, which is {soft_limit // limit.unit}"
     return None
 
 
 def require_files(least: int = MIN_FILES) -> None:
-    """Let this process and its children open as many files as a run needs. Raises UsageError where it may not."""
-    most, ceiling = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most == resource.RLIM_INFINITY or most >= least:
+    """Let this process and its children open as many files as a run needs. Raises UsageError if that is not allowed."""
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit == resource.RLIM_INFINITY or soft_limit >= least:
         return
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (least, ceiling))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard_limit))
         return
-    raise UsageError(f"a process may open {most} files here, and a run needs {least}", hint=f"ulimit -n {least}")
+    raise UsageError(f"a process may open {soft_limit} files here, and a run needs {least}", hint=f"ulimit -n {least}")
 
 
 def last_line(log: str) -> str:
-    """The last line that a process wrote, without control characters and cut; empty when it wrote none."""
+    """The last line of a process's output, without control characters and shortened; empty without output."""
     lines = [line for line in log.splitlines() if line.strip()]
-    said = "".join(letter if letter.isprintable() else " " for letter in lines[-1]) if lines else ""
-    return " ".join(said.split())[:LAST_LINE_CHARACTERS]
+    line = "".join(letter if letter.isprintable() else " " for letter in lines[-1]) if lines else ""
+    return " ".join(line.split())[:LAST_LINE_CHARACTERS]

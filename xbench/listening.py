@@ -1,4 +1,4 @@
-"""The address on which a server of ours listens: no more of the host's networks than the ranks need."""
+"""Listening address of a server: it exposes the server to no more of the host's networks than the ranks need."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LOOPBACK = "127.0.0.1"
 def listening_address(place: str, *, one_host: bool = True) -> str | None:
     """The address to listen on for a server that others reach at `place`; None: all addresses of this host.
 
-    It is `place` itself where that is an IP address of this host. Where all ranks are on `one_host`, a name is what it
-    resolves to here. Else a name says nothing: hosts may resolve it to different networks, and Debian resolves a host's
-    own name to loopback. Nor does a loopback address then: some engines tell it to rank 0 alone.
+    It is `place` itself if that is an IP address of this host. If all ranks are on `one_host`, a name is resolved here.
+    Otherwise a name is useless: hosts may resolve it to different networks, and Debian resolves a host's own name to
+    loopback. So is a loopback address then: some engines give it to rank 0 alone.
     """
     address = LOOPBACK if place == "localhost" else place
     with contextlib.suppress(OSError, ValueError):

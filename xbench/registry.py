@@ -1,7 +1,7 @@
-"""Names for things: workloads, schedules, fabrics, report formats.
+"""Registry of names: workloads, schedules, fabrics, report formats.
 
-An entry names its target as 'module:attribute' and is imported only when it is used, so listing names never imports
-torch. Other packages add entries through the entry-point group that a registry names.
+An entry names its target as 'module:attribute' and is imported only on use, so listing names never imports torch. Other
+packages add entries through the entry-point group that a registry names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered name: where its code is, one line for `--help`, and facts that need no import."""
+    """One registered name: its target, one line for `--help`, and facts that need no import."""
 
     name: str
     target: str
@@ -33,7 +33,7 @@ class Registry(Generic[T]):
     def __init__(
         self, kind: str, *, listing: str, group: str | None = None, absent: Mapping[str, str] | None = None
     ) -> None:
-        """`absent`: names that are looked for and not there, each with a sentence that says what is."""
+        """`absent`: names that users look for and that do not exist, each with a sentence on the alternative."""
         self.kind = kind
         self.absent = absent or {}
         self.listing = listing
@@ -76,7 +76,7 @@ class Registry(Generic[T]):
             raise unknown(self.kind, name, self._all(), listing=self.listing) from None
 
     def load(self, name: str) -> T:
-        """Import and return what the entry names. Raises SpecError for an unknown name."""
+        """Import and return the entry's target. Raises SpecError for an unknown name."""
         module, _, attribute = self.entry(name).target.partition(":")
         loaded: T = getattr(importlib.import_module(module), attribute)
         return loaded

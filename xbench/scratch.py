@@ -1,12 +1,11 @@
-"""Temporary folders and unfinished files whose names say which process made them.
+"""Temporary folders and partial files whose names contain the id of the process that made them.
 
     with Scratch("xb-") as folder: ...         /tmp/xb-4711-k3x9_2ab
     handle, name = part_file(path)             .record.json.4711-k3x9_2ab.part
 
 A killed process leaves them behind, and `remove_left` removes those, never a living process's. The maker of a folder
-holds a lock on a file in it for as long as it lives. The kernel releases the lock when the process ends, so neither a
-process id that was given to somebody else nor one of another container is taken for the maker.
-Standard library alone.
+holds a lock on a file in it. The kernel releases the lock when the process ends. So neither a reused process id nor one
+of another container is mistaken for the maker. Standard library alone.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pathlib import Path
 from xbench.errors import SpecError
 
 OWNER = ".owner"
-"""The locked file in every scratch folder: a folder without it is not ours, whatever its name."""
+"""The locked file in every scratch folder. A folder without it does not belong to xbench, whatever its name."""
 
 MAX_SOCKET_BYTES = 107
 """Longest path of a Unix socket that the kernel takes [B]."""
@@ -35,15 +34,15 @@ _PART = re.compile(r"\..+\.(\d+)-\w+\.part")
 
 
 class Scratch(tempfile.TemporaryDirectory[str]):
-    """A private temporary folder, removed at the end of its context. Raises OSError where there is no room for it."""
+    """A private temporary folder, removed at the end of its context. Raises OSError if there is no room for it."""
 
-    def __init__(self, prefix: str, place: str | None = None) -> None:
-        super().__init__(prefix=f"{prefix}{os.getpid()}-", dir=place, ignore_cleanup_errors=True)
+    def __init__(self, prefix: str, parent: str | None = None) -> None:
+        super().__init__(prefix=f"{prefix}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
         part = os.path.join(self.name, f"{OWNER}.part")
         self._lock = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(part, os.path.join(self.name, OWNER))  # nobody sees it unlocked
+        os.rename(part, os.path.join(self.name, OWNER))  # no process sees it unlocked
 
     def cleanup(self) -> None:
         """Remove the folder; safe to call again."""
@@ -54,53 +53,53 @@ class Scratch(tempfile.TemporaryDirectory[str]):
 
 
 def socket_folder(longest: str = "turns9999") -> Scratch:
-    """A scratch folder in which a socket of this name can listen, elsewhere than in TMPDIR when that is too long.
+    """A scratch folder in which a socket of this name can listen. It is outside TMPDIR if that path is too long.
 
-    Raises SpecError when no temporary folder is short enough.
+    Raises SpecError if no temporary folder is short enough.
     """
     return Scratch("xb-", short_place(len(os.fsencode(f"/xb-{os.getpid()}-12345678/{longest}"))))
 
 
 def short_place(needed: int) -> str:
-    """The temporary folder, or another where its path and `needed` bytes after it are too long for a Unix socket.
+    """The temporary folder, or another if its path and `needed` bytes after it are too long for a Unix socket.
 
-    Raises SpecError when none is short enough.
+    Raises SpecError if none is short enough.
     """
-    room = MAX_SOCKET_BYTES - needed
-    asked = tempfile.gettempdir()
-    for place in (asked, *_SHORT):
-        if len(os.fsencode(place)) <= room and os.access(place, os.W_OK | os.X_OK):
-            return place
+    max_bytes = MAX_SOCKET_BYTES - needed
+    default = tempfile.gettempdir()
+    for folder in (default, *_SHORT):
+        if len(os.fsencode(folder)) <= max_bytes and os.access(folder, os.W_OK | os.X_OK):
+            return folder
     raise SpecError(
-        f"the temporary folder {asked!r} is too long a path for a Unix socket",
-        hint=f"set TMPDIR to a folder of at most {room} letters that can be written to",
+        f"the temporary folder {default!r} is too long a path for a Unix socket",
+        hint=f"set TMPDIR to a folder of at most {max_bytes} letters that can be written to",
     )
 
 
 def part_file(path: Path) -> tuple[int, str]:
-    """A new file beside `path`, to be renamed to it once it is whole: (descriptor, name).
+    """A new file next to `path`, to be renamed to it once it is whole: (descriptor, name).
 
-    Removes what killed processes left in that folder first. Raises OSError.
+    First removes the files of killed processes in that folder. Raises OSError.
     """
     remove_left([path.parent])
     return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=".part")
 
 
 def places() -> list[Path]:
-    """Folders in which scratch folders, and records that found no room elsewhere, may lie."""
-    found = [tempfile.gettempdir(), *_SHORT, os.path.expanduser("~")]
-    return [Path(place) for place in dict.fromkeys(found)]
+    """Folders that may contain scratch folders, and records that found no room elsewhere."""
+    folders = [tempfile.gettempdir(), *_SHORT, os.path.expanduser("~")]
+    return [Path(folder) for folder in dict.fromkeys(folders)]
 
 
 def remove_left(folders: Iterable[Path]) -> list[Path]:
-    """Remove this user's scratch folders and unfinished files right in these folders whose makers are gone."""
+    """Remove this user's scratch folders and partial files directly in these folders whose makers are gone."""
     removed = []
     for path in (path for folder in folders for path in _entries(folder)):
         with suppress(OSError):
-            if _FOLDER.fullmatch(path.name) and _own(path, stat.S_ISDIR):
+            if _FOLDER.fullmatch(path.name) and _is_own(path, stat.S_ISDIR):
                 if _remove_unless_held(path):
                     removed.append(path)
-            elif (part := _PART.fullmatch(path.name)) and _own(path, stat.S_ISREG) and not _lives(int(part[1])):
+            elif (part := _PART.fullmatch(path.name)) and _is_own(path, stat.S_ISREG) and not _is_alive(int(part[1])):
                 path.unlink()
                 removed.append(path)
     return removed
@@ -113,14 +112,14 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _own(path: Path, kind: object) -> bool:
-    """True if it is of this kind, no link, and this user's."""
-    found = path.lstat()
-    return callable(kind) and kind(found.st_mode) and found.st_uid == os.geteuid()
+def _is_own(path: Path, kind: object) -> bool:
+    """True if it is of this kind, not a link, and belongs to this user."""
+    status = path.lstat()
+    return callable(kind) and kind(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _remove_unless_held(folder: Path) -> bool:
-    """Remove a scratch folder that no process holds. Raises OSError, as for one that is not ours or that is held."""
+    """Remove a scratch folder that no process holds. Raises OSError, also for a foreign or a held folder."""
     lock = os.open(folder / OWNER, os.O_WRONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,8 +129,8 @@ def _remove_unless_held(folder: Path) -> bool:
     return True
 
 
-def _lives(pid: int) -> bool:
-    """True if a process has this id, and is no zombie."""
+def _is_alive(pid: int) -> bool:
+    """True if a process has this id and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,9 +1,8 @@
-"""The three standard streams of a process, made safe before anything else is opened.
+"""Protection of a process's three standard streams, applied before anything else is opened.
 
-A descriptor that is closed (`>&-`) would be taken by the next file that is opened, and what is printed would end up in
-that file. A reader that leaves (`| head`) would end a run of hours with a broken pipe. `secure` opens /dev/null in the
-place of the first, and lets the second go without a word: neither changes what is measured, saved or returned.
-Standard library alone.
+The next opened file would take a closed descriptor (`>&-`), and output would end up in that file. A reader that leaves
+(`| head`) would end a run of hours with a broken pipe. `secure` opens /dev/null for a closed descriptor, and ignores
+the loss of a reader: neither changes what is measured, saved or returned. Standard library alone.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ _DESCRIPTORS = ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY))
 
 
 class _Anything:
-    """Contains every errno: an error on stderr can be told to nobody."""
+    """Contains every errno: an error on stderr cannot be reported."""
 
     def __contains__(self, number: object) -> bool:
         return True
 
 
 class _Forgiving(io.FileIO):
-    """A descriptor that is pointed at /dev/null when a write fails with one of the `forgiven` errnos."""
+    """A descriptor that is redirected to /dev/null when a write fails with one of the `forgiven` errnos."""
 
     def __init__(self, descriptor: int, forgiven: Container[object]) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self._forgiven = forgiven
 
     def write(self, data: Any, /) -> int:
-        """As FileIO's; all of `data` counts as written once nobody reads."""
+        """Write as FileIO does. All of `data` counts as written once there is no reader."""
         try:
             return super().write(data)
         except OSError as error:
@@ -49,9 +48,9 @@ class _Forgiving(io.FileIO):
 
 
 def secure() -> None:
-    """Open what is closed of descriptors 0 to 2, and let readers of stdout and stderr leave.
+    """Open closed descriptors of 0 to 2, and let readers of stdout and stderr leave.
 
-    Errors on stdout other than a reader that left (a full disk) are still raised.
+    Other errors on stdout (a full disk) are still raised.
     """
     for descriptor, flags in _DESCRIPTORS:
         try:

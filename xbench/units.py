@@ -1,6 +1,6 @@
-"""Reading and writing quantities. All formatting of units lives here.
+"""Parsing and formatting of quantities. All formatting of units is in this module.
 
-Inside the code every quantity is a plain number in its base unit, and its name says so: `step_s` seconds,
+Inside the code every quantity is a plain number in its base unit, and its name contains the unit: `step_s` seconds,
 `grad_bytes` bytes, `rate_bps` bits per second. Byte sizes use 1024 (KiB, MiB); network rates use 1000, as tc does.
 """
 
@@ -76,7 +76,7 @@ def format_seconds(seconds: float | None, digits: int = 3) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """What takes long: '45.0 s', '42.5 min', '12.3 h', '5.21 d'; '–' for None."""
+    """A long time: '45.0 s', '42.5 min', '12.3 h', '5.21 d'; '–' for None."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     for scale, unit in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
@@ -128,7 +128,7 @@ def format_brief_percent(share: float | None) -> str:
 
 
 def format_signed_percent(share: float | None) -> str:
-    """'+12.3 %' from 0.123, '+0.0 %' from what rounds to zero; '–' for None."""
+    """'+12.3 %' from 0.123, '+0.0 %' for a value that rounds to zero; '–' for None."""
     return "–" if share is None else f"{round(100 * share, 1) + 0.0:+.1f} %"
 
 

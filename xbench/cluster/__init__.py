@@ -1,19 +1,19 @@
-"""Many jobs, one cluster: which jobs run, on how many GPUs each, and when it pays to stop and restart one.
+"""Scheduling many jobs on one cluster: which jobs run, on how many GPUs, and when a restart pays.
 
-| file | what it holds |
+| file | content |
 | --- | --- |
 | `jobs` | a job and its speed on w GPUs |
-| `policy`, `policies/` | what decides, one file a policy |
+| `policy`, `policies/` | the policy interface; one file a policy |
 | `registry` | the policies by name, with their options |
-| `simulator` | a trace under a policy, event by event |
-| `placement` | which hosts a job's GPUs are on, and whose rings share a link |
-| `hosts` | how fast a job is on GPUs of several hosts |
-| `metrics` | what comes of it |
-| `speeds` | speeds from a table, a model of a ring, or a scaling record |
-| `loss_curve` | how many steps are left until a loss |
-| `traces/` | where jobs come from: public traces, a CSV, a generator; what to fetch |
-| `bounds` | how well any policy could have done |
-| `compare`, `findings` | several policies on one trace, and what that says |
+| `simulator` | event-by-event simulation of a trace under a policy |
+| `placement` | the hosts of a job's GPUs, and the rings that share a link |
+| `hosts` | a job's speed on GPUs of several hosts |
+| `metrics` | statistics of a simulation |
+| `speeds` | speeds from a table, a ring model or a scaling record |
+| `loss_curve` | steps that remain until a loss |
+| `traces/` | sources of jobs: public traces, a CSV, a generator; downloads |
+| `bounds` | limits that no policy can beat |
+| `compare`, `findings` | several policies on one trace, and the conclusions |
 
 Nothing here imports torch.
 """

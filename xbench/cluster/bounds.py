@@ -1,32 +1,32 @@
-"""How well any policy could have done: the exact optimum of small instances, and a lower bound of large ones.
+"""Limits that no policy can beat: the exact optimum of small instances, and a lower bound of large ones.
 
-All bound the mean JCT of a trace on a cluster of G GPUs on which restarts are free (with restarts it can only be worse)
-and no GPU is shared. Job j arrives at r(j), has work W(j), and its speed on w GPUs is s(w): on hosts, that of the
-placement on which it is fastest. The sizes that it may have are `least` to `most` and what it asks for, so what is said
-of any policy holds for rigid ones too.
+All bound the mean JCT of a trace on a cluster of G GPUs with free restarts and without sharing (restarts can only make
+it worse). Job j arrives at r(j), has work W(j), and its speed on w GPUs is s(w): on hosts, that of its fastest
+placement. A job may have `least` to `most` GPUs and the number that it requests, so the bounds hold for rigid policies
+too.
 
-**The optimum** (`optimum_s`): over all schedules, with any preemption and any change of size at any time, among the
-sizes that jobs may have. In the interval between two events (arrivals, completions) a schedule is a mixture of
-*configurations*, sizes of the active jobs that fit the cluster together; only how long each configuration lasts matters
-to the work done, not when. So given the order of the events, the optimum is a linear program over these times: the work
-of each job is done by its completion, arrivals are when they are, and the sum of completion times is least. Its minimum
-over all orders in which jobs can complete is exact. There are (2n−1)!! orders at most, so n is small.
+**The optimum** (`optimum_s`) ranges over all schedules, with any preemption and any change among allowed sizes at any
+time. Between two events (arrivals, completions) a schedule is a mixture of *configurations*: sizes of the active jobs
+that fit the cluster together. Only how long each configuration lasts affects the work done, not when. So for a given
+order of events the optimum is a linear program over these times: each job's work is done by its completion, arrivals
+are fixed, and the sum of completion times is minimal. The minimum over all orders of completion is exact. There are at
+most (2n−1)!! orders, so n is small.
 
-**The optimum without changes** (`moldable_s`): a job runs once, on one number of GPUs, to its end. Given sizes and the
-order of starts, starting each as soon as it fits, and not before the one in front of it, is best: the starts of any
-schedule can be moved forward in that order until it is this one. So all orders and sizes are tried.
+**The optimum without changes** (`moldable_s`): each job runs once, on one number of GPUs, to its end. For given sizes
+and a given order of starts, it is best to start each job as soon as it fits, but not before its predecessor: the starts
+of any schedule can be moved forward in that order to this one. So all orders and sizes are tried.
 
-**The lower bound** (`lower_bound_s`), the largest of three. Let b(j) = min W(j)/s(w), its best time, and a(j) = min
+**The lower bound** (`lower_bound_s`) is the largest of three. Let b(j) = min W(j)/s(w), its best time, and a(j) = min
 w·W(j)/s(w), its least GPU seconds.
 
 1. *Alone*: no job is faster than b(j), so the mean JCT is at least the mean b(j).
-2. *One fast machine*: whatever a schedule does, job j takes at least a(j) GPU seconds and the cluster gives G a second.
-   So a single machine on which j takes a(j)/G can finish every job no later (give it the share x/G of the machine while
-   j holds x GPUs). There, shortest remaining time first has the least mean JCT (Schrage 1968): its mean is a bound.
-3. *Mean times of work*: let M(j) be the mean time at which j's work is done. Work is done at most at 1/b(j) of it a
-   second, so j ends at least b(j)/2 after M(j). And the GPU seconds of all work done in a second are at most G, so M is
-   no better than on the machine of 2., on which Σ M(j) is least if always the active job with the least *whole* a(j)
-   runs (the preemptive Smith rule, Goemans 1997). So Σ C(j) ≥ Σ M(j) + Σ b(j)/2.
+2. *One fast machine*: under any schedule job j takes at least a(j) GPU seconds, and the cluster gives G a second. So a
+   single machine on which j takes a(j)/G can finish every job no later (give it the share x/G of the machine while j
+   holds x GPUs). There, shortest remaining time first has the least mean JCT (Schrage 1968): its mean is a bound.
+3. *Mean times of work*: let M(j) be the mean time at which j's work is done. At most 1/b(j) of it is done a second, so
+   j ends at least b(j)/2 after M(j). The GPU seconds of all work done in a second are at most G, so M is no better than
+   on the machine of 2. There Σ M(j) is least if the active job with the least *whole* a(j) always runs (the preemptive
+   Smith rule, Goemans 1997). So Σ C(j) ≥ Σ M(j) + Σ b(j)/2.
 """
 
 from __future__ import annotations
@@ -48,42 +48,42 @@ from xbench.cluster.policy import Cluster
 Events = tuple[tuple[str, int], ...]
 
 SMALL = 4
-"""Jobs up to which `optimum_s` is quick: 105 linear programs."""
+"""Largest number of jobs for which `optimum_s` is quick: 105 linear programs."""
 
 QUICK_CONFIGURATIONS = 625
-"""Ways to give all jobs sizes at once up to which these programs take less than a second."""
+"""Largest number of size combinations of all jobs for which these programs take less than a second."""
 
 QUICK_SPEEDS = 2_000_000
-"""Speeds to look at (jobs of different speeds × sizes) up to which `lower_bound_s` takes a few seconds."""
+"""Largest number of speeds (jobs of different speeds × sizes) for which `lower_bound_s` takes a few seconds."""
 
 
 class Bound(NamedTuple):
-    """No schedule has a lower mean JCT [s]; `exact`: and one has this."""
+    """A mean JCT [s] that no schedule beats. `exact`: True if some schedule attains it."""
 
     jct_mean_s: float
     exact: bool
 
 
 def bound(jobs: Sequence[Job], cluster: Cluster) -> Bound | None:
-    """The optimum where that is quick to find, else the lower bound; None where even that would take many seconds."""
+    """The optimum if it is quick to find, else the lower bound; None if even that would take many seconds."""
     if len(jobs) <= SMALL and math.prod(len(_sizes(job, cluster)) + 1 for job in jobs) <= QUICK_CONFIGURATIONS:
         return Bound(optimum_s(jobs, cluster), exact=True)
-    looks = sum(len(_sizes(job, cluster)) for job in {_curve(job): job for job in jobs}.values())
-    return Bound(lower_bound_s(jobs, cluster), exact=False) if looks <= QUICK_SPEEDS else None
+    speeds = sum(len(_sizes(job, cluster)) for job in {_curve(job): job for job in jobs}.values())
+    return Bound(lower_bound_s(jobs, cluster), exact=False) if speeds <= QUICK_SPEEDS else None
 
 
 def lower_bound_s(jobs: Sequence[Job], cluster: Cluster) -> float:
-    """No schedule has a lower mean JCT [s]. O(n log n + n·sizes). Raises ValueError for no jobs."""
+    """A lower bound of the mean JCT [s] of any schedule. O(n log n + n·sizes). Raises ValueError without jobs."""
     if not jobs:
         raise ValueError("no jobs have no mean JCT")
     paces: dict[Curve, tuple[float, float]] = {}
-    for job in jobs:  # many share one speed
+    for job in jobs:  # many jobs share one speed
         key = _curve(job)
         if key not in paces:
             paces[key] = _best_paces(job, cluster)
-    of = [paces[_curve(job)] for job in jobs]
-    best_s = [job.work * pace for job, (pace, _) in zip(jobs, of, strict=True)]
-    least_gpu_s = [job.work * pace for job, (_, pace) in zip(jobs, of, strict=True)]
+    job_paces = [paces[_curve(job)] for job in jobs]
+    best_s = [job.work * pace for job, (pace, _) in zip(jobs, job_paces, strict=True)]
+    least_gpu_s = [job.work * pace for job, (_, pace) in zip(jobs, job_paces, strict=True)]
     machine_s = [gpu_s / cluster.gpus for gpu_s in least_gpu_s]
     arrivals_s = [job.arrival_s for job in jobs]
     fast = _machine(arrivals_s, machine_s, by_remaining=True)[0]
@@ -93,25 +93,25 @@ def lower_bound_s(jobs: Sequence[Job], cluster: Cluster) -> float:
 
 
 def gap(jct_mean_s: float, bound_s: float) -> float:
-    """How much longer than a bound, as a share: 0.05 is 5 % above it. Raises ValueError for a bound of nothing."""
+    """Excess of a mean JCT over a bound, as a share: 0.05 is 5 % above it. Raises ValueError for a bound of 0 s."""
     if bound_s <= 0:
         raise ValueError(f"{bound_s} s bound nothing")
     return jct_mean_s / bound_s - 1
 
 
 def optimum_s(jobs: Sequence[Job], cluster: Cluster) -> float:
-    """The least mean JCT [s] of all schedules, restarts free. Raises ValueError for no jobs, or more than `SMALL`."""
+    """The least mean JCT [s] of all schedules, restarts free. Raises ValueError for no jobs or more than `SMALL`."""
     if not 0 < len(jobs) <= SMALL:
         raise ValueError(f"{len(jobs)} jobs: the optimum is for 1 to {SMALL}")
     order = sorted(range(len(jobs)), key=lambda index: jobs[index].arrival_s)
     jobs = [jobs[index] for index in order]
     best_s = [job.work * _best_paces(job, cluster)[0] for job in jobs]
-    found = min(_ordered_sum_s(jobs, cluster, events) for events in _event_orders(jobs, best_s))
-    return (found - sum(job.arrival_s for job in jobs)) / len(jobs)
+    least_sum_s = min(_ordered_sum_s(jobs, cluster, events) for events in _event_orders(jobs, best_s))
+    return (least_sum_s - sum(job.arrival_s for job in jobs)) / len(jobs)
 
 
 def moldable_s(jobs: Sequence[Job], cluster: Cluster) -> float:
-    """The least mean JCT [s] where each job runs once, on one number of GPUs. Raises ValueError as `optimum_s`."""
+    """The least mean JCT [s] if each job runs once, on one number of GPUs. Raises ValueError as `optimum_s` does."""
     if not 0 < len(jobs) <= SMALL:
         raise ValueError(f"{len(jobs)} jobs: the optimum is for 1 to {SMALL}")
     best_s = math.inf
@@ -126,12 +126,12 @@ Curve = tuple[int, int, int | None, int]
 
 
 def _curve(job: Job) -> Curve:
-    """Jobs of which this is the same have the same speed on the same sizes."""
+    """Key of a job's speed: jobs with equal keys have the same speed on the same sizes."""
     return id(job.speed), job.least, job.most, job.gpus
 
 
 def _sizes(job: Job, cluster: Cluster) -> Sequence[int]:
-    """What it may have, and what it asks for, which rigid policies give it."""
+    """Sizes that a job may have, including the number that it requests, which rigid policies grant."""
     sizes = all_sizes(job, cluster)
     known = job.speed.sizes
     if job.gpus in sizes or job.gpus > cluster.gpus or (known is not None and job.gpus not in known):
@@ -140,20 +140,20 @@ def _sizes(job: Job, cluster: Cluster) -> Sequence[int]:
 
 
 def _speed(job: Job, gpus: int) -> float:
-    """Where it is fastest."""
+    """Speed on the fastest placement."""
     return cast(PlacedSpeed, job.speed).fastest(gpus) if hasattr(job.speed, "fastest") else job.speed(gpus)
 
 
 def _best_paces(job: Job, cluster: Cluster) -> tuple[float, float]:
-    """The least time, and the least GPU seconds, of a unit of its work."""
+    """The least time [s] and the least GPU seconds of a unit of the job's work."""
     paces = [(1 / _speed(job, size), size) for size in _sizes(job, cluster)]
     return min(pace for pace, _ in paces), min(pace * size for pace, size in paces)
 
 
 def _machine(arrivals_s: Sequence[float], sizes_s: Sequence[float], *, by_remaining: bool) -> tuple[float, float]:
-    """One machine, preemptive: the sums of completion times and of mean times of work.
+    """One preemptive machine: the sums of completion times and of mean times of work.
 
-    The least remaining (or else the least whole) size runs.
+    The job with the least remaining size runs, or, without `by_remaining`, that with the least whole size.
     """
     order = sorted(range(len(sizes_s)), key=arrivals_s.__getitem__)
     active: list[tuple[float, int]] = []
@@ -183,7 +183,7 @@ def _machine(arrivals_s: Sequence[float], sizes_s: Sequence[float], *, by_remain
 
 
 def _event_orders(jobs: Sequence[Job], best_s: Sequence[float]) -> Iterator[Events]:
-    """All orders of arrivals (in this order) and completions, but for those in which a job ends too soon."""
+    """All orders of arrivals (in this order) and completions, without orders in which a job ends too soon."""
 
     def extend(events: Events, arrived: int, active: frozenset[int]) -> Iterator[Events]:
         if len(events) == 2 * len(jobs):
@@ -200,17 +200,17 @@ def _event_orders(jobs: Sequence[Job], best_s: Sequence[float]) -> Iterator[Even
 
 
 def _ordered_sum_s(jobs: Sequence[Job], cluster: Cluster, events: Events) -> float:
-    """The least sum of completion times with the events in this order; inf where there is no such schedule."""
+    """The least sum of completion times with the events in this order; inf without such a schedule."""
     active: set[int] = set()
     columns: list[tuple[int, dict[int, int]]] = []
     """(interval, GPUs of each active job)"""
     for interval, (_, job) in enumerate(events):
         columns += [(interval, config) for config in _configurations(jobs, cluster, sorted(active))]
         active ^= {job}
-    ends = {job: place for place, (what, job) in enumerate(events) if what == "ends"}
-    cost = np.array([sum(interval <= place for place in ends.values()) for interval, _ in columns], dtype=float)
+    ends = {job: index for index, (what, job) in enumerate(events) if what == "ends"}
+    cost = np.array([sum(interval <= index for index in ends.values()) for interval, _ in columns], dtype=float)
     arrivals = np.array(
-        [[interval <= place for interval, _ in columns] for place, (what, _) in enumerate(events) if what == "arrives"],
+        [[interval <= index for interval, _ in columns] for index, (what, _) in enumerate(events) if what == "arrives"],
         dtype=float,
     )
     work = np.array(
@@ -219,7 +219,7 @@ def _ordered_sum_s(jobs: Sequence[Job], cluster: Cluster, events: Events) -> flo
             for job in range(len(jobs))
         ]
     )
-    found = linprog(
+    solution = linprog(
         cost,
         A_ub=-work,
         b_ub=[-job.work for job in jobs],
@@ -227,11 +227,11 @@ def _ordered_sum_s(jobs: Sequence[Job], cluster: Cluster, events: Events) -> flo
         b_eq=[job.arrival_s for job in jobs],
         method="highs",
     )
-    return float(found.fun) if found.fun is not None else math.inf
+    return float(solution.fun) if solution.fun is not None else math.inf
 
 
 def _configurations(jobs: Sequence[Job], cluster: Cluster, active: Sequence[int]) -> Iterator[dict[int, int]]:
-    """All sizes of the active jobs, 0 among them, that fit together."""
+    """All combinations of sizes of the active jobs, including 0, that fit together."""
     for sizes in product(*((0, *_sizes(jobs[job], cluster)) for job in active)):
         if sum(sizes) <= cluster.gpus:
             yield dict(zip(active, sizes, strict=True))
@@ -240,7 +240,7 @@ def _configurations(jobs: Sequence[Job], cluster: Cluster, active: Sequence[int]
 def _started_in_order_s(
     jobs: Sequence[Job], cluster: Cluster, order: Sequence[int], gpus: Sequence[int], times_s: Sequence[float]
 ) -> float:
-    """The sum of JCTs where jobs start in this order, each as soon as it fits."""
+    """The sum of JCTs if jobs start in this order, each as soon as it fits."""
     running: list[tuple[float, int]] = []
     free, now_s, total_s = cluster.gpus, 0.0, 0.0
     for job in order:

@@ -1,15 +1,15 @@
-"""Several policies on one trace, at several restart costs, placements and seeds: every combination simulated.
+"""Comparison of policies on one trace: every combination of policy, restart cost, placement and seed is simulated.
 
-Seeds are pairs: every policy meets the same jobs, so policies are compared by the ratio of their mean job completion
-times seed by seed, with the exact signed-rank estimate and interval that the CI gate uses (`stats.regression`). A trace
-from a file is what it is: one run, no interval, and its ratios hold for it alone.
+Seeds are paired: every policy gets the same jobs. The statistic is the ratio of mean job completion times seed by seed,
+with the exact signed-rank estimate and interval that the CI gate uses (`stats.regression`). A trace from a file gives
+one run without an interval; its ratios hold for that trace alone.
 
-Averages may be taken over some of the jobs alone (`steady`). Where the queue still grows when the last job comes, a
-warning says so, and no policy is headlined by its ratio to a reference that is growing.
+Averages may cover only some of the jobs (`steady`). A warning appears if the queue still grows when the last job comes,
+and then no policy is headlined by its ratio to a growing reference.
 
-Each mean is also told as a gap over what no schedule beats (`bounds`): the exact optimum where the trace is small
-enough to find it, else a lower bound, and then the gap is at most that. Both are of schedules that share no GPU, so a
-policy that shares some has none; nor is there a bound of a window of jobs.
+Each mean also has a gap over what no schedule beats (`bounds`): the exact optimum of a small trace, else a lower bound,
+over which the true gap is smaller. Both bounds are of schedules without shared GPUs. So neither a policy that shares
+GPUs nor a window of jobs has a gap.
 """
 
 from __future__ import annotations
@@ -49,21 +49,22 @@ from xbench.stats.regression import signed_rank
 from xbench.version import __version__
 
 WINDOWS = 300
-"""Of a curve over time."""
+"""Points of a curve over time."""
 
 DRAWN_JOBS = 200
-"""A Gantt chart of more can be read by nobody."""
+"""Largest number of jobs in a readable Gantt chart."""
 
 DRAWN_SPANS = 5000
 ROUNDING = 1e-6
-"""A share of a bound below which a gap is nothing but rounding."""
+"""Share of a bound below which a gap is only rounding."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be compared. `trace(seed)` makes the jobs; `seeds` is (None,) for a trace that has none.
+    """A comparison to make. `trace(seed)` makes the jobs; `seeds` is (None,) for a trace without seeds.
 
-    `placements` are for a cluster of several hosts; `across_hosts`: see `hosts.on_hosts`; `window`: see `steady`.
+    `placements` need a cluster of several hosts. `hosts.on_hosts` describes `across_hosts`, and `steady` describes
+    `window`.
     """
 
     text: str
@@ -78,7 +79,7 @@ class Asked:
     window: Window | None = None
 
     @property
-    def ways(self) -> list[Way]:
+    def scenarios(self) -> list[Way]:
         """Every combination, policies first."""
         placements = self.placements if self.gpus_per_host is not None else (None,)
         return [
@@ -89,12 +90,12 @@ class Asked:
         ]
 
     def cluster(self, restart_s: float = 0.0, placement: Placement | None = None) -> Cluster:
-        """One of those that are simulated."""
+        """One of the simulated clusters."""
         return Cluster(self.gpus, restart_s, self.gpus_per_host, placement or self.placements[0])
 
 
 class Way(NamedTuple):
-    """One combination, but for the seed."""
+    """One combination without its seed."""
 
     policy: str
     restart_s: float
@@ -105,50 +106,52 @@ class Way(NamedTuple):
         return f"{self.policy}, restarts of {self.restart_s:g} s{placed}"
 
 
-def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterComparison:
-    """Simulate every combination. Raises SpecError, before the first, for what the cluster or a policy cannot serve."""
-    traces = _traces(asked)
-    first = traces[asked.seeds[0]]
-    bounds = {seed: bound(trace.jobs, asked.cluster()) for seed, trace in traces.items()} if not asked.window else {}
+def compare(request: Asked, command: str, report: Callable[[str], None]) -> ClusterComparison:
+    """Simulate every combination. Raises SpecError, before the first, if one cannot serve the trace."""
+    traces = _traces(request)
+    first = traces[request.seeds[0]]
+    bounds = (
+        {seed: bound(trace.jobs, request.cluster()) for seed, trace in traces.items()} if not request.window else {}
+    )
     runs: list[ClusterRun] = []
     curves: list[ClusterCurve] = []
     spans: list[ClusterSpan] = []
-    ways = asked.ways
-    seeds = f", {len(asked.seeds)} seeds" if len(asked.seeds) > 1 else ""
-    for number, way in enumerate(ways):
-        say(f"{number + 1} of {len(ways)}: {way}{seeds}")
+    scenarios = request.scenarios
+    seeds = f", {len(request.seeds)} seeds" if len(request.seeds) > 1 else ""
+    for number, scenario in enumerate(scenarios):
+        report(f"{number + 1} of {len(scenarios)}: {scenario}{seeds}")
         for seed, trace in traces.items():
-            drawn = trace is first
-            cluster = asked.cluster(way.restart_s, way.placement)
-            simulated = _run(parse_policy(way.policy), trace, cluster, drawn)
-            counted = _counted(trace, asked.window)
-            found = metrics(simulated, counted)._asdict() | _bounded(bounds.get(seed), simulated)
-            runs.append(ClusterRun(**way._asdict(), seed=seed, **found))
-            if drawn:
-                curves.append(_curve(way, simulated, counted))
-                spans += _spans(way, simulated) if way[1:] == ways[0][1:] else []
-    results = _results(asked, runs)
+            is_drawn = trace is first
+            cluster = request.cluster(scenario.restart_s, scenario.placement)
+            simulated = _run(parse_policy(scenario.policy), trace, cluster, is_drawn)
+            counted = _counted(trace, request.window)
+            values = metrics(simulated, counted)._asdict() | _bounded(bounds.get(seed), simulated)
+            runs.append(ClusterRun(**scenario._asdict(), seed=seed, **values))
+            if is_drawn:
+                curves.append(_curve(scenario, simulated, counted))
+                spans += _spans(scenario, simulated) if scenario[1:] == scenarios[0][1:] else []
+    results = _results(request, runs)
     return ClusterComparison(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         xbench=__version__,
         trace=TraceRecord(
-            asked=asked.text,
+            asked=request.text,
             name=first.name,
             jobs=len(first.jobs),
             gpu_hours=first.gpu_hours,
             span_s=first.span_s,
-            seeds=[seed for seed in asked.seeds if seed is not None],
+            seeds=[seed for seed in request.seeds if seed is not None],
             skipped=[str(row) for row in first.skipped],
             notes=list(first.notes),
         ),
-        gpus=asked.gpus,
-        policies=list(asked.policies),
-        restart_costs_s=list(asked.restart_costs_s),
-        gpus_per_host=asked.gpus_per_host,
-        placements=list(asked.placements) if asked.gpus_per_host is not None else [],
-        across_hosts=asked.across_hosts,
-        window=asked.window,
+        gpus=request.gpus,
+        policies=list(request.policies),
+        restart_costs_s=list(request.restart_costs_s),
+        gpus_per_host=request.gpus_per_host,
+        placements=list(request.placements) if request.gpus_per_host is not None else [],
+        across_hosts=request.across_hosts,
+        window=request.window,
         findings=findings(results),
         warnings=[*_warnings(first, bounds.values()), *growth_warnings(results, runs)],
         runs=runs,
@@ -158,104 +161,110 @@ def compare(asked: Asked, command: str, say: Callable[[str], None]) -> ClusterCo
     )
 
 
-def _traces(asked: Asked) -> dict[int | None, Trace]:
-    """By seed, with speeds that know of hosts where there are several; checked against the cluster and all policies."""
-    check_cluster(asked.cluster())
-    if asked.gpus_per_host is not None and asked.gpus_per_host == asked.gpus:
+def _traces(request: Asked) -> dict[int | None, Trace]:
+    """Traces by seed, checked against the cluster and all policies. On several hosts, their speeds know of hosts."""
+    check_cluster(request.cluster())
+    if request.gpus_per_host is not None and request.gpus_per_host == request.gpus:
         raise SpecError(
-            f"{asked.gpus} GPUs on hosts of {asked.gpus_per_host} are one host, on which there is nothing to place",
+            f"{request.gpus} GPUs on hosts of {request.gpus_per_host} are one host, on which there is nothing to place",
             hint="leave --gpus-per-host out, or take smaller hosts",
         )
     traces = {}
-    for seed in asked.seeds:
-        trace = asked.trace(seed)
-        if asked.gpus_per_host is not None:
-            trace = replace(trace, jobs=on_hosts(trace.jobs, asked.gpus_per_host, asked.across_hosts))
-        for name in asked.policies:
+    for seed in request.seeds:
+        trace = request.trace(seed)
+        if request.gpus_per_host is not None:
+            trace = replace(trace, jobs=on_hosts(trace.jobs, request.gpus_per_host, request.across_hosts))
+        for name in request.policies:
             policy = parse_policy(name)
-            for cost_s in asked.restart_costs_s:
-                check_jobs(trace.jobs, asked.cluster(cost_s), elastic=policy.elastic)
-            policy.begin(asked.cluster(), trace.jobs)
-        if asked.window is not None:
-            check_window(asked.window, len(trace.jobs))
+            for cost_s in request.restart_costs_s:
+                check_jobs(trace.jobs, request.cluster(cost_s), elastic=policy.elastic)
+            policy.begin(request.cluster(), trace.jobs)
+        if request.window is not None:
+            check_window(request.window, len(trace.jobs))
         traces[seed] = trace
     return traces
 
 
 def _counted(trace: Trace, window: Window | None) -> frozenset[str] | None:
-    """The names of the jobs that count; None for all."""
+    """Names of the jobs that count; None for all."""
     return None if window is None else frozenset(job.name for job in trace.jobs[window[0] - 1 : window[1]])
 
 
-def _bounded(found: Bound | None, simulated: Simulated) -> dict[str, Any]:
-    if found is None or simulated.shared:
+def _bounded(limit: Bound | None, simulated: Simulated) -> dict[str, Any]:
+    if limit is None or simulated.shared:
         return {}
-    return {"bound_s": found.jct_mean_s, "bound_exact": found.exact}
+    return {"bound_s": limit.jct_mean_s, "bound_exact": limit.exact}
 
 
-def _run(policy: Policy, trace: Trace, cluster: Cluster, drawn: bool) -> Simulated:
-    return simulate(trace.jobs, policy, cluster, moments=drawn, spans=drawn and len(trace.jobs) <= DRAWN_JOBS)
+def _run(policy: Policy, trace: Trace, cluster: Cluster, is_drawn: bool) -> Simulated:
+    return simulate(trace.jobs, policy, cluster, moments=is_drawn, spans=is_drawn and len(trace.jobs) <= DRAWN_JOBS)
 
 
-def _curve(way: Way, simulated: Simulated, counted: frozenset[str] | None) -> ClusterCurve:
-    jobs = [one for one in simulated.finished if counted is None or one.job.name in counted]
+def _curve(scenario: Way, simulated: Simulated, counted: frozenset[str] | None) -> ClusterCurve:
+    jobs = [job for job in simulated.finished if counted is None or job.job.name in counted]
     jct_s = np.percentile([job.jct_s for job in jobs], range(101))
     at_s, held, waiting = thinned(simulated.moments, WINDOWS)
     return ClusterCurve(
-        **way._asdict(), jct_s=[float(value) for value in jct_s], at_s=at_s, held=held, waiting=waiting,
+        **scenario._asdict(), jct_s=[float(value) for value in jct_s], at_s=at_s, held=held, waiting=waiting,
     )  # fmt: skip
 
 
 def thinned(moments: Sequence[Moment], windows: int) -> tuple[list[float], list[float], list[float]]:
-    """Middles of equal windows [s], and the means of GPUs held and of jobs waiting in each, integrated exactly."""
+    """Middles of equal windows [s], and the exact mean numbers of held GPUs and of waiting jobs in each."""
     at_s = np.array([moment.at_s for moment in moments])
     if len(at_s) < 2 or at_s[-1] <= at_s[0]:
         return [], [], []
     edges = np.linspace(at_s[0], at_s[-1], windows + 1)
-    found = []
+    means = []
     for values in ([moment.held for moment in moments], [moment.waiting for moment in moments]):
         area = np.concatenate([[0.0], np.cumsum(np.array(values[:-1], dtype=float) * np.diff(at_s))])
-        found.append(np.diff(np.interp(edges, at_s, area)) / np.diff(edges))
+        means.append(np.diff(np.interp(edges, at_s, area)) / np.diff(edges))
     middles = (edges[:-1] + edges[1:]) / 2
-    held, waiting = ([float(value) for value in one] for one in found)
+    held, waiting = ([float(value) for value in mean] for mean in means)
     return [float(value) for value in middles], held, waiting
 
 
-def _spans(way: Way, simulated: Simulated) -> list[ClusterSpan]:
+def _spans(scenario: Way, simulated: Simulated) -> list[ClusterSpan]:
     return [
-        ClusterSpan(policy=way.policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s)
+        ClusterSpan(policy=scenario.policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s)
         for span in simulated.spans
     ]
 
 
-def _results(asked: Asked, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
-    """Per combination, against the reference at the same cost and placement, the bound, and the first placement."""
-    of = {(Way(run.policy, run.restart_s, run.placement), run.seed): run for run in runs}
+def _results(request: Asked, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
+    """Each combination against the reference at its cost and placement, against the bound, and the first placement."""
+    by_scenario = {(Way(run.policy, run.restart_s, run.placement), run.seed): run for run in runs}
     results = []
-    for way in asked.ways:
-        own = [of[way, seed] for seed in asked.seeds]
-        logs = [math.log(run.jct_mean_s) for run in own]
+    for scenario in request.scenarios:
+        scenario_runs = [by_scenario[scenario, seed] for seed in request.seeds]
+        logs = [math.log(run.jct_mean_s) for run in scenario_runs]
         value, interval = _estimate(logs)
-        found: dict[str, Any] = {"jct_mean_s": value, "jct_mean_ci95": interval}
+        values: dict[str, Any] = {"jct_mean_s": value, "jct_mean_ci95": interval}
         for name, base in (
-            ("ratio", way._replace(policy=asked.policies[0])),
-            ("placed_ratio", way._replace(placement=asked.placements[0] if way.placement else None)),
+            ("ratio", scenario._replace(policy=request.policies[0])),
+            ("placed_ratio", scenario._replace(placement=request.placements[0] if scenario.placement else None)),
         ):
-            if base != way:
-                over = [one - math.log(of[base, seed].jct_mean_s) for one, seed in zip(logs, asked.seeds, strict=True)]
-                found[name], found[f"{name}_ci95"] = _estimate(over)
-        bounds_s = [run.bound_s for run in own if run.bound_s]
-        if len(bounds_s) == len(own):
-            times, ends = _estimate([one - math.log(least_s) for one, least_s in zip(logs, bounds_s, strict=True)])
-            found |= {"gap": _gap(times), "gap_exact": all(run.bound_exact for run in own)}
-            found["gap_ci95"] = ends and (_gap(ends[0]), _gap(ends[1]))
-        growing = grows([run.unfinished_middle or 0.0 for run in own], [run.unfinished_end or 0.0 for run in own])
-        results.append(ClusterResult(**way._asdict(), **found, growing=growing))
+            if base != scenario:
+                differences = [
+                    log - math.log(by_scenario[base, seed].jct_mean_s)
+                    for log, seed in zip(logs, request.seeds, strict=True)
+                ]
+                values[name], values[f"{name}_ci95"] = _estimate(differences)
+        bounds_s = [run.bound_s for run in scenario_runs if run.bound_s]
+        if len(bounds_s) == len(scenario_runs):
+            times, ends = _estimate([log - math.log(least_s) for log, least_s in zip(logs, bounds_s, strict=True)])
+            values |= {"gap": _gap(times), "gap_exact": all(run.bound_exact for run in scenario_runs)}
+            values["gap_ci95"] = ends and (_gap(ends[0]), _gap(ends[1]))
+        growing = grows(
+            [run.unfinished_middle or 0.0 for run in scenario_runs],
+            [run.unfinished_end or 0.0 for run in scenario_runs],
+        )
+        results.append(ClusterResult(**scenario._asdict(), **values, growing=growing))
     return results
 
 
 def _gap(times: float) -> float:
-    """Over a bound, without the rounding of a linear program."""
+    """Gap from a ratio to a bound, without the rounding of a linear program."""
     return times - 1 if abs(times - 1) > ROUNDING else 0.0
 
 
@@ -267,22 +276,22 @@ def _estimate(logs: Sequence[float]) -> tuple[float, tuple[float, float] | None]
 
 def _warnings(trace: Trace, bounds: Iterable[Bound | None]) -> list[str]:
     count = len(trace.skipped)
-    left = "row of the trace made no job and was" if count == 1 else "rows of the trace made no jobs and were"
-    said = [f"{count} {left} left out; the first: {trace.skipped[0]}"] if count else []
+    ending = "row of the trace made no job and was" if count == 1 else "rows of the trace made no jobs and were"
+    warnings = [f"{count} {ending} left out; the first: {trace.skipped[0]}"] if count else []
     if None in bounds:
-        said.append("no gap is told: a bound of so many different speeds and sizes would take too long")
-    return said
+        warnings.append("no gap is told: a bound of so many different speeds and sizes would take too long")
+    return warnings
 
 
 MOST_COST_S = 1e9
 
 
 def parse_costs(text: str) -> tuple[float, ...]:
-    """Seconds from '0,10,30', where a record of `xbench cluster restart` may stand for what it measured.
+    """Costs [s] from '0,10,30'. A record of `xbench cluster restart` may stand for the cost that it measured.
 
-    Raises SpecError, and RecordError for a file that is no such record.
+    Raises SpecError for invalid text, and RecordError for a file that is no such record.
     """
-    found = []
+    costs_s = []
     for part in text.split(","):
         try:
             cost_s = float(part)
@@ -292,14 +301,14 @@ def parse_costs(text: str) -> tuple[float, ...]:
             raise SpecError(f"{part.strip()!r} is no number of seconds", hint="write 0,10,30")
         if cost_s > MOST_COST_S:
             raise SpecError(f"{cost_s:g} s is more than a restart can cost", hint="write 0,10,30")
-        if cost_s in found:
+        if cost_s in costs_s:
             raise SpecError(f"{part.strip()} stands twice", hint="write each cost once")
-        found.append(cost_s)
-    return tuple(found)
+        costs_s.append(cost_s)
+    return tuple(costs_s)
 
 
 def _measured_cost_s(text: str) -> float:
-    """What a record says that a restart costs, to the millisecond."""
+    """Restart cost [s] from a record, to the millisecond."""
     if not (text.endswith(".json") or os.sep in text or Path(text).is_file()):
         hint = "write 0,10,30, or the file of xbench cluster restart --json FILE"
         raise SpecError(f"{text!r} is no number of seconds", hint=hint)

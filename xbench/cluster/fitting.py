@@ -1,12 +1,12 @@
-"""What a file of measurements says of a job: a ring fitted to step times, or a curve fitted to losses.
+"""Fits to a file of measurements: a ring fitted to step times, or a curve fitted to losses.
 
 | columns | fit | needs |
 | --- | --- | --- |
 | gpus, batch, step_s | `speeds.fit_ring`: steps a second on any number of GPUs | the model's bytes |
-| step, loss | `loss_curve.fit_loss`: how many steps a job has to do | a target, to say that |
+| step, loss | `loss_curve.fit_loss`: number of steps of a job | a target |
 
-Both say how well they fit, and how well they would have foretold what they have seen. What comes out is what a
-`jobs.toml` or a CSV of jobs takes.
+Both report how well they fit, and how well they predict held-out measurements. Their results are valid in a `jobs.toml`
+or a CSV of jobs.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ EVERY = (*RUNS, *LOSSES)
 
 
 def fitted_lines(path: Path, model_bytes: float | None = None, target: float | None = None) -> list[str]:
-    """What the file says, in lines. Raises SpecError for columns, rows and options that do not go together."""
+    """The fit in lines of text. Raises SpecError for columns, rows and options that do not go together."""
     table = read_table(path, (), EVERY)
-    of_runs, of_losses = (set(names) & set(table.column) for names in (RUNS, LOSSES))
-    if bool(of_runs) == bool(of_losses):
+    has_runs, has_losses = (set(names) & set(table.column) for names in (RUNS, LOSSES))
+    if bool(has_runs) == bool(has_losses):
         raise SpecError(
-            f"{path} has columns of {'both runs and losses' if of_runs else 'neither runs nor losses'}",
+            f"{path} has columns of {'both runs and losses' if has_runs else 'neither runs nor losses'}",
             hint="runs: gpus,batch,step_s; losses: step,loss",
         )
-    wanted = RUNS if of_runs else LOSSES
+    wanted = RUNS if has_runs else LOSSES
     missing = [name for name in wanted if name not in table.column]
     if missing:
         raise SpecError(f"{path} has no column {missing[0]!r}", hint=f"it takes {','.join(wanted)}")
-    if of_runs:
+    if has_runs:
         if target is not None:
             raise SpecError(f"--target is for losses, and {path} has runs", hint="leave it out")
         if model_bytes is None:
@@ -60,13 +60,13 @@ def _cells(table: Table, names: Sequence[str]) -> Iterator[tuple[int, list[str]]
 
 
 def _runs(table: Table) -> list[RingRun]:
-    found = []
+    runs = []
     for row, (gpus, batch, step_s) in _cells(table, RUNS):
         try:
-            found.append(RingRun(whole(gpus, "gpus"), above_zero(batch, "batch"), above_zero(step_s, "step_s")))
+            runs.append(RingRun(whole(gpus, "gpus"), above_zero(batch, "batch"), above_zero(step_s, "step_s")))
         except ValueError as problem:
             raise SpecError(f"{table.file}: row {row}: {problem}") from None
-    return found
+    return runs
 
 
 def _losses(table: Table) -> tuple[list[float], list[float]]:

@@ -1,18 +1,18 @@
-"""How fast a job is on GPUs that lie on several hosts.
+"""Speed of a job whose GPUs are spread over several hosts.
 
-On a cluster of several hosts a job's speed on w GPUs, as policies know it, is that on the fewest hosts that hold w, and
-`placed` is what it is where its GPUs really are. What a speed knows of hosts:
+Policies know a job's speed on w GPUs as that on the fewest hosts that hold w. `placed` is the speed on the actual
+hosts. Each kind of speed models hosts differently:
 
 | speed | on several hosts |
 | --- | --- |
-| `RingSpeed` with `across` | a ring goes at the pace of its slowest link: θ1 and θ2 of the links between hosts |
-| `HostTable` | what was measured on such hosts (Pollux's steps, on hosts of 4 GPUs) |
-| any other | `across` of the speed on as few hosts as possible; it has to be said, for nothing tells it |
+| `RingSpeed` with `across` | a ring runs at the pace of its slowest link: θ1 and θ2 of the links between hosts |
+| `HostTable` | measurements on such hosts (Pollux's steps, on hosts of 4 GPUs) |
+| any other | the factor `across` of the speed on the fewest hosts; the user gives it, because no data do |
 
-A record of durations says how long a job took where it was placed then. It is taken for the time on the fewest hosts,
-so the last row slows only jobs on more of them, and knows nothing of who else uses the links.
+A record of durations says how long a job took where it was placed. It counts as the time on the fewest hosts. So the
+factor slows only jobs on more hosts than that, and ignores other users of the links.
 
-`rings`: how many rings share the link that a job's ring is slowest on, its own among them; see `placement`.
+`rings` is the number of rings that share the slowest link of a job's ring, including that ring; see `placement`.
 """
 
 from __future__ import annotations
@@ -28,32 +28,35 @@ from xbench.errors import SpecError
 
 @runtime_checkable
 class PlacedSpeed(Speed, Protocol):
-    """A speed on a cluster of hosts; called, it answers for the fewest hosts."""
+    """A speed on a cluster of hosts. A call answers for the fewest hosts."""
 
     def placed(self, hosts: tuple[int, ...], rings: int) -> float:
-        """Work a second with so many GPUs on each host, ascending. Raises ValueError as a call does."""
+        """Work per second with `hosts[i]` GPUs on host i, ascending. Raises ValueError as a call does."""
 
     def fastest(self, gpus: int) -> float:
-        """Work a second where that is most, alone on its links."""
+        """Work per second on the fastest placement, alone on its links."""
 
 
 @runtime_checkable
 class KnowsHosts(Protocol):
-    """A speed that may know of hosts."""
+    """A speed that may depend on hosts."""
 
     def on_hosts(self, gpus_per_host: int) -> PlacedSpeed | None:
-        """Its speed on hosts of so many GPUs; None where it knows none. Raises SpecError where it knows other hosts."""
+        """Speed on hosts of `gpus_per_host` GPUs; None if unknown.
+
+        Raises SpecError if it was measured on other hosts.
+        """
 
 
 def fewest_hosts(gpus: int, gpus_per_host: int) -> tuple[int, ...]:
-    """GPUs on each of the fewest hosts that hold so many, ascending: all but one are full."""
+    """GPUs on each of the fewest hosts that hold `gpus`, ascending: all hosts but one are full."""
     full, rest = divmod(gpus, gpus_per_host)
     return (*((rest,) if rest else ()), *([gpus_per_host] * full))
 
 
 @dataclass(frozen=True)
 class SlowerAcross:
-    """A speed that knows nothing of hosts: `across` of it on more hosts than it needs."""
+    """A speed without data on hosts. On more hosts than needed it is multiplied by `across`."""
 
     speed: Speed
     gpus_per_host: int
@@ -80,15 +83,15 @@ class SlowerAcross:
 
 
 class Ring(Speed, Protocol):
-    """What `RingOnHosts` needs of a ring."""
+    """The step time that `RingOnHosts` needs of a ring."""
 
     def step_s(self, gpus: int, rings: int = 0) -> float:
-        """A step [s]; `rings`: 0 where it is within a host, else how many share the slowest link."""
+        """Step time [s]. `rings`: 0 within a host, else the number of rings that share the slowest link."""
 
 
 @dataclass(frozen=True)
 class RingOnHosts:
-    """A ring on hosts of so many GPUs."""
+    """A ring on hosts of `gpus_per_host` GPUs each."""
 
     ring: Ring
     gpus_per_host: int
@@ -116,10 +119,10 @@ class RingOnHosts:
 
 
 def on_hosts(jobs: Sequence[Job], gpus_per_host: int, across: float | None = None) -> tuple[Job, ...]:
-    """The jobs with speeds that know of hosts of so many GPUs.
+    """The jobs with speeds on hosts of `gpus_per_host` GPUs.
 
-    Raises SpecError for speeds that know nothing of hosts where `across` is not given (jobs that are never on more than
-    one GPU need none), for an `across` that no speed needs, and for one that is no share of a speed.
+    Raises SpecError if `across` is missing for a speed without data on hosts, if no speed needs `across`, and if it is
+    outside (0, 1]. Jobs that never get more than one GPU need no `across`.
     """
     if across is not None and not (math.isfinite(across) and 0 < across <= 1):
         raise SpecError(f"{across:g} is no share of a speed", hint="0.8 is 80 % of the speed on fewer hosts")
@@ -147,6 +150,6 @@ def on_hosts(jobs: Sequence[Job], gpus_per_host: int, across: float | None = Non
 
 
 def _may_span(job: Job) -> bool:
-    """Whether any policy could give it more than one GPU."""
+    """True if some policy could give the job more than one GPU."""
     sizes: Iterable[int] = (job.gpus,) if job.speed.sizes is None else (job.gpus, *job.speed.sizes)
     return job.most != 1 and (job.speed.sizes is None or max(sizes) > 1)

@@ -1,8 +1,8 @@
-"""A training job as a cluster sees it: when it comes, how much it has to do, and how fast it goes on w GPUs.
+"""Training jobs as a cluster sees them: arrival, amount of work, and speed on w GPUs.
 
-Work is counted in whatever unit the job's speed is in: samples, steps, or, where a trace knows nothing but durations,
-seconds on the GPUs that were asked for (`RigidSpeed`: one unit a second there, unknown anywhere else). A job that runs
-on w GPUs from t to u does speed(w)·(u − t) of its work.
+Work has the unit of the job's speed: samples or steps. A trace of durations counts seconds on the requested GPUs
+(`RigidSpeed`: one unit a second there, unknown elsewhere). A job that runs on w GPUs from t to u does speed(w)·(u − t)
+of its work.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from xbench.errors import SpecError
 
 
 class Speed(Protocol):
-    """How fast a job is, by GPUs."""
+    """Speed of a job as a function of its GPUs."""
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
-        """The numbers of GPUs it is known for, ascending; None: any."""
+        """The numbers of GPUs with a known speed, ascending; None: any number."""
 
     def __call__(self, gpus: int) -> float:
-        """Work a second on so many GPUs, above zero. Raises ValueError for a number it is not known for."""
+        """Work per second on `gpus` GPUs, above zero. Raises ValueError for a number without a known speed."""
 
 
 @dataclass(frozen=True)
 class RigidSpeed:
-    """One unit of work a second on exactly the GPUs that were asked for: a trace of durations knows no more."""
+    """One unit of work a second on exactly the requested GPUs. A trace of durations knows no other speed."""
 
     gpus: int
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The one."""
+        """The requested number alone."""
         return (self.gpus,)
 
     def __call__(self, gpus: int) -> float:
@@ -46,9 +46,10 @@ class RigidSpeed:
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a trace. Raises SpecError, naming the job and the field, for what no cluster could run.
+    """One job of a trace.
 
-    `gpus` is what it asked for, and what a rigid policy gives it; an elastic one gives `least` to `most`.
+    Raises SpecError, naming the job and the field, for a job that no cluster could run. `gpus` is the number that it
+    requests. A rigid policy grants exactly that; an elastic policy grants `least` to `most`.
     """
 
     name: str
@@ -58,9 +59,9 @@ class Job:
     speed: Speed
     least: int = 1
     most: int | None = None
-    """None: as many as the cluster has."""
+    """None: up to the size of the cluster."""
     facts: Mapping[str, float | str] = field(default_factory=dict)
-    """What policies beyond speeds need: 'exposed', 'application', 'memory_bytes', …"""
+    """Facts that some policies need beside speeds: 'exposed', 'application', 'memory_bytes', …"""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
@@ -74,15 +75,15 @@ class Job:
 
     @property
     def rigid(self) -> bool:
-        """Whether its speed is known for the GPUs that it asked for alone."""
+        """True if the speed is known for the requested number of GPUs alone."""
         return self.speed.sizes == (self.gpus,)
 
     @property
     def duration_s(self) -> float:
-        """On the GPUs that it asked for, undisturbed."""
+        """Duration [s] on the requested GPUs, undisturbed."""
         return self.work / self.speed(self.gpus)
 
     @property
     def service_s(self) -> float:
-        """GPU seconds of that."""
+        """GPU seconds of that duration."""
         return self.gpus * self.duration_s

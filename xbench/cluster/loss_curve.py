@@ -1,15 +1,15 @@
-"""How many steps are left until a loss: loss(k) = 1/(β0·k + β1) + β2, fitted to what has been seen of a job.
+"""Loss curve loss(k) = 1/(β0·k + β1) + β2, fitted to a job's losses, and the steps that remain until a loss.
 
-Peng et al., Optimus (EuroSys 2018), section 3.1, and Capes et al. (arXiv 1908.08082, 2019) foretell the end of a job
-from this curve: stochastic gradient descent converges like 1/k. β ≥ 0; β2 is what the loss tends to.
+Peng et al., Optimus (EuroSys 2018), section 3.1, and Capes et al. (arXiv 1908.08082, 2019) predict the end of a job
+from this curve: stochastic gradient descent converges like 1/k. β ≥ 0; the loss tends to β2.
 
 For a given β2 the curve is a line, 1/(loss − β2) = β0·k + β1, found by non-negative least squares. Its rows are
-weighted by the curve's own height, found in a few rounds, which turns the errors of the line into errors of the loss
-(Sanathanan and Koerner 1963): without it, the last losses, which hardly differ from β2, would outweigh all others.
-β2 itself is a search: a grid from 0 to just below the least loss, then a bounded scalar search beside the best.
+weighted by the curve's own height, found in a few rounds. That turns the errors of the line into errors of the loss
+(Sanathanan and Koerner 1963). Without it, the last losses, which hardly differ from β2, would outweigh all others.
+β2 itself is searched: a grid from 0 to just below the least loss, then a bounded scalar search near the best point.
 
-The curve is smooth and falls ever more slowly. Where a loss falls in steps (a learning-rate schedule), it is wrong, and
-`held_out_error` says how wrong: the last third of the points, foretold by the first two.
+The curve is smooth and flattens. It is wrong for a loss that falls in steps (a learning-rate schedule).
+`held_out_error` shows that: the error of the last third of the points, predicted from the first two thirds.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from xbench.errors import SpecError
 FloatArray = npt.NDArray[np.float64]
 
 FEWEST_POINTS = 6
-"""So that two thirds of them are still more than the three β."""
+"""Least number of points. Two thirds of them are still more than the three β."""
 
 _GRID = 64
 _ROUNDS = 8
 _ROUNDING = 1e-20
-"""Sums of squares of shares within this are equal; then the lowest β2 is taken, because it promises least."""
+"""Sums of squares of shares within this are equal. Of these the lowest β2 wins, because it promises least."""
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """loss(k) = 1/(β0·k + β1) + β2, all β ≥ 0. Raises SpecError for β that make no curve."""
+    """loss(k) = 1/(β0·k + β1) + β2, all β ≥ 0. Raises SpecError for invalid β."""
 
     beta: tuple[float, float, float]
 
@@ -48,12 +48,12 @@ class LossCurve:
             raise SpecError("a loss curve of β0 = β1 = 0 is infinite")
 
     def __call__(self, step: float) -> float:
-        """The loss after so many steps; infinite at step 0 where β1 is 0."""
+        """Loss after `step` steps; infinite at step 0 if β1 is 0."""
         height = self.beta[0] * step + self.beta[1]
         return (1.0 / height if height > 0 else math.inf) + self.beta[2]
 
     def steps_to(self, target: float) -> float:
-        """The step, not rounded, after which the loss is `target`; 0 where it starts at or below.
+        """Step, not rounded, after which the loss is `target`; 0 if it starts at or below.
 
         Raises SpecError for a target that the curve never reaches.
         """
@@ -67,23 +67,23 @@ class LossCurve:
         return (1.0 / (target - floor) - start) / slope
 
     def remaining_steps(self, target: float, done: float) -> float:
-        """Steps from `done` to that loss; 0 where it has been reached. Raises SpecError as `steps_to`."""
+        """Steps from `done` to that loss; 0 if it has been reached. Raises SpecError as `steps_to` does."""
         return max(0.0, self.steps_to(target) - done)
 
 
 @dataclass(frozen=True)
 class LossFit:
-    """A curve fitted to losses. Both errors are root mean squares of fitted over seen, minus one."""
+    """A curve fitted to losses. Both errors are root mean squares of fitted over measured, minus one."""
 
     curve: LossCurve
     residual: float
     held_out_error: float
-    """Of the last third of the points, by a curve fitted to the first two."""
+    """Error of the last third of the points, by a curve fitted to the first two thirds."""
     points: int
 
 
 def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossFit:
-    """Fit the curve to the loss after each of so many steps, in any order.
+    """Fit the curve to losses after the given steps, in any order.
 
     Raises SpecError for fewer than six different steps, for lists of unequal length, for a step below zero and for a
     loss that is not finite and above zero.
@@ -100,12 +100,17 @@ def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossFit:
             f"the losses of {len(set(steps))} different steps make no curve", hint=f"give at least {FEWEST_POINTS}"
         )
     order = np.argsort(np.asarray(steps, dtype=np.float64), kind="stable")
-    seen_at = np.asarray(steps, dtype=np.float64)[order]
-    seen = np.asarray(losses, dtype=np.float64)[order]
-    curve = _fit(seen_at, seen)
-    first = len(seen) - len(seen) // 3
-    early = _fit(seen_at[:first], seen[:first])
-    return LossFit(curve, _error(curve, seen_at, seen), _error(early, seen_at[first:], seen[first:]), points=len(seen))
+    steps_seen = np.asarray(steps, dtype=np.float64)[order]
+    losses_seen = np.asarray(losses, dtype=np.float64)[order]
+    curve = _fit(steps_seen, losses_seen)
+    split = len(losses_seen) - len(losses_seen) // 3
+    early = _fit(steps_seen[:split], losses_seen[:split])
+    return LossFit(
+        curve,
+        _error(curve, steps_seen, losses_seen),
+        _error(early, steps_seen[split:], losses_seen[split:]),
+        points=len(losses_seen),
+    )
 
 
 def _error(curve: LossCurve, steps: FloatArray, losses: FloatArray) -> float:
@@ -114,28 +119,28 @@ def _error(curve: LossCurve, steps: FloatArray, losses: FloatArray) -> float:
 
 
 def _fit(steps: FloatArray, losses: FloatArray) -> LossCurve:
-    """The best β2 of a grid, then of a bounded search in the two cells beside it."""
+    """Find the best β2 on a grid, then by a bounded search in the two adjacent cells."""
     longest, highest = float(max(steps.max(), 1.0)), float(losses.max())
     scaled_steps, scaled = steps / longest, losses / highest
     floors = np.linspace(0.0, float(scaled.min()), _GRID, endpoint=False)
-    misses = [_line(scaled_steps, scaled, floor)[1] for floor in floors]
-    best = next(place for place, missed in enumerate(misses) if missed <= min(misses) + _ROUNDING)
+    errors = [_line(scaled_steps, scaled, floor)[1] for floor in floors]
+    best = next(index for index, error in enumerate(errors) if error <= min(errors) + _ROUNDING)
     floor = float(floors[best])
     cell = float(floors[1])
-    found = minimize_scalar(
+    result = minimize_scalar(
         lambda value: _line(scaled_steps, scaled, value)[1],
         bounds=(max(0.0, floor - cell), min(floor + cell, float(scaled.min()) * (1 - 1e-9))),
         method="bounded",
         options={"xatol": 1e-12},
     )
-    if found.fun < misses[best] - _ROUNDING:
-        floor = float(found.x)
+    if result.fun < errors[best] - _ROUNDING:
+        floor = float(result.x)
     (slope, start), _ = _line(scaled_steps, scaled, floor)
     return LossCurve((slope / (longest * highest), start / highest, floor * highest))
 
 
 def _line(steps: FloatArray, losses: FloatArray, floor: float) -> tuple[tuple[float, float], float]:
-    """β0 and β1 for that β2, and the sum of squares that they leave of the losses."""
+    """β0 and β1 for a given β2, and the sum of squared errors of the losses."""
     above = losses - floor
     weights = above
     best: tuple[tuple[float, float], float] = ((0.0, 1.0), math.inf)
@@ -148,8 +153,8 @@ def _line(steps: FloatArray, losses: FloatArray, floor: float) -> tuple[tuple[fl
         if heights.min() <= 0:
             break
         curve = 1.0 / heights
-        missed = float(np.sum((curve - above) ** 2))
-        if missed < best[1]:
-            best = ((float(slope), float(start)), missed)
+        error = float(np.sum((curve - above) ** 2))
+        if error < best[1]:
+            best = ((float(slope), float(start)), error)
         weights = curve
     return best

@@ -1,15 +1,19 @@
-"""What a simulated (or real) life of a cluster is judged by: from its finished jobs, and what it held.
+"""Statistics of a simulated or real cluster, computed from its finished jobs and the GPUs that they held.
 
-**JCT**: from arrival to end. **Queueing delay**: from arrival to the first GPU. **Bounded slowdown** (Feitelson):
-max(1, JCT / max(duration, 10 s)), with the duration on the GPUs that were asked for. **Finish-time fairness** (Themis):
-ρ = JCT / (duration · contention), where a job that shared the cluster evenly with everybody has 1 and one that was
-treated worse has more. **Makespan**: from the first arrival to the last end. **Useful** share: of the GPU seconds that
-the jobs held, those in which they computed, times their rate where they shared. **Occupancy**: GPU seconds of the
-cluster that were held, over all there were until the makespan. **Across**: of the GPU seconds that the jobs held, those
-over several hosts; **lost** to placement: those that they would not have needed on the fewest hosts. **Unfinished**:
-see `steady`.
+| statistic | definition |
+| --- | --- |
+| JCT | time from arrival to end |
+| queueing delay | time from arrival to the first GPU |
+| bounded slowdown (Feitelson) | max(1, JCT / max(duration, 10 s)), with the duration on the requested GPUs |
+| finish-time fairness (Themis) | ρ = JCT / (duration · contention): 1 for an even share, more for a worse one |
+| makespan | time from the first arrival to the last end |
+| useful share | GPU seconds in which jobs computed, times their rate, over the GPU seconds that jobs held |
+| occupancy | GPU seconds of the cluster that were held, over those that existed until the makespan |
+| across | share of the jobs' GPU seconds that were held over several hosts |
+| lost | share of the jobs' GPU seconds that the fewest hosts would not have needed |
+| unfinished | see `steady` |
 
-Where only some jobs count, JCT, delay, slowdown, fairness, the useful share and restarts are theirs; all else is of the
+If only some jobs count, JCT, delay, slowdown, fairness, useful share and restarts are theirs. All else describes the
 whole trace.
 """
 
@@ -24,11 +28,11 @@ from xbench.cluster.simulated import Finished, Simulated
 from xbench.cluster.steady import unfinished
 
 SHORTEST_S = 10.0
-"""Below this a job's slowdown says nothing of its scheduler."""
+"""Shortest duration [s] in a slowdown. The slowdown of a shorter job says nothing about its scheduler."""
 
 
 class Metrics(NamedTuple):
-    """Times [s]; shares between 0 and 1."""
+    """Statistics of one simulation. Times [s]; shares between 0 and 1."""
 
     jobs: int
     jct_mean_s: float
@@ -48,21 +52,21 @@ class Metrics(NamedTuple):
     across_share: float
     lost_share: float
     decision_s: float
-    """One decision of the policy, real time, on average."""
+    """Mean real time [s] of one decision of the policy."""
     unfinished_middle: float
     unfinished_end: float
 
 
 def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Metrics:
-    """Of the jobs that finished, or of those named in `counted`. Raises ValueError where none did."""
+    """Statistics of the jobs that finished, or of those named in `counted`. Raises ValueError without any."""
     finished = simulated.finished
-    jobs = [one for one in finished if counted is None or one.job.name in counted]
+    jobs = [job for job in finished if counted is None or job.job.name in counted]
     if not jobs:
         raise ValueError("no job finished, so there is nothing to judge")
     jct_s = np.array([job.jct_s for job in jobs])
     queued_s = np.array([job.queued_s for job in jobs])
-    of_jobs_s = float(sum(job.held_gpu_s for job in jobs))
-    of_all_s = float(sum(job.held_gpu_s for job in finished))
+    counted_held_s = float(sum(job.held_gpu_s for job in jobs))
+    all_held_s = float(sum(job.held_gpu_s for job in finished))
     held_s = simulated.held_gpu_s
     useful_s = float(sum(job.useful_gpu_s for job in jobs))
     began_s = min(job.job.arrival_s for job in finished)
@@ -82,12 +86,12 @@ def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Met
         unfairness_p95=float(np.percentile(unfairness(jobs), 95)),
         makespan_s=makespan_s,
         held_gpu_s=held_s,
-        useful_share=useful_s / of_jobs_s if of_jobs_s > 0 else 1.0,
+        useful_share=useful_s / counted_held_s if counted_held_s > 0 else 1.0,
         occupancy=held_s / (simulated.cluster.gpus * makespan_s) if makespan_s > 0 else 1.0,
         restarts=restarts,
         restart_gpu_s=float(sum(job.restarting_gpu_s for job in jobs)),
-        across_share=simulated.across_gpu_s / of_all_s if of_all_s > 0 else 0.0,
-        lost_share=simulated.lost_gpu_s / of_all_s if of_all_s > 0 else 0.0,
+        across_share=simulated.across_gpu_s / all_held_s if all_held_s > 0 else 0.0,
+        lost_share=simulated.lost_gpu_s / all_held_s if all_held_s > 0 else 0.0,
         decision_s=simulated.deciding_s / max(1, simulated.decisions),
         unfinished_middle=middle,
         unfinished_end=end,

@@ -1,26 +1,26 @@
-"""Which hosts a job's GPUs are on: packed or spread.
+"""Placement of jobs on hosts: packed or spread.
 
-Hosts are alike. Each grant is placed when it is made, on whatever is free then, and stays where it is until it changes:
-nobody is moved for somebody else's sake, so free GPUs come to lie scattered (fragmentation). What is granted at one
-instant is placed largest first, after all that ends or changes at that instant has been taken away. A change of rate
-alone moves nothing. Policies know nothing of it: they count GPUs, and these always suffice somewhere.
+Hosts are alike. Each grant is placed when it is made, on GPUs that are free then, and stays there until it changes. No
+job moves to make room for another, so free GPUs become scattered (fragmentation). All ends and changes of an instant
+are applied first; then its grants are placed, largest first. A change of rate alone moves nothing. Policies count GPUs
+and know nothing of hosts; a grant may span hosts, so enough free GPUs always suffice.
 
-| rule | on which hosts |
+| rule | hosts |
 | --- | --- |
-| `packed` | on the fewest that what is free allows: those with the most free whole, and the rest where it fits best |
-| `spread` | on as many as possible, as evenly as what is free allows; the odd ones where the most are free |
+| `packed` | as few as possible: whole hosts with the most free GPUs, and the best fit for the rest |
+| `spread` | as many as possible, filled evenly; remaining GPUs on the hosts with the most free |
 
-It fits best on the host with the fewest free GPUs that suffice. `spread` is what a scheduler does that balances load
-and knows nothing of links: Kubernetes' default scores spread pods of one GPU each over the emptiest nodes.
+The best fit is the host with the fewest free GPUs that suffice. `spread` models a scheduler that balances load and
+ignores links: Kubernetes' default scores spread pods of one GPU each over the emptiest nodes.
 
-**A gang**, jobs that share GPUs, is placed once, as wide as its widest member; a narrower member is on the first of
-these GPUs. A job that joins or leaves a gang and keeps its size takes its GPUs along where nobody else is on them.
+**A gang**, jobs that share GPUs, is placed once, as wide as its widest member. A narrower member uses the first of
+these GPUs. A job that joins or leaves a gang and keeps its size takes its GPUs along if no other job uses them.
 
-**Links.** The GPUs of a host share one link to the others. Each job or gang on several hosts has one ring over them,
-which enters and leaves every one of its hosts once. k rings at a host have an equal share of its link each, whether or
-not the others send anything just then: the most that it can cost. A ring goes at the pace of its slowest link, so what
-counts is the largest k of its hosts, the `rings` that speeds are told (`hosts`). When rings come or go, those that
-meet them change their pace, at no cost.
+**Links.** The GPUs of a host share one link to the other hosts. Each job or gang on several hosts has one ring over
+them, which enters and leaves each host once. k rings at a host each get an equal share of its link, even if the others
+are idle: an upper bound of the cost. A ring runs at the pace of its slowest link, so the largest k of its hosts counts:
+the `rings` of a speed (`hosts`). When rings come or go, the pace of the rings that share their links changes, at no
+cost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Placed = tuple[tuple[int, int], ...]
 twice."""
 
 Holder = tuple[bool, int]
-"""Who holds GPUs: (True, gang) or (False, number of a job)."""
+"""Owner of GPUs: (True, gang) or (False, number of a job)."""
 
 
 class Hosts:
@@ -51,12 +51,12 @@ class Hosts:
         self.rule = rule
         self.free = [gpus_per_host] * hosts
         self.left = gpus_per_host * hosts
-        """All that are free."""
-        self._with: list[list[int]] = [[] for _ in range(gpus_per_host)] + [list(range(hosts))]
-        """By the number of free GPUs: the hosts that have so many, ascending."""
+        """Number of all free GPUs."""
+        self._hosts_by_free: list[list[int]] = [[] for _ in range(gpus_per_host)] + [list(range(hosts))]
+        """The hosts, ascending, by their number of free GPUs."""
 
     def take(self, gpus: int) -> Placed:
-        """Place so many GPUs. Raises RuntimeError where fewer are free."""
+        """Place `gpus` GPUs. Raises RuntimeError if fewer are free."""
         if gpus > self.left:
             raise RuntimeError(f"{gpus} GPUs were to be placed, and {self.left} are free")
         placed = self._packed(gpus) if self.rule == "packed" else self._spread(gpus)
@@ -65,81 +65,83 @@ class Hosts:
         return placed
 
     def give_back(self, placed: Placed) -> None:
-        """These are free again."""
+        """Free these GPUs."""
         for host, count in placed:
             self._set(host, self.free[host] + count)
 
     def _packed(self, gpus: int) -> Placed:
-        found: list[tuple[int, int]] = []
-        most = len(self._with) - 1
+        placed: list[tuple[int, int]] = []
+        most = len(self._hosts_by_free) - 1
         for free in range(most, 0, -1):
-            for host in self._with[free]:
+            for host in self._hosts_by_free[free]:
                 if gpus <= free:
-                    whole = {host for host, _ in found}
-                    best = next(one for size in range(gpus, most + 1) for one in self._with[size] if one not in whole)
-                    return (*found, (best, gpus))
-                found.append((host, free))
+                    full = {host for host, _ in placed}
+                    best = next(
+                        host for size in range(gpus, most + 1) for host in self._hosts_by_free[size] if host not in full
+                    )
+                    return (*placed, (best, gpus))
+                placed.append((host, free))
                 gpus -= free
-        return tuple(found)
+        return tuple(placed)
 
     def _spread(self, gpus: int) -> Placed:
         each = 0
-        able = sum(map(len, self._with[1:]))
-        """Hosts that have more than `each` free."""
+        able = sum(map(len, self._hosts_by_free[1:]))
+        """Number of hosts that have more than `each` free."""
         while able and gpus >= able:
             gpus -= able
             each += 1
-            able -= len(self._with[each])
-        found: list[tuple[int, int]] = []
-        for free in range(len(self._with) - 1, 0, -1):
-            for host in self._with[free]:
+            able -= len(self._hosts_by_free[each])
+        placed: list[tuple[int, int]] = []
+        for free in range(len(self._hosts_by_free) - 1, 0, -1):
+            for host in self._hosts_by_free[free]:
                 more = int(free > each and gpus > 0)
                 gpus -= more
                 if not min(free, each) + more:
-                    return tuple(found)
-                found.append((host, min(free, each) + more))
-        return tuple(found)
+                    return tuple(placed)
+                placed.append((host, min(free, each) + more))
+        return tuple(placed)
 
     def _set(self, host: int, free: int) -> None:
-        hosts = self._with[self.free[host]]
+        hosts = self._hosts_by_free[self.free[host]]
         del hosts[bisect_left(hosts, host)]
-        insort(self._with[free], host)
+        insort(self._hosts_by_free[free], host)
         self.left += free - self.free[host]
         self.free[host] = free
 
 
 class Moved(NamedTuple):
-    """A job that has other GPUs, or whose ring goes at another pace: what it does in a second now."""
+    """A job with a new speed [work/s], because its GPUs or the pace of its ring changed."""
 
     job: Active
     speed: float
 
 
 class Layout:
-    """Who is on which host. Of a cluster of several hosts, and jobs whose speeds know of them (`hosts.on_hosts`)."""
+    """The jobs on each host. The cluster has several hosts, and the jobs' speeds know of them (`hosts.on_hosts`)."""
 
     def __init__(self, cluster: Cluster) -> None:
         assert cluster.gpus_per_host is not None
         self.hosts = Hosts(cluster.hosts, cluster.gpus_per_host, cluster.placement)
         self._at: dict[Holder, Placed] = {}
         self._holder: dict[int, Holder] = {}
-        """Of each job that is placed, by number."""
+        """Holder of each placed job, by number."""
         self._members: dict[Holder, dict[int, Active]] = {}
         self._rings: list[set[Holder]] = [set() for _ in range(cluster.hosts)]
-        """Of each host: whose rings use its link."""
+        """Holders whose rings use the link of each host."""
         self._counted = [0] * cluster.hosts
-        """How many these were after the last instant."""
+        """Number of these rings after the last instant."""
         self._slowest: dict[Holder, int] = {}
-        """How many rings share the slowest link of each; 1 within a host."""
+        """Number of rings on the slowest link of each holder; 1 within a host."""
         self._speed: dict[int, float] = {}
 
     def at(self, job: Active) -> Placed:
-        """Where a job is, as wide as it was when `update` last saw it; () if it is nowhere."""
+        """GPUs of a job, as wide as at the last `update`; () if it has none."""
         holder = self._holder.get(job.number)
         return () if holder is None else _first(self._at[holder], job.gpus)
 
     def update(self, changed: Iterable[Active]) -> list[Moved]:
-        """After the grants of one instant: place the jobs that have changed, and say whose speed is another."""
+        """Place the jobs that changed at this instant; returns the jobs whose speed changed."""
         jobs = {job.number: job for job in changed}
         touched: dict[Holder, None] = {}
         before = {number: self._holder.pop(number) for number in jobs if number in self._holder}
@@ -154,7 +156,7 @@ class Layout:
                 self._members.setdefault(holder, {})[number] = job
                 touched[holder] = None
         moved = []
-        for holder in self._replace(touched, before):
+        for holder in self._place_again(touched, before):
             ring = _ring(self._at[holder])
             self._slowest[holder] = max((len(self._rings[host]) for host in ring), default=1)
             for number, job in self._members[holder].items():
@@ -164,13 +166,13 @@ class Layout:
                     moved.append(Moved(job, speed))
         return moved
 
-    def _replace(self, touched: Iterable[Holder], before: dict[int, Holder]) -> list[Holder]:
-        """Give these holders what they need now; all whose speed may have changed by that."""
+    def _place_again(self, touched: Iterable[Holder], before: dict[int, Holder]) -> list[Holder]:
+        """Place these holders anew; returns all holders whose speed may have changed."""
         for holder in touched:
             if holder not in self._at:
                 self._adopt(holder, before)
         wanted: list[tuple[int, Holder]] = []
-        met_hosts: set[int] = set()
+        affected_hosts: set[int] = set()
         for holder in touched:
             need = max((job.gpus for job in self._members[holder].values()), default=0)
             placed = self._at.get(holder, ())
@@ -179,31 +181,33 @@ class Layout:
                 continue
             is_gang, _ = holder
             keeps = min(need, held) if is_gang else 0
-            self.hosts.give_back(_rest(placed, keeps))
-            met_hosts |= self._set(holder, _first(placed, keeps))
+            self.hosts.give_back(_without_first(placed, keeps))
+            affected_hosts |= self._set(holder, _first(placed, keeps))
             if need > keeps:
                 wanted.append((need - keeps, holder))
-        for gpus, holder in sorted(wanted, key=lambda one: -one[0]):
-            met_hosts |= self._set(holder, self._at.get(holder, ()) + self.hosts.take(gpus))
+        for gpus, holder in sorted(wanted, key=lambda want: -want[0]):
+            affected_hosts |= self._set(holder, self._at.get(holder, ()) + self.hosts.take(gpus))
         for holder in touched:
             if not self._members[holder]:
                 del self._members[holder]
                 self._slowest.pop(holder, None)
-        met = dict.fromkeys(holder for holder in touched if holder in self._members)
-        met |= dict.fromkeys(holder for host in sorted(met_hosts) for holder in self._met(host))
-        return list(met)
+        affected = dict.fromkeys(holder for holder in touched if holder in self._members)
+        affected |= dict.fromkeys(holder for host in sorted(affected_hosts) for holder in self._affected(host))
+        return list(affected)
 
-    def _met(self, host: int) -> list[Holder]:
-        """Whose slowest link may be another because rings have come to this host or gone from it."""
+    def _affected(self, host: int) -> list[Holder]:
+        """Holders whose slowest link may have changed because rings came to this host or left it."""
         before, now = self._counted[host], len(self._rings[host])
         self._counted[host] = now
         if before == now:
             return []
         slowest = self._slowest
-        return [one for one in self._rings[host] if one in slowest and (now > slowest[one] or before == slowest[one])]
+        return [
+            ring for ring in self._rings[host] if ring in slowest and (now > slowest[ring] or before == slowest[ring])
+        ]
 
     def _adopt(self, holder: Holder, before: dict[int, Holder]) -> None:
-        """The GPUs that one of its members brings along from a holder that nobody is left of."""
+        """Take over the GPUs that a member brings from a holder without members."""
         members = self._members[holder]
         need = max((job.gpus for job in members.values()), default=0)
         for number in members:
@@ -215,15 +219,15 @@ class Layout:
                 return
 
     def _set(self, holder: Holder, placed: Placed) -> set[int]:
-        """It is there from now on; the hosts on which its ring comes or goes by that."""
-        gone, come = _ring(self._at.pop(holder, ())), _ring(placed)
-        for host in gone:
+        """Set the GPUs of a holder; returns the hosts where its ring comes or goes."""
+        left, joined = _ring(self._at.pop(holder, ())), _ring(placed)
+        for host in left:
             self._rings[host].discard(holder)
-        for host in come:
+        for host in joined:
             self._rings[host].add(holder)
         if placed:
             self._at[holder] = placed
-        return gone ^ come
+        return left ^ joined
 
     def _speed_of(self, holder: Holder, job: Active) -> float:
         by_host: Counter[int] = Counter()
@@ -234,43 +238,43 @@ class Layout:
 
 
 def _first(placed: Placed, gpus: int) -> Placed:
-    """The first so many of these GPUs."""
-    found = []
+    """The first `gpus` of these GPUs."""
+    first = []
     for host, count in placed:
         if gpus <= 0:
             break
-        found.append((host, min(count, gpus)))
+        first.append((host, min(count, gpus)))
         gpus -= count
-    return tuple(found)
+    return tuple(first)
 
 
-def _rest(placed: Placed, gpus: int) -> Placed:
-    """All but the first so many."""
-    found = []
+def _without_first(placed: Placed, gpus: int) -> Placed:
+    """All GPUs but the first `gpus`."""
+    rest = []
     for host, count in placed:
         if count > gpus:
-            found.append((host, count - max(0, gpus)))
+            rest.append((host, count - max(0, gpus)))
         gpus -= count
-    return tuple(found)
+    return tuple(rest)
 
 
 def _ring(placed: Placed) -> set[int]:
-    """The hosts that a ring over these GPUs leaves: none where it is within one."""
+    """The hosts that a ring over these GPUs leaves; none within a single host."""
     hosts = {host for host, _ in placed}
     return hosts if len(hosts) > 1 else set()
 
 
 def parse_placements(text: str) -> tuple[Placement, ...]:
-    """Rules from 'packed,spread'. Raises SpecError for one that is none, naming the nearest, and for one twice."""
-    found: list[Placement] = []
+    """Rules from 'packed,spread'. Raises SpecError for an unknown rule, naming the nearest, and for a duplicate."""
+    rules: list[Placement] = []
     for part in text.split(","):
         name = part.strip()
-        rule = next((one for one in PLACEMENTS if one == name), None)
+        rule = next((rule for rule in PLACEMENTS if rule == name), None)
         if rule is None:
             if not name:
                 raise SpecError(f"the list of placements {text!r} has an empty place", hint="write packed,spread")
             raise unknown("placement", name, PLACEMENTS)
-        if rule in found:
+        if rule in rules:
             raise SpecError(f"placement {name!r} stands twice", hint="write it once")
-        found.append(rule)
-    return tuple(found)
+        rules.append(rule)
+    return tuple(rules)

@@ -1,10 +1,15 @@
-"""The policies by name, and what each takes: `srtf`, `fixed-4`, `las:thresholds=3600+36000,promote=8`.
+"""The policies by name, and their options: `srtf`, `fixed-4`, `las:thresholds=3600+36000,promote=8`.
 
-Facts of an entry: `speeds` (it needs jobs whose speed is known on several numbers of GPUs), `steps` (whose steps are
-known: what they compute and what they communicate), `durations` (it needs to know how long a job takes), `learns` (it
-learns speeds by itself, where jobs are real), `options` (name of an option → (keyword of the constructor, kind)),
-`fixed` (keywords that the name itself sets). A kind reads the option's
-text; the constructor refuses values that make no sense.
+| fact of an entry | meaning |
+| --- | --- |
+| `speeds` | jobs need a known speed on several numbers of GPUs |
+| `steps` | jobs need a known split of their steps into computation and communication |
+| `durations` | the policy knows how long a job takes |
+| `learns` | the policy learns the speeds of real jobs |
+| `options` | name of an option → (keyword of the constructor, kind) |
+| `fixed` | keywords that the name itself sets |
+
+A kind parses the option's text. The constructor refuses values that make no sense.
 """
 
 from __future__ import annotations
@@ -128,10 +133,9 @@ POLICIES.add(
 
 
 def parse_policy(text: str) -> Policy:
-    """A fresh policy from 'srtf' or 'las:thresholds=3600+36000,promote=0'. An object serves one simulation.
+    """A new policy from 'srtf' or 'las:thresholds=3600+36000,promote=0'. An object serves one simulation.
 
-    Raises SpecError for an unknown name or option, with the nearest right one, and for a value that does not parse or
-    that the policy refuses.
+    Raises SpecError for an unknown name or option, naming the nearest, and for a value that the policy refuses.
     """
     name, given = parse_options(text)
     entry = POLICIES.entry(name)
@@ -145,33 +149,33 @@ def parse_policy(text: str) -> Policy:
 
 
 def parse_policies(text: str) -> tuple[str, ...]:
-    """The policies of a comma-separated list, each as `parse_policy` takes it and checked by it.
+    """The policies of a comma-separated list, each checked by `parse_policy`.
 
-    A piece 'key=value' belongs to the policy before it: 'las:thresholds=3600,promote=8,srtf' are two. Raises SpecError
-    for a policy that is none, an empty place, and one that stands twice.
+    A part 'key=value' belongs to the policy before it: 'las:thresholds=3600,promote=8,srtf' has two policies. Raises
+    SpecError for an invalid policy, an empty entry and a duplicate.
     """
-    pieces: list[str] = []
-    for piece in text.split(","):
-        if pieces and "=" in piece and ":" not in piece and ":" in pieces[-1]:
-            pieces[-1] += f",{piece.strip()}"
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and "=" in part and ":" not in part and ":" in parts[-1]:
+            parts[-1] += f",{part.strip()}"
         else:
-            pieces.append(piece.strip())
-    for number, piece in enumerate(pieces):
-        if not piece:
+            parts.append(part.strip())
+    for number, part in enumerate(parts):
+        if not part:
             raise SpecError(f"the list of policies {text!r} has an empty place", hint="write fifo,srtf")
-        parse_policy(piece)
-        if piece in pieces[:number]:
-            raise SpecError(f"policy {piece!r} stands twice", hint="write it once")
-    return tuple(pieces)
+        parse_policy(part)
+        if part in parts[:number]:
+            raise SpecError(f"policy {part!r} stands twice", hint="write it once")
+    return tuple(parts)
 
 
 def needs_speeds(text: str) -> bool:
-    """Whether the policy of this text needs jobs with speeds. Raises SpecError for an unknown name."""
+    """True if the policy needs jobs with speeds. Raises SpecError for an unknown name."""
     return bool(POLICIES.entry(parse_options(text)[0]).facts["speeds"])
 
 
 def needs_steps(text: str) -> bool:
-    """Whether the policy of this text needs jobs whose steps are known. Raises SpecError for an unknown name."""
+    """True if the policy needs jobs whose steps are known. Raises SpecError for an unknown name."""
     return bool(POLICIES.entry(parse_options(text)[0]).facts.get("steps"))
 
 

@@ -1,6 +1,6 @@
-"""Results of a simulation: of each job, of each span of GPUs held, of each instant, and all together.
+"""Results of a simulation: jobs, spans of held GPUs, instants, and totals.
 
-`simulator` says what the words mean.
+`simulator` defines the terms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xbench.cluster.policy import Cluster
 
 
 class Finished(NamedTuple):
-    """Outcome of one job. Times since the trace began [s]; GPU seconds held, and useful ones (see the module)."""
+    """Outcome of one job. Times [s] count from the beginning of the trace; the module defines useful GPU seconds."""
 
     job: Job
     began_s: float
@@ -25,7 +25,7 @@ class Finished(NamedTuple):
     restarting_gpu_s: float
     """Part of `held_gpu_s` in which it restarted."""
     contention: float
-    """The mean, over its life, of what all active jobs asked for over what there is; at least 1."""
+    """Mean, over its life, of all active jobs' requested GPUs over those of the cluster; at least 1."""
 
     @property
     def jct_s(self) -> float:
@@ -39,7 +39,7 @@ class Finished(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A job held so many GPUs from here to there [s]."""
+    """An interval [s] in which a job held a constant number of GPUs."""
 
     job: str
     gpus: int
@@ -47,11 +47,11 @@ class Span(NamedTuple):
     to_s: float
     gang: int | None
     hosts: Placed = ()
-    """(host, GPUs on it) each; empty where there is one host."""
+    """(host, GPUs on it) each; empty on a single host."""
 
 
 class Moment(NamedTuple):
-    """The cluster after everything of one instant [s]: GPUs held, jobs that run and jobs that wait."""
+    """State of the cluster after all events of one instant [s]: GPUs held, jobs running, jobs waiting."""
 
     at_s: float
     held: int
@@ -61,16 +61,16 @@ class Moment(NamedTuple):
 
 @dataclass
 class Simulated:
-    """One trace under one policy."""
+    """Result of one trace under one policy."""
 
     cluster: Cluster
     finished: list[Finished]
-    """In the order of completion."""
+    """Jobs in the order of completion."""
     moments: list[Moment] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
-    """Only where they were asked for: there are as many as changes."""
+    """Spans, one a change; empty unless requested."""
     held_gpu_s: float = 0.0
-    """GPU seconds of the cluster that somebody held, each GPU once."""
+    """GPU seconds of the cluster that were held, each GPU counted once."""
     shared: bool = False
     """True if jobs ever shared GPUs."""
     across_gpu_s: float = 0.0
@@ -79,4 +79,4 @@ class Simulated:
     """Useful GPU seconds that jobs would not have needed on the fewest hosts, alone on their links."""
     decisions: int = 0
     deciding_s: float = 0.0
-    """Real seconds that the policy took, all together."""
+    """Real time [s] of all decisions of the policy together."""

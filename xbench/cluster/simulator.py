@@ -1,19 +1,17 @@
-"""A cluster's life, event by event: arrivals, completions, and whatever a policy changes at each.
+"""Event-by-event simulation of a cluster: arrivals, completions, and the changes that a policy makes at each.
 
-Time jumps from event to event. At each instant all that happens is told to the policy, arrivals in the order of the
-trace and before them completions, and then it is asked once. Nothing is random here: the same trace and policy give the
-same schedule. Instants are `tolerance_s` apart at least: what would happen sooner after one another happens at once.
-A simulation in which hardly anything gets done is given up (`_check_progress`).
+Time jumps from event to event. At each instant the policy hears of completions, then of arrivals in the order of the
+trace, and then decides once. Nothing is random: the same trace and policy give the same schedule. Instants are at least
+`tolerance_s` apart; events closer than that happen at once. A simulation that makes hardly any progress ends with an
+error (`_check_progress`).
 
 **Work.** A job on w GPUs does rate · speed(w) · t of its work in t seconds.
-**Restarts.** A job that ran before, and gets another number of GPUs or runs again after a stop, holds its GPUs for
-`restart_s` without computing, and in its first start for `start_s`. A change of `rate` alone (somebody joins or leaves
-its gang) costs nothing.
-**GPU time.** A job holds all GPUs of its grant, those that it shares with its gang too, so the jobs' GPU seconds may
-add up to more than the cluster's (`Simulated.held_gpu_s` counts each GPU once). **Useful** of them are those in which
-it computed, times its rate.
-**Hosts.** On a cluster of several, each grant is placed (`placement`), and a job is as fast as it is there (`hosts`).
-With one host nothing of this is looked at.
+**Restarts.** A job restarts if it ran before and its number of GPUs changes, or if it runs again after a stop. It then
+holds its GPUs for `restart_s` without computing; a first start takes `start_s`. A change of `rate` alone costs nothing.
+**GPU time.** A job holds all GPUs of its grant, including shared ones. So the jobs' GPU seconds may add up to more than
+the cluster's (`Simulated.held_gpu_s` counts each GPU once). GPU seconds in which a job computed, times its rate, are
+**useful**.
+**Hosts.** On a cluster of several hosts each grant is placed (`placement`), and `hosts` gives a job's speed there.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ from xbench.cluster.simulated import Finished, Moment, Simulated, Span
 from xbench.errors import SpecError
 
 WINDOW = 10_000
-"""Decisions at which no job comes or ends, over which progress is looked at."""
+"""Decisions without an arrival or an end, after which progress is checked."""
 
 SLOWEST = 1e-3
-"""A simulation goes on if such a window does more than this share of what is left: 10⁷ decisions take minutes."""
+"""Least progress in a window, as a share of the remaining work. 10⁷ decisions take minutes."""
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Raise SpecError for a cluster that cannot be: no GPUs, a restart that is no cost, hosts that do not add up."""
+    """Raise SpecError for an impossible cluster: no GPUs, an invalid cost, or hosts that do not add up."""
     if cluster.gpus < 1:
         raise SpecError(f"a cluster of {cluster.gpus} GPUs runs nothing", hint="give it at least 1")
     for what, cost_s in (("restart", cluster.restart_s), ("start", cluster.start_s)):
@@ -56,13 +54,14 @@ def check_cluster(cluster: Cluster) -> None:
 
 
 def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) -> None:
-    """Raise SpecError for jobs that this cluster cannot run: too large, not in the order of arrival, named twice.
+    """Raise SpecError for jobs that this cluster cannot run: too large, unsorted by arrival, or duplicate names.
 
-    A job is too large for more GPUs than there are: those that it asks for, or, under an `elastic` policy, its least.
+    A job is too large if it needs more GPUs than there are: those that it requests, or its least under an `elastic`
+    policy.
     """
     check_cluster(cluster)
     names: set[str] = set()
-    several = cluster.hosts > 1
+    has_several_hosts = cluster.hosts > 1
     before_s = 0.0
     for job in jobs:
         if needed_gpus(job, elastic) > cluster.gpus:
@@ -71,7 +70,7 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) 
                 f"job {job.name!r} {what} {needed_gpus(job, elastic)} GPUs, and the cluster has {cluster.gpus}",
                 hint=f"give it at least {max(needed_gpus(one, elastic) for one in jobs)}",
             )
-        if several and not hasattr(job.speed, "placed"):
+        if has_several_hosts and not hasattr(job.speed, "placed"):
             raise SpecError(
                 f"job {job.name!r} has a speed that knows nothing of hosts", hint="hosts.on_hosts gives it one"
             )
@@ -87,7 +86,7 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) 
 
 
 def needed_gpus(job: Job, elastic: bool) -> int:
-    """The fewest GPUs that it can be served with."""
+    """The fewest GPUs that can serve the job."""
     return job.least if elastic else max(job.gpus, job.least)
 
 
@@ -101,13 +100,15 @@ def simulate(
     believed: Cluster | None = None,
     truths: Mapping[str, Speed] | None = None,
 ) -> Simulated:
-    """Run a trace to the end of its last job. Raises SpecError for what the cluster or the policy cannot serve.
+    """Simulate a trace to the end of its last job.
 
-    `believed`: what the policy is told of the cluster, where that is not what the cluster is; `truths`: how fast jobs
-    are, by name, where that is not what the policy is told of them.
+    Raises SpecError for jobs that the cluster or the policy cannot serve.
 
-    Raises SpecError too where jobs are restarted again and again and hardly get on; RuntimeError for a policy that
-    grants more than there is, or what is no grant, or that leaves jobs waiting for ever.
+    `believed`: the cluster as the policy knows it, if it differs from `cluster`. `truths`: real speeds of jobs, by
+    name, if they differ from those that the policy knows.
+
+    Also raises SpecError if jobs restart again and again without progress. Raises RuntimeError for a policy that grants
+    more than there is, makes an invalid grant, or leaves jobs waiting for ever.
     """
     check_jobs(jobs, cluster, elastic=policy.elastic)
     policy.begin(believed or cluster, jobs)
@@ -115,7 +116,7 @@ def simulate(
 
 
 class _Simulation:
-    """The state of one run."""
+    """State of one simulation."""
 
     def __init__(
         self,
@@ -132,53 +133,53 @@ class _Simulation:
         self.now_s = 0.0
         self.held = 0
         self.gangs: dict[int, dict[int, int]] = {}
-        """Of each gang that shares GPUs: what each of its members (by number) was granted."""
+        """Granted GPUs of each member, by number, of each gang that shares GPUs."""
         self.active: dict[int, Active] = {}
         self.running: set[Active] = set()
         self.waiting = 0
         self.ends: list[tuple[float, int, int, Active]] = []
-        """(when, number, version, job): one whose version has passed is void."""
+        """(time, number, version, job). An entry with an outdated version is void."""
         self.useful_s: dict[int, float] = {}
         self.restarting_s: dict[int, float] = {}
         self.since: dict[int, float] = {}
-        """By number: from when its GPUs are held as they are."""
+        """Start [s] of the current grant of each job, by number."""
         self.demand = 0
         self.crowding = 0.0
-        """∫ max(1, demand over GPUs) dt."""
+        """Integral of max(1, demand over GPUs) over time."""
         self.crowding_at: dict[int, float] = {}
         self.layout = Layout(cluster) if cluster.hosts > 1 else None
         self.changed: list[Active] = []
-        """Jobs that are to be placed anew at this instant."""
+        """Jobs to be placed at this instant."""
         self.paces: dict[int, tuple[float, float]] = {}
-        """Of each job that is placed: from when it goes at its pace, and that over its pace on the fewest hosts."""
+        """Time [s] of each job's last change of pace, by number, and its pace over that on the fewest hosts."""
         self.idle_decisions = 0
-        """Since a window of `_check_progress` began: those at which no job came or ended."""
+        """Decisions without an arrival or an end in the current window of `_check_progress`."""
         self.left_before: float | None = None
-        """Work that was left of all jobs when that window began, in jobs."""
+        """Remaining work of all jobs when that window began, in jobs."""
 
     def run(self) -> Simulated:
-        """To the last completion."""
+        """Simulate to the last completion."""
         arrivals = [Active(job, number, self.truths.get(job.name)) for number, job in enumerate(self.jobs)]
         upcoming = 0
-        again_s: float | None = None
+        review_s: float | None = None
         soonest_s = 0.0
         while upcoming < len(arrivals) or self.running or self.waiting:
             next_s = min(
                 arrivals[upcoming].job.arrival_s if upcoming < len(arrivals) else math.inf,
                 self._next_end_s(),
-                again_s if again_s is not None else math.inf,
+                review_s if review_s is not None else math.inf,
             )
             if math.isinf(next_s):
                 raise RuntimeError(f"{type(self.policy).__name__} leaves {self.waiting} jobs waiting for ever")
             self._advance(max(next_s, soonest_s))
             soonest_s = self.now_s + tolerance_s(self.now_s)
-            told = upcoming + len(self.result.finished)
+            events_before = upcoming + len(self.result.finished)
             while due(self._next_end_s(), self.now_s):
                 self._finish(heapq.heappop(self.ends)[3])
             while upcoming < len(arrivals) and due(arrivals[upcoming].job.arrival_s, self.now_s):
                 self._arrive(arrivals[upcoming])
                 upcoming += 1
-            if told == upcoming + len(self.result.finished):
+            if events_before == upcoming + len(self.result.finished):
                 self._check_progress()
             began = time.perf_counter()
             changes = list(self.policy.decide(self.now_s))
@@ -187,26 +188,29 @@ class _Simulation:
             self._apply(changes)
             if self.layout is not None:
                 self._place(self.layout)
-            again_s = self.policy.look_again_s(self.now_s)
-            if again_s is not None and again_s <= self.now_s:
+            review_s = self.policy.look_again_s(self.now_s)
+            if review_s is not None and review_s <= self.now_s:
                 raise RuntimeError(f"{type(self.policy).__name__} would be asked again at once, for ever")
             if self.keep_moments:
                 self.result.moments.append(Moment(self.now_s, self.held, len(self.running), self.waiting))
         return self.result
 
     def _check_progress(self) -> None:
-        """Nobody came or ended at this instant. Raises SpecError when that goes on, and jobs hardly get on."""
+        """Count a decision without an arrival or an end.
+
+        Raises SpecError if a whole window makes hardly any progress.
+        """
         self.idle_decisions += 1
         if self.idle_decisions < WINDOW:
             return
         self.idle_decisions = 0
-        here = list(self.active.values())
-        left = sum(job.remaining(self.now_s) / job.job.work for job in here)
+        active = list(self.active.values())
+        left = sum(job.remaining(self.now_s) / job.job.work for job in active)
         if self.left_before is not None and self.left_before - left <= SLOWEST * left:
-            restarts = sum(job.restarts for job in here)
+            restarts = sum(job.restarts for job in active)
             raise SpecError(
                 f"{type(self.policy).__name__.lower()} does not come to an end: in {WINDOW} decisions no job ended, "
-                f"and {len(here)} jobs that have restarted {restarts} times hardly got on",
+                f"and {len(active)} jobs that have restarted {restarts} times hardly got on",
                 hint="lower --restart-cost, or raise the policy's thresholds",
             )
         self.left_before = left
@@ -217,7 +221,7 @@ class _Simulation:
         self.now_s = to_s
 
     def _next_end_s(self) -> float:
-        """When the next job is done, void entries thrown away."""
+        """Time of the next completion. Drops void entries."""
         while self.ends:
             at_s, _, version, job = self.ends[0]
             if job.version == version:
@@ -259,7 +263,7 @@ class _Simulation:
         self.policy.finished(job, self.now_s)
 
     def _settle(self, job: Active) -> None:
-        """Book what a job did since its grant last changed."""
+        """Account for a job's time since its grant last changed."""
         since_s = self.since.pop(job.number)
         computed_s = max(0.0, self.now_s - max(since_s, job.ready_s))
         self.useful_s[job.number] += job.gpus * job.rate * computed_s
@@ -269,7 +273,7 @@ class _Simulation:
             self.result.spans.append(Span(job.job.name, job.gpus, since_s, self.now_s, job.gang, hosts))
 
     def _settle_pace(self, job: Active, since_s: float, layout: Layout) -> Placed:
-        """Book what its hosts made of a job since its grant last changed; returns them."""
+        """Account for the effect of placement since a job's grant last changed; returns its hosts."""
         hosts = layout.at(job)
         self._book_pace(job)
         if len({host for host, _ in hosts}) > 1:
@@ -282,7 +286,7 @@ class _Simulation:
         self.result.lost_gpu_s += (1 - share) * job.gpus * job.rate * computed_s
 
     def _place(self, layout: Layout) -> None:
-        """Put the jobs of this instant on hosts, and let all whose pace is another by that go on at it."""
+        """Place the jobs of this instant on hosts, and change the pace of all jobs that this affects."""
         for job, speed in layout.update(self.changed):
             if job.number in self.paces:
                 self._book_pace(job)
@@ -292,7 +296,7 @@ class _Simulation:
         self.changed.clear()
 
     def _apply(self, changes: Iterable[Change]) -> None:
-        """Stop and shrink first, so that what they free can be granted."""
+        """Apply the changes. Stops and shrinks come first, so that the freed GPUs can be granted."""
         for job, grant in sorted(changes, key=lambda change: change[1].gpus - change[0].gpus):
             if (job.gpus, job.rate, job.gang) == (grant.gpus, grant.rate, grant.gang):
                 continue

@@ -1,4 +1,4 @@
-"""How fast a job is on w GPUs: a table of what was measured, a model of a ring, or what `xbench scale` computed.
+"""Speed of a job on w GPUs: a table of measurements, a model of a ring, or a prediction of `xbench scale`.
 
 | speed | source | unit of work |
 | --- | --- | --- |
@@ -8,16 +8,16 @@
 | `scaled_speed` | one mode of an `xbench scale` record, as a table | samples |
 
 **The ring.** Capes et al., Dynamic Scheduling of MPI-based Distributed Deep Learning Training Jobs (arXiv 1908.08082,
-2019): f(w) = 1/T(w), with m samples in a batch that w workers share, n bytes of gradients, and θ ≥ 0: seconds a sample
-(θ0), latency of a further worker (θ1), seconds a byte that goes round (θ2), and what a step costs whoever takes it
-(θ3). Nothing is overlapped: what overlap hides shows as a smaller θ2. Over several hosts all workers wait for the
-slowest link in every round: θ1 and θ2 are then those between hosts (`across`), where these are larger, and θ2 is taken
-as often as rings share that link.
+2019): f(w) = 1/T(w), with m samples in a batch that w workers share and n bytes of gradients. θ ≥ 0 are seconds a
+sample (θ0), latency of a further worker (θ1), seconds a byte that goes round (θ2), and a constant cost of each step
+(θ3). Nothing is overlapped; overlap shows as a smaller θ2. Over several hosts all workers wait for the slowest link in
+every round. θ1 and θ2 are then those between hosts (`across`), if larger, and θ2 is multiplied by the number of rings
+that share that link.
 
 **The fit** is non-negative least squares on shares: each run's row is divided by its measured time, so that a run of
-1 s on 1 GPU and one of 0.1 s on 16 count alike. For runs of one batch alone, θ0, θ2 and θ3 cannot be told apart: 1/w,
-1 − 1/w and 1 are one line too many. T(w) is then as good as ever, for that batch, and `RingFit.identified` is False.
-The held-out error is that of each run foretold by the others.
+1 s on 1 GPU and one of 0.1 s on 16 count alike. Runs of a single batch cannot separate θ0, θ2 and θ3: 1/w, 1 − 1/w and
+1 are linearly dependent. T(w) is then still valid for that batch, and `RingFit.identified` is False. The held-out error
+is that of each run predicted from the others.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ FloatArray = npt.NDArray[np.float64]
 Theta = tuple[float, float, float, float]
 
 FEWEST_SIZES = 3
-"""Two sizes lie on many rings; a third shows whether it is one."""
+"""Least number of sizes. Two sizes lie on many rings; a third shows whether a ring fits."""
 
 _ROUNDING = 1e-9
-"""A share of a step that is nothing but rounding."""
+"""Share of a step that is only rounding."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class RingSpeed:
     """Steps a second on w GPUs that share a batch of `batch` samples and exchange `model_bytes` [B] of gradients.
 
     `theta`: seconds a sample, seconds a further worker, seconds a byte, seconds a step; all ≥ 0. Raises SpecError for
-    what is none of that, and for a step that would take no time on one GPU.
+    invalid values, and for a step that would take no time on one GPU.
     """
 
     theta: Theta
     batch: float
     model_bytes: float
     across: tuple[float, float] | None = None
-    """θ1 and θ2 of a ring that leaves its host; None: not known."""
+    """θ1 and θ2 of a ring that leaves its host; None: unknown."""
 
     def __post_init__(self) -> None:
         if len(self.theta) != 4 or not all(math.isfinite(value) and value >= 0 for value in self.theta):
@@ -74,18 +74,18 @@ class RingSpeed:
 
     @property
     def sizes(self) -> None:
-        """Any number of GPUs."""
+        """None: any number of GPUs."""
         return
 
     def step_s(self, gpus: int, rings: int = 0) -> float:
-        """T(w) [s]; over several hosts if `rings` share its slowest link, at least 1. Raises ValueError for no GPU."""
+        """T(w) [s]; over several hosts if `rings`, at least 1, share the slowest link. Raises ValueError for no GPU."""
         if gpus < 1:
             raise ValueError(f"a ring of {gpus} GPUs has no speed")
         sample_s, _, _, step_s = self.theta
         return sample_s * self.batch / gpus + self._exposed_s(gpus, rings) + step_s
 
     def exposed_share(self, gpus: int) -> float:
-        """The share of a step in which gradients travel and nothing is computed: that of θ1 and θ2."""
+        """Share of a step in which gradients are exchanged and nothing is computed: that of θ1 and θ2."""
         return self._exposed_s(gpus, 0) / self.step_s(gpus)
 
     def _exposed_s(self, gpus: int, rings: int) -> float:
@@ -121,9 +121,9 @@ class RingFit:
     runs: tuple[RingRun, ...]
     residuals: tuple[float, ...]
     held_out: tuple[float, ...]
-    """Of each run, by the fit to all the others."""
+    """Error of each run under the fit to all the others."""
     identified: bool
-    """Whether the runs tell all four θ apart. If not, other θ fit as well, and only the runs' own batch is foretold."""
+    """True if the runs determine all four θ. If not, only predictions for the runs' own batch are valid."""
 
     @property
     def residual(self) -> float:
@@ -136,10 +136,10 @@ class RingFit:
         return max(abs(share) for share in self.held_out)
 
     def speed(self, batch: float) -> RingSpeed:
-        """The ring for a job of that batch. Raises SpecError where the runs cannot say: see `identified`."""
-        seen = {run.batch for run in self.runs}
-        if not self.identified and batch not in seen:
-            known = ", ".join(f"{one:g}" for one in sorted(seen))
+        """Speed of a job with that batch. Raises SpecError for a batch that the fit cannot predict (`identified`)."""
+        batches = {run.batch for run in self.runs}
+        if not self.identified and batch not in batches:
+            known = ", ".join(f"{known_batch:g}" for known_batch in sorted(batches))
             raise SpecError(
                 f"runs of batch {known} say nothing of batch {batch:g}", hint="fit runs of more batches and sizes"
             )
@@ -192,12 +192,12 @@ def fit_ring(runs: Sequence[RingRun], model_bytes: float) -> RingFit:
 
 
 def _terms(run: RingRun, model_bytes: float) -> list[float]:
-    """What the four θ are multiplied by."""
+    """Coefficients of the four θ."""
     return [run.batch / run.gpus, run.gpus - 1.0, (run.gpus - 1.0) * model_bytes / run.gpus, 1.0]
 
 
 def _scaled(shares: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Columns of length one, and their lengths: bytes and samples differ by ten orders of magnitude."""
+    """Columns scaled to length one, and their lengths: bytes and samples differ by ten orders of magnitude."""
     lengths = np.linalg.norm(shares, axis=0)
     lengths[lengths == 0] = 1.0
     return shares / lengths, lengths
@@ -213,10 +213,10 @@ def _nonnegative(shares: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class TableSpeed:
-    """Work a second as measured: `points` are (GPUs, work a second), GPUs ascending.
+    """Measured work a second: `points` are (GPUs, work a second), GPUs ascending.
 
-    `between` also answers for numbers between two points, on a straight line of log(f) over log(w). `outside` also
-    below the first and above the last, on the line of the two nearest points; a table of one point then scales
+    With `between` it also answers between two points, on a straight line of log(f) over log(w). With `outside` it also
+    answers below the first and above the last, on the line of the two nearest points; a single point then scales
     proportionally. Raises SpecError for no points, GPUs that do not ascend, and speeds that are not above zero.
     """
 
@@ -237,12 +237,12 @@ class TableSpeed:
 
     @classmethod
     def of(cls, speeds: Mapping[int, float], *, between: bool = True, outside: bool = False) -> TableSpeed:
-        """From work a second by GPUs, in any order."""
+        """A table from work a second by GPUs, in any order."""
         return cls(tuple(sorted(speeds.items())), between, outside)
 
     @cached_property
     def sizes(self) -> tuple[int, ...] | None:
-        """The numbers of GPUs that it answers for; None where that is any."""
+        """The numbers of GPUs that it answers for; None for any."""
         if self.outside:
             return None
         if self.between:
@@ -272,7 +272,7 @@ class TableSpeed:
 
 
 class OnHosts(NamedTuple):
-    """A measured speed [work/s], and the share of the time in which gradients are exchanged."""
+    """A measured speed [work/s], and the share of its time in which gradients are exchanged."""
 
     speed: float
     exchange: float
@@ -280,12 +280,12 @@ class OnHosts(NamedTuple):
 
 @dataclass(frozen=True)
 class HostTable(TableSpeed):
-    """A table of GPUs on the fewest hosts of `gpus_per_host`, that was also measured on more of them.
+    """A table of GPUs on the fewest hosts of `gpus_per_host`, with measurements on more hosts.
 
-    `by_shape`: by GPUs on each host, ascending. `by_hosts`: by the number of hosts, speeds and exchanges by GPUs. A
-    shape that was not measured has the speed of the least number of hosts, not below its own, on which so many GPUs
-    were measured, or else of the largest below; on the fewest hosts it is the table's own. With k rings on a link the
-    exchange takes k times as long.
+    `by_shape` is indexed by the GPUs on each host, ascending; `by_hosts` by the number of hosts, with speeds and
+    exchanges by GPUs. A shape without measurements has the speed of the least number of hosts, not below its own, on
+    which so many GPUs were measured, or else of the largest below. On the fewest hosts it has the table's own speed.
+    With k rings on a link the exchange takes k times as long.
     """
 
     gpus_per_host: int = 1
@@ -304,26 +304,26 @@ class HostTable(TableSpeed):
 
     def placed(self, hosts: tuple[int, ...], rings: int) -> float:
         """See `PlacedSpeed`."""
-        found = self._measured(hosts)
-        return found.speed / (1 + (rings - 1) * found.exchange)
+        measured = self._measured(hosts)
+        return measured.speed / (1 + (rings - 1) * measured.exchange)
 
     def fastest(self, gpus: int) -> float:
-        """See `PlacedSpeed`. What was measured is not always fastest on the fewest hosts."""
-        shapes = [found.speed for shape, found in self.by_shape.items() if sum(shape) == gpus]
+        """See `PlacedSpeed`. The fewest hosts are not always the fastest."""
+        shapes = [measured.speed for shape, measured in self.by_shape.items() if sum(shape) == gpus]
         spread = [speeds(gpus) for speeds, _ in self.by_hosts.values() if _covers(speeds, gpus)]
         return max([self(gpus), *shapes, *spread])
 
     def _measured(self, hosts: tuple[int, ...]) -> OnHosts:
         if hosts in self.by_shape:
             return self.by_shape[hosts]
-        gpus, own = sum(hosts), len(hosts)
+        gpus, host_count = sum(hosts), len(hosts)
         known = [count for count, (speeds, _) in self.by_hosts.items() if _covers(speeds, gpus)]
-        near = min((count for count in known if count >= own), default=max(known, default=0))
+        nearest_count = min((count for count in known if count >= host_count), default=max(known, default=0))
         speed, exchange = self(gpus), 0.0
-        if near:
-            speeds, exchanges = self.by_hosts[near]
+        if nearest_count:
+            speeds, exchanges = self.by_hosts[nearest_count]
             speed, exchange = speeds(gpus), exchanges(gpus)
-        return OnHosts(self(gpus) if own == len(fewest_hosts(gpus, self.gpus_per_host)) else speed, exchange)
+        return OnHosts(self(gpus) if host_count == len(fewest_hosts(gpus, self.gpus_per_host)) else speed, exchange)
 
 
 def _covers(speeds: TableSpeed, gpus: int) -> bool:
@@ -339,8 +339,8 @@ def _on_line(gpus: int, low: int, slow: float, high: int, fast: float) -> float:
 def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
     """Samples a second of one mode of an `xbench scale` record, each worker with the batch that was profiled.
 
-    On one GPU: the profiled batch over one worker's step without communication. The mode may be left out where the
-    record has one. Raises SpecError for another kind of record, and for a mode that it does not have.
+    On one GPU: the profiled batch over one worker's step without communication. `mode` is optional for a record of one
+    mode. Raises SpecError for another kind of record, and for a mode that it does not have.
     """
     if not isinstance(record, Scaling):
         kind = getattr(record, "kind", type(record).__name__)

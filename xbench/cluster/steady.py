@@ -1,14 +1,14 @@
-"""Steady state: which jobs of a trace count in the averages, and whether the queue still grows while jobs come.
+"""Steady state: the jobs of a trace that count in the averages, and a check for a growing queue.
 
-A mean over a trace describes a policy only where it does not depend on how long the trace is. Where jobs come faster
-than a policy serves them, the number of unfinished jobs grows for as long as they come, and so does the mean. It grows
-at first under every policy, because the cluster is empty when the trace begins.
+A mean over a trace describes a policy only if it does not depend on the trace's length. If jobs come faster than a
+policy serves them, the number of unfinished jobs grows as long as they come, and so does the mean. It grows at first
+under every policy, because the cluster is empty when the trace begins.
 
-**Growth.** Unfinished jobs, those that wait and those that run, are averaged over the middle fifth and over the last
-fifth of the time in which jobs come. Under a queue that grows in proportion to time the second is 1.8 times the first;
-from `GROWN` on the queue is said to grow.
-**Window.** Averages may be taken over the jobs A to B by arrival alone, which leaves out the filling at the beginning
-and the emptying at the end (as Gavel's and Blox' evaluations do). All jobs are simulated all the same.
+**Growth.** Unfinished jobs (waiting or running) are averaged over the middle fifth and over the last fifth of the time
+in which jobs come. If the queue grows in proportion to time, the second mean is 1.8 times the first. From `GROWN` on
+the queue counts as growing.
+**Window.** Averages may cover only the jobs A to B by arrival. That leaves out the filling at the beginning and the
+emptying at the end (as Gavel's and Blox' evaluations do). All jobs are still simulated.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Window = tuple[int, int]
 """The first and the last job that count, by arrival, from 1 on."""
 
 GROWN = 1.5
-"""Unfinished jobs at the end over those in the middle."""
+"""Ratio of unfinished jobs at the end to those in the middle, from which the queue counts as growing."""
 
 MIN_GROWTH = 5.0
-"""Further jobs at the end, below which a ratio of small numbers says nothing."""
+"""Least difference of these numbers. Below it, a ratio of small numbers says nothing."""
 
 
 def parse_window(text: str) -> Window:
-    """A window from '1001-2000'. Raises SpecError for what is none."""
-    found = re.fullmatch(r"\s*(\d{1,9})\s*-\s*(\d{1,9})\s*", text)
-    if found is None:
+    """A window from '1001-2000'. Raises SpecError for invalid text."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*-\s*(\d{1,9})\s*", text)
+    if match is None:
         raise SpecError(f"{text!r} is no window of jobs", hint="write 1001-2000, numbers of jobs by arrival")
-    first, last = int(found[1]), int(found[2])
+    first, last = int(match[1]), int(match[2])
     if first < 1:
         raise SpecError(f"{text!r} begins before the first job", hint=f"write 1-{max(1, last)}")
     if last < first:
@@ -45,7 +45,7 @@ def parse_window(text: str) -> Window:
 
 
 def check_window(window: Window, jobs: int) -> None:
-    """Raise SpecError for a window that is not within a trace of so many jobs."""
+    """Raise SpecError for a window beyond a trace of `jobs` jobs."""
     first, last = window
     if last > jobs:
         raise SpecError(
@@ -57,10 +57,10 @@ def check_window(window: Window, jobs: int) -> None:
 def unfinished(finished: Sequence[Finished], last_s: float) -> tuple[float, float]:
     """Mean numbers of unfinished jobs in the middle and in the last fifth of the arrivals until `last_s` [s].
 
-    Zeros where all jobs come at once.
+    Zeros if all jobs come at once.
     """
-    arrivals_s = np.array([one.job.arrival_s for one in finished])
-    ends_s = np.array([one.finished_s for one in finished])
+    arrivals_s = np.array([job.job.arrival_s for job in finished])
+    ends_s = np.array([job.finished_s for job in finished])
     first_s = float(arrivals_s.min())
     span_s = last_s - first_s
     if span_s <= 0:
@@ -75,6 +75,6 @@ def unfinished(finished: Sequence[Finished], last_s: float) -> tuple[float, floa
 
 
 def grows(middles: Sequence[float], ends: Sequence[float]) -> bool:
-    """Whether the queue still grows, from `unfinished` of each seed."""
+    """True if the queue still grows, from `unfinished` of each seed."""
     middle, end = sum(middles), sum(ends)
     return end >= GROWN * middle and end - middle >= MIN_GROWTH * len(ends)

@@ -1,12 +1,12 @@
-"""What a job's step on the GPUs that it asks for consists of: computation, and communication that nothing hides.
+"""Split of a job's step, on the GPUs that it requests, into computation and exposed communication.
 
-| where it comes from | step | exposed |
+| source | step | exposed |
 | --- | --- | --- |
-| a `RingSpeed` | its T(w), on the fewest hosts where there are several | its share of θ1 and θ2 |
+| a `RingSpeed` | its T(w), on the fewest hosts | its share of θ1 and θ2 |
 | facts `exposed` and `step_s` | `step_s` [s] | `exposed` of it, a share |
 | facts `exposed` and `batch_size`, speed in samples | batch_size / speed | `exposed` of it, a share |
 
-On one GPU nothing travels, whatever the facts say. How much of the communication is hidden is known to nobody here, so
+On one GPU there is no communication, whatever the facts say. The hidden part of the communication is unknown here, so
 the link counts as busy for the exposed part alone.
 """
 
@@ -22,18 +22,18 @@ from xbench.cluster.speeds import RingSpeed
 from xbench.errors import SpecError
 
 FORWARD_SHARE = 1 / 3
-"""Of the computation, where the facts have no `forward_share`: a backward pass costs two forward passes."""
+"""Share of the forward pass in the computation without the fact `forward_share`: a backward pass costs two forwards."""
 
 
 class StepTimes(NamedTuple):
-    """One step [s]."""
+    """Parts of one step [s]."""
 
     compute_s: float
     exposed_s: float
 
 
 def step_times(job: Job) -> StepTimes | None:
-    """On the GPUs that it asks for; None where the trace does not say. Raises SpecError for a fact that is none."""
+    """Split of a step on the requested GPUs; None if the trace lacks the data. Raises SpecError for an invalid fact."""
     speed, rings = job.speed, 0
     if isinstance(speed, SlowerAcross):
         speed = speed.speed
@@ -60,7 +60,7 @@ def step_times(job: Job) -> StepTimes | None:
 
 
 def forward_share(job: Job) -> float:
-    """Of the computation: the fact `forward_share`, or a third. Raises SpecError for one that is not below 1."""
+    """Share of the forward pass in the computation, by default a third. Raises SpecError for a fact outside [0, 1)."""
     share = _fact(job, "forward_share")
     if share is None:
         return FORWARD_SHARE
@@ -70,7 +70,7 @@ def forward_share(job: Job) -> float:
 
 
 def memory_bytes(job: Job) -> float | None:
-    """What it needs of each GPU [B]; None where the trace does not say. Raises SpecError for less than nothing."""
+    """Memory [B] that a job needs on each GPU; None if the trace lacks it. Raises SpecError for a negative number."""
     needed = _fact(job, "memory_bytes")
     if needed is not None and needed < 0:
         raise SpecError(f"job {job.name!r}: memory_bytes = {needed:g} is below zero")
@@ -78,13 +78,13 @@ def memory_bytes(job: Job) -> float | None:
 
 
 def require_steps(policy: str, jobs: Iterable[Job]) -> None:
-    """Raise SpecError for a trace that does not say what a step consists of, with the first such job, and how many."""
+    """Raise SpecError for jobs without known step times, naming the first such job and their number."""
     _require([job for job in jobs if step_times(job) is None], policy, "seconds that a step computes and communicates",
              "give it columns exposed and step_s, or take an exclusive policy such as srtf")  # fmt: skip
 
 
 def require_memory(policy: str, jobs: Iterable[Job]) -> None:
-    """Raise SpecError for a trace that does not say how much memory jobs need."""
+    """Raise SpecError for jobs without a known need of memory, naming the first such job and their number."""
     _require([job for job in jobs if memory_bytes(job) is None], policy, "bytes of memory that a job needs of a GPU",
              "give it a column memory_bytes, or leave memory= out")  # fmt: skip
 

@@ -1,15 +1,15 @@
-"""The turn arbiter: one small process a host, serving the turns of every device on it.
+"""The turn arbiter: one small process per host, which grants the turns of every device on it.
 
     python -m xbench.crossover.arbiter --socket PATH --jobs 2 --devices 4
 
-It holds one `Turns` a device and does what they say: a line comes in from a client, replies go out to whom it concerns.
-It sleeps in epoll between lines, so waiting costs nothing. Its socket has a path, not a port: a pathname socket is
-reached from any network namespace of the machine, and a device's turns must not travel over the link that is being
-measured. Passing a turn is two wake-ups, the arbiter's and the next job's; see benchmarks/turn_passing.py.
+It holds one `Turns` per device and applies it: a line comes in from a client, and replies go out to the clients
+concerned. It sleeps in epoll between lines, so waiting costs nothing. Its socket has a path instead of a port. A
+pathname socket is reachable from any network namespace of the machine, and messages on turns must not use the measured
+link. Passing a turn takes two wake-ups, the arbiter's and the next job's; see benchmarks/turn_passing.py.
 
-It prints 'ready' on stdout when it listens, and ends when every job has left every device, on SIGTERM, or, with
-`--until-stdin-ends`, when its standard input closes, so that it never outlives the process that started it. Standard
-library only: it must be there before anybody waits for it.
+It prints 'ready' on stdout when it listens. It ends when every job has left every device, on SIGTERM, or, with
+`--until-stdin-ends`, when its standard input closes, so that it never outlives the process that started it. It uses the
+standard library only, because jobs wait for its start.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _GRANT = wire.pack(wire.GRANT)
 
 
 class _Peer:
-    """One connection: a job on a device, once it has said hello."""
+    """One connection: a job on a device, after its hello."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.turns: Turns | None = None
         self.job = -1
         self.unread = b""
-        self.doomed = False
+        self.is_closing = False
 
 
 class Arbiter:
-    """The server. Listens from construction on; `serve` runs until nobody is left, `close` cleans up.
+    """The server. It listens from construction on; `serve` runs until all jobs have left, `close` cleans up.
 
-    Raises RunError when the socket cannot be made at `socket_path`.
+    Raises RunError if the socket cannot be made at `socket_path`.
     """
 
     def __init__(self, socket_path: Path, jobs: int, devices: int) -> None:
@@ -59,7 +59,7 @@ class Arbiter:
         self._path = socket_path
         self._devices = [Turns(jobs, device) for device in range(devices)]
         self._peers: dict[tuple[int, int], _Peer] = {}
-        self._gone: deque[_Peer] = deque()
+        self._closing: deque[_Peer] = deque()
         self._stopped = False
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -73,7 +73,7 @@ class Arbiter:
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def stop_at_end_of(self, descriptor: int) -> None:
-        """Stop serving when this pipe, socket or terminal ends. Raises RunError when it is none of these."""
+        """Stop serving when this pipe, socket or terminal ends. Raises RunError for another kind of descriptor."""
         try:
             self._selector.register(descriptor, selectors.EVENT_READ, "lifeline")
         except OSError:
@@ -84,16 +84,16 @@ class Arbiter:
         while not self._stopped and any(turns.living for turns in self._devices):
             for key, _ in self._selector.select():
                 if isinstance(key.data, _Peer):
-                    self._hear(key.data)
+                    self._receive(key.data)
                 elif key.data == "lifeline":
-                    self._stopped = _ended(key.fd)
+                    self._stopped = _has_ended(key.fd)
                 else:
                     self._accept()
-                while self._gone:
-                    self._bury(self._gone.popleft())
+                while self._closing:
+                    self._close_peer(self._closing.popleft())
 
     def close(self) -> None:
-        """Unlink the socket and hang up on everybody."""
+        """Unlink the socket and close all connections."""
         self._path.unlink(missing_ok=True)
         for peer in self._peers.values():
             peer.connection.close()
@@ -106,8 +106,8 @@ class Arbiter:
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
 
-    def _hear(self, peer: _Peer) -> None:
-        if peer.doomed:
+    def _receive(self, peer: _Peer) -> None:
+        if peer.is_closing:
             return
         try:
             data = peer.connection.recv(4096)
@@ -116,20 +116,20 @@ class Arbiter:
         except OSError:
             data = b""
         if not data:
-            self._doom(peer)
+            self._mark_closing(peer)
             return
         *lines, peer.unread = (peer.unread + data).split(b"\n")
         for line in lines:
-            if not peer.doomed:
-                self._obey(peer, line)
+            if not peer.is_closing:
+                self._handle(peer, line)
         if len(peer.unread) > wire.MAX_LINE_BYTES:
-            self._doom(peer)
+            self._mark_closing(peer)
 
-    def _obey(self, peer: _Peer, line: bytes) -> None:
-        """Do what one line asks. A peer that breaks the rules gets a sentence; one that talks nonsense is cut off."""
+    def _handle(self, peer: _Peer, line: bytes) -> None:
+        """Handle one line. A client that breaks the rules gets an error; one that sends nonsense is disconnected."""
         try:
             if peer.turns is None:
-                self._greet(peer, line)
+                self._handle_hello(peer, line)
                 return
             turns, job = peer.turns, peer.job
             if line == wire.ACQUIRE:
@@ -137,19 +137,19 @@ class Arbiter:
             elif line == wire.RELEASE:
                 replies = turns.release(job)
             else:
-                replies = self._obey_rare(peer, turns, line)
+                replies = self._handle_rare(peer, turns, line)
         except RunError as error:
             self._send(peer, wire.pack(wire.ERROR, str(error)))
             if peer.turns is None or line == wire.RELEASE:
-                # It waits for no answer to a release, so this sentence is the last that it can take for its own.
-                self._doom(peer)
+                # A release has no answer, so this is the last message that the client can take for its own.
+                self._mark_closing(peer)
         except (ValueError, TypeError, KeyError, RecursionError):
             self._send(peer, wire.pack(wire.ERROR, f"the arbiter does not understand {line[:40]!r}"))
-            self._doom(peer)
+            self._mark_closing(peer)
         else:
-            self._tell(turns, replies)
+            self._send_replies(turns, replies)
 
-    def _obey_rare(self, peer: _Peer, turns: Turns, line: bytes) -> list[Reply]:
+    def _handle_rare(self, peer: _Peer, turns: Turns, line: bytes) -> list[Reply]:
         letter, content = wire.unpack(line)
         if letter == wire.BEGIN:
             block, pattern = content["block"], content["pattern"]
@@ -167,7 +167,7 @@ class Arbiter:
             return []
         raise ValueError(f"no message begins with {letter!r}")
 
-    def _greet(self, peer: _Peer, line: bytes) -> None:
+    def _handle_hello(self, peer: _Peer, line: bytes) -> None:
         letter, content = wire.unpack(line)
         if letter != wire.HELLO:
             raise ValueError("the first message is a hello")
@@ -184,7 +184,7 @@ class Arbiter:
         self._peers[job, device] = peer
         self._send(peer, wire.pack(wire.OK))
 
-    def _tell(self, turns: Turns, replies: list[Reply]) -> None:
+    def _send_replies(self, turns: Turns, replies: list[Reply]) -> None:
         for reply in replies:
             peer = self._peers.get((reply.job, turns.device))
             if peer is not None:
@@ -196,26 +196,26 @@ class Arbiter:
         except OSError:
             sent = 0
         if sent != len(data):
-            # Dead, or it asks and never reads: either way it cannot be part of turns.
-            self._doom(peer)
+            # Dead, or it sends without reading: it cannot take part in turns.
+            self._mark_closing(peer)
 
-    def _doom(self, peer: _Peer) -> None:
-        """Mark a connection for closing, once the line at hand has been dealt with."""
-        if not peer.doomed:
-            peer.doomed = True
-            self._gone.append(peer)
+    def _mark_closing(self, peer: _Peer) -> None:
+        """Mark a connection for closing, after the current line."""
+        if not peer.is_closing:
+            peer.is_closing = True
+            self._closing.append(peer)
 
-    def _bury(self, peer: _Peer) -> None:
+    def _close_peer(self, peer: _Peer) -> None:
         """Close a connection; its job leaves its device."""
         self._selector.unregister(peer.connection)
         peer.connection.close()
         if peer.turns is not None and self._peers.get((peer.job, peer.turns.device)) is peer:
             del self._peers[peer.job, peer.turns.device]
-            self._tell(peer.turns, peer.turns.leave(peer.job))
+            self._send_replies(peer.turns, peer.turns.leave(peer.job))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run an arbiter; the exit code is 0 when it ended as it should."""
+    """Run an arbiter; returns the exit code, 0 for a regular end."""
     parser = argparse.ArgumentParser(prog="python -m xbench.crossover.arbiter", description="Grant turns on devices.")
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket to listen at")
     parser.add_argument("--jobs", type=int, required=True, help="jobs that share each device")
@@ -235,10 +235,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _ended(descriptor: int) -> bool:
+def _has_ended(descriptor: int) -> bool:
     try:
         return not os.read(descriptor, 4096)
-    except OSError:  # a terminal that was closed
+    except OSError:  # a closed terminal
         return True
 
 

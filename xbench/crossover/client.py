@@ -1,13 +1,13 @@
-"""A job's side of its turns on one device. Blocking, and asleep in the kernel while it waits.
+"""A job's connection to the arbiter for turns on one device. It blocks, asleep in the kernel while it waits.
 
     turns = TurnClient(path, job=0, device=local_rank)
     turns.begin("round 1 crossover", (0, 1))
     with turns.turn():
-        ...                                   # the device is ours
+        ...                                   # this job has the device
     turns.end_block()
 
-A client whose wait was cut short, by a time-out, a signal or a lost arbiter, has left: it can no longer know whether a
-turn was granted to it, and the others must not wait for one that is never used.
+A client whose wait was cut short, by a time-out, a signal or a lost arbiter, has left. It cannot know whether a turn
+was granted to it, and the others must not wait for a turn that is never used.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from xbench.crossover.turns import Block
 from xbench.errors import RunError
 
 CONNECT_S = 10.0
-"""How long a client tries to reach an arbiter that does not listen yet."""
+"""Time [s] for which a client tries to reach an arbiter that does not listen yet."""
 
 WHY_S = 1.0
-"""How long a client that timed out waits to be told why."""
+"""Time [s] for which a client that timed out waits for the reason."""
 
 
 class TurnClient:
-    """The connection of `job` to the arbiter for `device`, the job's rank on this host. Not for several threads.
+    """The connection of `job` to the arbiter for `device`, the job's rank on this host. It is not thread-safe.
 
-    `timeout_s` bounds every wait (None: wait for ever). `turns` counts the turns taken, `waited_s` the seconds spent
-    waiting for them; waits for blocks and barriers are not in it.
+    `timeout_s` bounds every wait (None: no limit). `turns` counts the turns taken, `waited_s` the seconds of waiting
+    for them, without waits for blocks and barriers.
 
-    Raises RunError when there is no arbiter at `socket_path`, or when it does not know the job or the device.
+    Raises RunError if there is no arbiter at `socket_path`, or if it does not know the job or the device.
     """
 
     def __init__(self, socket_path: str | Path, job: int, device: int, *, timeout_s: float | None = 120.0) -> None:
@@ -52,7 +52,7 @@ class TurnClient:
         self._unread = b""
         self._socket: socket.socket | None = _connect(os.fspath(socket_path))
         try:
-            self._ask(wire.HELLO, {"job": job, "device": device}, "to be greeted", timeout_s)
+            self._request(wire.HELLO, {"job": job, "device": device}, "to be greeted", timeout_s)
         except BaseException:
             self.leave()
             raise
@@ -61,25 +61,25 @@ class TurnClient:
         """Begin `block` together with all living jobs on this device; returns these.
 
         `pattern` is the same in every job and on every host. A job that it leaves out is parked: it ends its block
-        without a turn. While a job dies, hosts can differ for a moment in who is living: use the set to report, and
-        agree within the job before acting on it. `timeout_s` replaces the client's own for this wait.
-        Raises RunError when the other jobs wait for another block or pattern, or on time-out.
+        without a turn. While a job dies, hosts can differ for a moment in the living jobs: use the set to report, and
+        agree within the job before acting on it. `timeout_s` replaces the client's own for this wait. Raises RunError
+        if the other jobs wait for another block or pattern, or on time-out.
         """
         content = {"block": block, "pattern": list(pattern)}
-        living = self._ask(wire.BEGIN, content, f"to begin block {block!r}", timeout_s or self.timeout_s)
+        living = self._request(wire.BEGIN, content, f"to begin block {block!r}", timeout_s or self.timeout_s)
         self._block = block
         return set(living)
 
     def acquire(self) -> None:
-        """Wait until the device is ours. Raises RunError outside a block, when holding it already, or on time-out."""
+        """Wait for the device. Raises RunError outside a block, if this job holds it already, or on time-out."""
         start_s = time.perf_counter()
-        self._ask(wire.ACQUIRE, None, "for its turn", self.timeout_s)
+        self._request(wire.ACQUIRE, None, "for its turn", self.timeout_s)
         self.waited_s += time.perf_counter() - start_s
         self.turns += 1
         self._holding = True
 
     def release(self) -> None:
-        """Pass the turn on; does not wait. Raises RunError when we do not hold the device."""
+        """Pass the turn on, without waiting. Raises RunError if this job does not hold the device."""
         if not self._holding:
             raise RunError(f"job {self.job} releases device {self.device} without holding it")
         self._holding = False
@@ -92,36 +92,38 @@ class TurnClient:
         try:
             yield
         except BaseException:
-            # What went wrong in the turn is what the user must see, not that the arbiter has gone as well.
+            # The user must see the error of the turn, not that the arbiter has gone as well.
             with contextlib.suppress(RunError):
                 self.release()
             raise
         self.release()
 
     def end_block(self) -> None:
-        """Take no more turns in this block; the others go on without us. Nothing happens when we have left.
+        """Take no more turns in this block; the others continue. Does nothing after `leave`.
 
-        Raises RunError when we are in no block, or hold the device.
+        Raises RunError outside a block, or while this job holds the device.
         """
         if self._socket is None:
             return
         if self._block is None:
             raise RunError(f"job {self.job} ends a block on device {self.device} and is in none")
-        self._ask(wire.END, {"block": self._block}, f"to end block {self._block!r}", self.timeout_s)
+        self._request(wire.END, {"block": self._block}, f"to end block {self._block!r}", self.timeout_s)
         self._block = None
 
     def barrier(self, name: str, *, timeout_s: float | None = None) -> set[int]:
         """Wait for all living jobs on this device to come to the barrier of that name; returns these.
 
-        Waiting here is how a job stands aside while another has the device to itself; `timeout_s` replaces the
-        client's own for such a long wait. Raises RunError inside a block, when the others wait for something else,
-        or on time-out.
+        A job waits here while another one has the device to itself; `timeout_s` replaces the client's own for such a
+        long wait. Raises RunError inside a block, if the others wait for something else, or on time-out.
         """
-        living = self._ask(wire.MEET, {"name": name}, f"at barrier {name!r}", timeout_s or self.timeout_s)
+        living = self._request(wire.MEET, {"name": name}, f"at barrier {name!r}", timeout_s or self.timeout_s)
         return set(living)
 
     def leave(self) -> None:
-        """Hang up: our turn passes on and nobody waits for us. There is no way back. Twice is once."""
+        """Close the connection: the turn passes on, and the others do not wait for this job.
+
+        It is final and idempotent.
+        """
         if self._socket is not None:
             # Shut down before closing: a forked child may hold a copy of the socket open.
             with contextlib.suppress(OSError):
@@ -139,11 +141,14 @@ class TurnClient:
     ) -> None:
         self.leave()
 
-    def _ask(self, letter: bytes, content: Any, waiting: str, timeout_s: float | None) -> Any:
-        """Send a message and wait for its answer. Raises RunError for an error reply; leaves when the wait is cut."""
+    def _request(self, letter: bytes, content: Any, waiting: str, timeout_s: float | None) -> Any:
+        """Send a message and wait for its answer.
+
+        Raises RunError for an error reply; leaves if the wait is cut short.
+        """
         self._send(wire.pack(letter, content))
         try:
-            answer, content = self._answer(waiting, timeout_s)
+            answer, content = self._receive_answer(waiting, timeout_s)
         except BaseException:
             self.leave()
             raise
@@ -151,23 +156,23 @@ class TurnClient:
             raise RunError(content)
         return content
 
-    def _answer(self, waiting: str, timeout_s: float | None) -> tuple[bytes, Any]:
+    def _receive_answer(self, waiting: str, timeout_s: float | None) -> tuple[bytes, Any]:
         try:
-            return self._line(timeout_s)
+            return self._receive_line(timeout_s)
         except TimeoutError:
             waited = f"job {self.job} waited {timeout_s:g} s {waiting} on device {self.device}"
         try:
             self._send(wire.pack(wire.WHY))
-            answer, why = self._line(WHY_S)
+            answer, reason = self._receive_line(WHY_S)
         except TimeoutError:
             raise RunError(f"{waited}, and the arbiter does not answer") from None
         if answer == wire.WHY:
-            raise RunError(f"{waited}, {why}")
-        # The answer came while we were giving up; the why is still on its way behind it.
-        self._line(WHY_S)
-        return answer, why
+            raise RunError(f"{waited}, {reason}")
+        # The answer came just after the time-out; the reply with the reason follows it.
+        self._receive_line(WHY_S)
+        return answer, reason
 
-    def _line(self, timeout_s: float | None) -> tuple[bytes, Any]:
+    def _receive_line(self, timeout_s: float | None) -> tuple[bytes, Any]:
         connection = self._connected()
         connection.settimeout(timeout_s)
         while b"\n" not in self._unread:
@@ -185,14 +190,14 @@ class TurnClient:
         try:
             self._connected().sendall(data)
         except (ConnectionError, BrokenPipeError):
-            sentence = self._last_words()
+            sentence = self._disconnect_reason()
             self.leave()
             raise RunError(sentence) from None
 
-    def _last_words(self) -> str:
-        """Why the arbiter hung up, if it said so."""
+    def _disconnect_reason(self) -> str:
+        """Reason of the arbiter's disconnection, if it sent one."""
         with contextlib.suppress(RunError, OSError, ValueError):
-            answer, content = self._line(WHY_S)
+            answer, content = self._receive_line(WHY_S)
             if answer == wire.ERROR:
                 return str(content)
         return f"job {self.job} on device {self.device} lost its turn arbiter"
@@ -204,7 +209,7 @@ class TurnClient:
 
 
 def _connect(path: str) -> socket.socket:
-    """A connection to the arbiter at `path`, waiting a while for it to listen."""
+    """Connect to the arbiter at `path`, and wait a while for it to listen."""
     if len(os.fsencode(path)) > wire.MAX_PATH_BYTES:
         raise RunError(f"the socket path {path!r} is longer than the {wire.MAX_PATH_BYTES} bytes that Unix allows")
     deadline_s = time.monotonic() + CONNECT_S

@@ -1,4 +1,4 @@
-"""Starting and ending the arbiter of a host, for whoever starts the jobs."""
+"""Start and end of a host's arbiter, for the process that starts the jobs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from xbench.errors import RunError
 
 END_S = 5.0
-"""How long an arbiter gets to end before it is killed."""
+"""Time [s] that an arbiter gets to end before it is killed."""
 
 
 @contextlib.contextmanager
 def running_arbiter(socket_path: Path, jobs: int, devices: int) -> Iterator[subprocess.Popen[str]]:
-    """An arbiter that listens at `socket_path` for the body of a `with`, and no longer.
+    """An arbiter that listens at `socket_path` during the body of a `with`.
 
-    It ends with the body, or when this process dies. It is in a session of its own, so that Ctrl-C reaches the jobs
-    first and they end in order. Raises RunError when it cannot start.
+    It ends with the body, or when this process dies. It has its own session, so that Ctrl-C reaches the jobs first and
+    they end in order. Raises RunError if it cannot start.
     """
     command = [sys.executable, "-m", "xbench.crossover.arbiter", "--until-stdin-ends"]
     command += ["--socket", str(socket_path), "--jobs", str(jobs), "--devices", str(devices)]
@@ -35,8 +35,8 @@ def running_arbiter(socket_path: Path, jobs: int, devices: int) -> Iterator[subp
         assert arbiter.stdout is not None
         assert arbiter.stderr is not None
         if arbiter.stdout.readline() != "ready\n":
-            said = arbiter.stderr.read().strip().splitlines()
-            raise RunError(said[-1] if said else "the turn arbiter ended before it was ready")
+            lines = arbiter.stderr.read().strip().splitlines()
+            raise RunError(lines[-1] if lines else "the turn arbiter ended before it was ready")
         yield arbiter
     finally:
         arbiter.terminate()

@@ -1,6 +1,6 @@
-"""What clients and the arbiter say to each other over a Unix stream socket: lines, one letter first.
+"""Message format between clients and the arbiter: lines over a Unix stream socket, each beginning with a letter.
 
-| client says | with | the arbiter answers |
+| client sends | with | answer of the arbiter |
 | --- | --- | --- |
 | `h` hello | job, device | `k` |
 | `b` begin a block | block, pattern | `k` with the living jobs, when all have asked |
@@ -8,11 +8,11 @@
 | `r` release | | nothing |
 | `x` end the block | block | `k` |
 | `m` meet at a barrier | name | `k` with the living jobs, when all have come |
-| `w` why do I wait | | `w` with the end of a sentence |
+| `w` reason of the wait | | `w` with the end of a sentence |
 
-An `e` with a sentence answers what cannot be. To leave is to hang up: it works for a job that was killed, too. A turn
-costs three messages of two bytes; a release is not answered because the releasing job has better things to do than to
-wait. Only lines with content carry JSON.
+An `e` with a sentence answers an invalid message. A client leaves by closing its connection, which works for a killed
+job, too. A turn costs three messages of two bytes. A release has no answer, so that the releasing job need not wait.
+Only lines with content carry JSON.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""An emulated link: real computation on this device, collectives that arrive when a cost model says so.
+"""Emulation of a link: real computation on this device, and collectives that take the time of a cost model.
 
-`lane` is the link as arithmetic, `pacer` the thread that lets collectives arrive in time, `group` the process group
-that schedules see, `calibration` what all that is off by. The fabric that asks for it is `xbench.fabrics.emulated`.
+`lane` is the arithmetic of the link, `pacer` the thread that completes collectives in time, `group` the process group
+that schedules see, `calibration` the measured error. `xbench.fabrics.emulated` is the fabric that uses it.
 """

@@ -1,8 +1,8 @@
-"""Sets an emulated link up in a rank, and finds out how well it keeps to its times.
+"""Setup of an emulated link in a rank, and measurement of its timing error.
 
-Collectives of 20 µs to 100 ms by themselves, waited for as a schedule waits: asked for against got, median of several.
-Before that, the time between the thread's waking and its call is measured the same way and taken off: the thread that
-calls those who wait for a future (DDP does) wakes so much earlier.
+Collectives of 20 µs to 100 ms are timed alone, with the wait of a schedule: requested against measured time, the median
+of several. Before that, the time between the thread's waking and its call is measured in the same way. The thread that
+calls back for futures (DDP uses these) then wakes that much earlier.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from xbench.emulation import cuda
 from xbench.emulation.group import host_send, new_group
 from xbench.emulation.lane import Lane
-from xbench.emulation.pacer import Flight, Pacer, SharingPacer
+from xbench.emulation.pacer import Pacer, PendingTransfer, SharingPacer
 from xbench.emulation.shared_link import SharedLink
 from xbench.host.tuning import raise_thread
 from xbench.planning.contention import Contention
@@ -38,16 +38,16 @@ LEAD_S, LEADS = 1e-3, 15
 def emulate(
     link: EmulatedLink, device: torch.device, *, shared: bool, meet_at: Path | None = None
 ) -> tuple[dist.ProcessGroup, list[CalibrationPoint], list[str]]:
-    """The group of all ranks over this link, its calibration, and what there is to say about it.
+    """The group of all ranks over this link, its calibration, and remarks about it.
 
-    Call it in the thread that will compute. `shared`: whether other processes compute on this device too. `meet_at`:
-    the file of the link that it has in common with other jobs' processes, once each has been calibrated by itself.
-    Raises OSError where that cannot be made.
+    Call it in the thread that computes. `shared`: True if other processes compute on this device, too. `meet_at`: file
+    of the link that other jobs' processes share, used after each has been calibrated alone. Raises OSError if that file
+    cannot be made.
     """
     common = None if meet_at is None else SharedLink(meet_at)
     if device.type == "cuda":
         streams = cuda.link_of(link, device, shared=shared)
-        points, remarks, send = _calibrated(streams.took_s), streams.remarks, streams.send
+        points, remarks, send = _calibration_points(streams.took_s), streams.remarks, streams.send
         if common is not None and isinstance(streams, cuda.FlagLink):
             streams.share(common)
     else:
@@ -59,9 +59,9 @@ def emulate(
 
 
 def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
-    """The lane of this link, and the thread beside it, which goes before others where that is allowed.
+    """Pacer of this link. Its thread gets a high priority if that is allowed.
 
-    `in_common`: other processes will share the link.
+    `in_common`: True if other processes will share the link.
     """
     contention = contention_of(link)
     lane = Lane(Curve.of(link.model), contention)
@@ -73,7 +73,7 @@ def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
 
 
 def contention_of(link: EmulatedLink) -> Contention | None:
-    """What its collectives and a computation cost each other; None for nothing."""
+    """Slow-down of collectives and computation by each other; None without any."""
     if link.contention is not None:
         return Contention.of(link.contention, Curve.of(link.model))
     if link.slowdown is None:
@@ -84,40 +84,40 @@ def contention_of(link: EmulatedLink) -> Contention | None:
 
 
 def calibrate(pacer: Pacer) -> list[CalibrationPoint]:
-    """Times asked for against times got, of this pacer; its `lead_s` is set first."""
-    pacer.lead_s = max(0.0, statistics.median(_called_s(pacer, LEAD_S) for _ in range(LEADS)) - LEAD_S)
-    return _calibrated(lambda asked_s: _waited_s(pacer, asked_s))
+    """Requested and measured times of this pacer, after setting its `lead_s`."""
+    pacer.lead_s = max(0.0, statistics.median(_callback_s(pacer, LEAD_S) for _ in range(LEADS)) - LEAD_S)
+    return _calibration_points(lambda asked_s: _wait_s(pacer, asked_s))
 
 
-def _calibrated(took_s: Callable[[float], float]) -> list[CalibrationPoint]:
-    """`took_s(asked_s)`: how long a collective took that was to take so long."""
+def _calibration_points(took_s: Callable[[float], float]) -> list[CalibrationPoint]:
+    """Calibration points. `took_s(asked_s)` measures the time [s] of a collective of `asked_s`."""
     points = []
     for asked_s in ASKED_S:
         took_s(asked_s)
         count = min(MOST, max(FEWEST, int(SECONDS_EACH / asked_s)))
-        got = median_estimate([took_s(asked_s) for _ in range(count)])
-        points.append(CalibrationPoint(asked_s=asked_s, got_s=got.median, ci95=got.ci95))
+        measured = median_estimate([took_s(asked_s) for _ in range(count)])
+        points.append(CalibrationPoint(asked_s=asked_s, got_s=measured.median, ci95=measured.ci95))
     return points
 
 
-def _waited_s(pacer: Pacer, asked_s: float) -> float:
-    """From launch to the return of a wait."""
+def _wait_s(pacer: Pacer, asked_s: float) -> float:
+    """Time [s] from launch to the return of a wait."""
     begin_s = time.perf_counter()
     pacer.wait(pacer.launch_for(asked_s))
     return time.perf_counter() - begin_s
 
 
-def _called_s(pacer: Pacer, asked_s: float) -> float:
-    """From launch to the call."""
+def _callback_s(pacer: Pacer, asked_s: float) -> float:
+    """Time [s] from launch to the callback."""
     called: list[float] = []
     done = threading.Event()
 
-    def back() -> None:
+    def callback() -> None:
         called.append(time.perf_counter())
         done.set()
 
     begin_s = time.perf_counter()
-    flight: Flight = pacer.launch_for(asked_s)
-    pacer.call(flight, back)
+    pending: PendingTransfer = pacer.launch_for(asked_s)
+    pacer.call(pending, callback)
     done.wait()
     return called[0] - begin_s

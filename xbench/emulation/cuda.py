@@ -1,16 +1,16 @@
-"""An emulated link on a GPU: a stream of its own, on which each collective is a wait of T(bytes).
+"""Emulated link on a GPU: a separate stream, on which each collective is a wait of T(bytes).
 
-The stream keeps the collectives in order, and each waits for what was computed before its launch, so nothing here
-counts time but the wait itself. There are two kinds of wait.
+The stream keeps the collectives in order, and each waits for the computation before its launch. So nothing here counts
+time but the wait itself. There are two kinds of wait.
 
-- `KernelLink`: one warp that watches the GPU's own timer (`cuda/wait.cu`). Exact, and the host has nothing to do; but
-  it has a slot of a multiprocessor, and while it runs another process's kernels may have to wait for a time slice.
-- `FlagLink`: the stream waits for a number in the host's memory, which a thread writes when the time has come
-  (`cuStreamWaitValue32`). The GPU runs nothing meanwhile, so several processes can share it. A thread has to notice
-  that a collective has begun, so it is some ten microseconds late; what that is on average is taken off.
+- `KernelLink`: one warp that watches the GPU's own timer (`cuda/wait.cu`). It is exact and costs the host nothing, but
+  it occupies a slot of a multiprocessor, and another process's kernels may have to wait for a time slice meanwhile.
+- `FlagLink`: the stream waits for a number in the host's memory, which a thread writes in time
+  (`cuStreamWaitValue32`). The GPU runs nothing meanwhile, so several processes can share it. A thread has to notice the
+  beginning of a collective, so it is some ten microseconds late; the average of that is subtracted.
 
-What a collective costs the computation is mimicked where a slow-down σ was asked for: with the kernel, as many more
-blocks copy memory as leave 1/σ of the multiprocessors to others. The flag costs nothing.
+A requested slow-down σ of the computation is mimicked with the kernel: additional blocks copy memory and leave 1/σ of
+the multiprocessors to others. The flag slows nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
 
 class StreamWork(EmulatedWork):
-    """A collective under way on the link's stream; `inner` is the real one, if there is one."""
+    """A collective in progress on the link's stream; `inner` is the real one, if there is one."""
 
     def __init__(
         self, tensors: Sequence[Tensor], stream: torch.cuda.Stream, done: torch.cuda.Event, inner: dist.Work | None
@@ -52,19 +52,19 @@ class StreamWork(EmulatedWork):
         self._done = done
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Have the current stream wait for it, as NCCL's work does: the host goes on."""
+        """Make the current stream wait for it, as NCCL's work does; the host continues."""
         if self._inner is not None:
             self._inner.wait()
         torch.cuda.current_stream(self._stream.device).wait_event(self._done)
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has arrived."""
+        """True if it has completed."""
         arrived: bool = self._done.query()  # type: ignore[no-untyped-call]
         return arrived and (self._inner is None or self._inner.is_completed())
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """A future of the reduced tensors: set at once, and whoever waits has its stream wait for the link's."""
+        """A future of the reduced tensors. It is set at once, and a waiter's stream waits for the link's."""
         if self._inner is not None:
             self._inner.wait()
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future(devices=[self._stream.device])
@@ -75,9 +75,9 @@ class StreamWork(EmulatedWork):
 
 
 class StreamLink(ABC):
-    """A link on a stream of its own. `remarks`: what there is to say about it.
+    """A link on a separate stream. `remarks` are for the user.
 
-    With `spoil` what travels is NaN until it has arrived, as in `group.Spoiled`.
+    With `spoil`, tensors in transit are NaN until they arrive, as in `group.Spoiled`.
     """
 
     spoil = False
@@ -89,37 +89,37 @@ class StreamLink(ABC):
         self._curve = Curve.of(link.model)
 
     @abstractmethod
-    def _hold(self, seconds: float) -> None:
-        """Have the link's stream, which is current, stand still for so long from when it gets there."""
+    def _wait_on_stream(self, seconds: float) -> None:
+        """Block the link's stream, which is current, for `seconds`, from when it gets there."""
 
     def send(
         self, tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
     ) -> dist.Work:
-        """Let tensors travel once they have been computed. See `group.Send`."""
+        """Send tensors once they have been computed. See `group.Send`."""
         took_s = self._curve(float(bytes_of(tensors) if nbytes is None else nbytes)) * share
-        done = self._held(took_s, tensors if self.spoil and inner is None else [])
+        end = self._block_stream(took_s, tensors if self.spoil and inner is None else [])
         for tensor in tensors:
             if tensor.is_cuda:
-                tensor.record_stream(self.stream)  # its memory is not used again before the link has done with it
-        return StreamWork(tensors, self.stream, done, inner)
+                tensor.record_stream(self.stream)  # its memory is not reused before the link has finished with it
+        return StreamWork(tensors, self.stream, end, inner)
 
-    def _held(self, seconds: float, spoiled: Sequence[Tensor] = ()) -> torch.cuda.Event:
-        done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    def _block_stream(self, seconds: float, spoiled: Sequence[Tensor] = ()) -> torch.cuda.Event:
+        end: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
-            away = Spoiled(spoiled)
-            self._hold(seconds)
-            away.restore()
-            done.record(self.stream)
-        return done
+            poisoned = Spoiled(spoiled)
+            self._wait_on_stream(seconds)
+            poisoned.restore()
+            end.record(self.stream)
+        return end
 
     def took_s(self, asked_s: float) -> float:
-        """How long a wait of so long [s] takes on the GPU's clock, from a launch on an idle stream to its end."""
+        """Time [s] of a wait of `asked_s` on the GPU's clock, from a launch on an idle stream to its end."""
         torch.cuda.synchronize(self.device)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self.device)
         begin.record(current)
-        current.wait_event(self._held(asked_s))
+        current.wait_event(self._block_stream(asked_s))
         end.record(current)
         end.synchronize()
         milliseconds: float = begin.elapsed_time(end)
@@ -127,18 +127,18 @@ class StreamLink(ABC):
 
 
 class KernelLink(StreamLink):
-    """Waits in a kernel, or, where that cannot be built, in torch's own spinning one, which is less exact."""
+    """Waits in a kernel, or in torch's own spinning kernel if that cannot be built, which is less exact."""
 
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
         super().__init__(link, device)
         self._blocks = 0
         self._scratch: Tensor | None = None
-        why = why_not(device)
-        if why is not None:
-            self.remarks.append(f"the link waits in torch's own kernel, which counts cycles: {why}")
+        reason = why_not(device)
+        if reason is not None:
+            self.remarks.append(f"the link waits in torch's own kernel, which counts cycles: {reason}")
         if link.slowdown is None or link.slowdown <= 1:
             return
-        if why is not None:
+        if reason is not None:
             self.remarks.append("contention is not emulated without the kernel")
             return
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -149,12 +149,12 @@ class KernelLink(StreamLink):
             "it takes from a computation"
         )
 
-    def _hold(self, seconds: float) -> None:
+    def _wait_on_stream(self, seconds: float) -> None:
         wait(round(seconds * 1e9), self.stream, self._blocks, self._scratch)
 
 
 class FlagLink(StreamLink):
-    """Waits for a number that a thread writes. Raises RunError where the driver does not offer that."""
+    """Waits for a number that a thread writes. Raises RunError if the driver does not support that."""
 
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
         super().__init__(link, device)
@@ -171,10 +171,10 @@ class FlagLink(StreamLink):
         self._lead_s = max(0.0, late_s)
 
     def share(self, link: SharedLink) -> None:
-        """From now on this is one of the lanes of that link."""
+        """Become one of the lanes of that link."""
         self._common = link
 
-    def _hold(self, seconds: float) -> None:
+    def _wait_on_stream(self, seconds: float) -> None:
         self._number += 1
         ready: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         ready.record(self.stream)
@@ -202,7 +202,7 @@ class FlagLink(StreamLink):
 
 
 def link_of(link: EmulatedLink, device: torch.device, *, shared: bool) -> StreamLink:
-    """The kernel's wait where this process has the device to itself, else the flag's. Raises RunError without it."""
+    """A KernelLink if this process has the device to itself, else a FlagLink. Raises RunError if unsupported."""
     return FlagLink(link, device) if shared else KernelLink(link, device)
 
 

@@ -1,11 +1,11 @@
-"""The process group of an emulated link: what schedules, and DistributedDataParallel, see as any other.
+"""Process group of an emulated link, which schedules and DistributedDataParallel use like any other group.
 
-It has the ranks that really run, often one, and stands for `workers`. An all-reduce of M bytes, or a broadcast, arrives
-after T(M) of the link's model and behind those before it; a reduce-scatter, an all-gather and an exchange (which stands
-for a reduce-scatter) of M bytes in all after half of that, as in a ring. Where several ranks really run, their data are
-really reduced too, by the group underneath, and a collective has arrived when both have; where one runs, every other
-worker is taken to have its gradients, so that their mean is its own. Everything else (gathers of lists, barriers) goes
-to the group underneath and takes what it takes: no schedule needs it in a step.
+It has the ranks that really run, often one, and stands for `workers`. An all-reduce of M bytes, or a broadcast,
+completes after T(M) of the link's model and after its predecessors. A reduce-scatter, an all-gather and an exchange
+(which stands for a reduce-scatter) of M bytes in all take half of that, as in a ring. If several ranks run, the
+underlying group really reduces their data, and a collective completes when both have. If one rank runs, every other
+worker is assumed to have its gradients, so that the mean is its own. Other operations (gathers of lists, barriers) go
+to the underlying group and take its time: no schedule needs them in a step.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ BACKEND = "emulated"
 
 
 HALF = 0.5
-"""Of an all-reduce's time: what a reduce-scatter or an all-gather takes."""
+"""Share of an all-reduce's time that a reduce-scatter or an all-gather takes."""
 
 
 class Send(Protocol):
-    """Lets tensors travel over the link, beside the real collective among the ranks that run, if there are several.
+    """Sends tensors over the link, together with the real collective if several ranks run.
 
-    `share`: of the time that an all-reduce of `nbytes` takes; without `nbytes` those of the tensors.
+    `share`: share of the time of an all-reduce of `nbytes`, by default the bytes of the tensors.
     """
 
     def __call__(
         self, tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
     ) -> dist.Work:
-        """Start them."""
+        """Start the collective."""
         ...
 
 
 class Spoiled:
-    """What travels, out of reach: NaN from here to `restore`, so that whoever reads too early trains on NaN."""
+    """Tensors in transit, set to NaN until `restore`, so that a premature read gives NaN."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
@@ -52,7 +52,7 @@ class Spoiled:
         self._lock = threading.Lock()
 
     def restore(self) -> None:
-        """Put it back, the first time that it is called."""
+        """Restore the values, on the first call."""
         with self._lock:
             for tensor, kept in zip(self._tensors, self._kept, strict=True):
                 tensor.copy_(kept)
@@ -60,7 +60,7 @@ class Spoiled:
 
 
 class EmulatedWork(dist.Work):
-    """What every emulated collective has in common; `wait` and `is_completed` are those of its kind."""
+    """Common part of emulated collectives. Subclasses define `wait` and `is_completed`."""
 
     def __init__(self, tensors: Sequence[Tensor], inner: dist.Work | None) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class EmulatedWork(dist.Work):
         self._inner = inner
 
     def is_success(self) -> bool:
-        """An emulated link loses nothing."""
+        """True once completed: an emulated link loses nothing."""
         return self.is_completed()
 
     def result(self) -> list[Tensor]:
@@ -76,14 +76,14 @@ class EmulatedWork(dist.Work):
         return self._tensors
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Wait, as `wait` does."""
         self.wait()
 
 
 class HostWork(EmulatedWork):
-    """A collective under way on the host's clock; `inner` is the real one, if there is one.
+    """A collective in progress on the host's clock; `inner` is the real one, if there is one.
 
-    With `spoil` what travels cannot be read before it has arrived (`Spoiled`).
+    With `spoil`, its tensors cannot be read before they arrive (`Spoiled`).
     """
 
     def __init__(
@@ -98,29 +98,29 @@ class HostWork(EmulatedWork):
     ) -> None:
         super().__init__(tensors, inner)
         self._pacer = pacer
-        self._spoiled = Spoiled(tensors if spoil and inner is None else [])
+        self._poisoned = Spoiled(tensors if spoil and inner is None else [])
         self._flight = pacer.launch(bytes_of(tensors) if nbytes is None else nbytes, share)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when it has arrived."""
+        """Return when it has completed."""
         self._pacer.wait(self._flight)
         if self._inner is not None:
             self._inner.wait()
-        self._spoiled.restore()
+        self._poisoned.restore()
         return True
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
+        """True if `wait` would return at once."""
         return self._pacer.has_arrived(self._flight) and (self._inner is None or self._inner.is_completed())
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """A future of the reduced tensors, complete on arrival."""
+        """A future of the reduced tensors, set on completion."""
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
 
         def arrived() -> None:
             if self._inner is not None:
                 self._inner.wait()
-            self._spoiled.restore()
+            self._poisoned.restore()
             future.set_result(self._tensors)
 
         self._pacer.call(self._flight, arrived)
@@ -128,7 +128,10 @@ class HostWork(EmulatedWork):
 
 
 class EmulatedGroup(dist.ProcessGroup):
-    """See the module. `under`: the real group of the same ranks; `workers`: what the link's model is of."""
+    """Process group of an emulated link.
+
+    `under`: the real group of the same ranks; `workers`: those of the link's model.
+    """
 
     def __init__(self, rank: int, size: int, send: Send, under: dist.ProcessGroup, workers: int) -> None:
         super().__init__(rank, size)
@@ -138,27 +141,27 @@ class EmulatedGroup(dist.ProcessGroup):
         self._under = under
 
     def overhear(self, hear: Callable[[int], None]) -> None:
-        """Tell `hear` the bytes of every collective from now on, when it is launched."""
+        """Call `hear` with the bytes of every collective from now on, at its launch."""
         send = self._send
 
-        def overheard(
+        def send_and_report(
             tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
         ) -> dist.Work:
             hear(bytes_of(tensors) if nbytes is None else nbytes)
             return send(tensors, inner, share, nbytes)
 
-        self._send = overheard
+        self._send = send_and_report
 
     def size(self) -> int:
-        """Ranks that really run."""
+        """Number of ranks that really run."""
         return self._size
 
     def getBackendName(self) -> str:
-        """What messages of torch call it."""
+        """Name in messages of torch."""
         return BACKEND
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Arrives after T of the tensors' bytes."""
+        """Completes after T of the tensors' bytes."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         inner = self._under.allreduce(tensors, opts or dist.AllreduceOptions()) if self._size > 1 else None
         return self._send(tensors, inner)
@@ -171,13 +174,13 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._send(tensors, inner)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Arrives after T of the tensors' bytes, as an all-reduce of them would."""
+        """Completes after T of the tensors' bytes, as an all-reduce does."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         inner = self._under.broadcast(tensors, opts or dist.BroadcastOptions()) if self._size > 1 else None
         return self._send(tensors, inner)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
-        """Arrives after half of T of all that is gathered."""
+        """Completes after half of T of all gathered bytes."""
         inner = None
         if self._size > 1:
             inner = self._under._allgather_base(output, tensor, *([opts] if opts is not None else []))
@@ -186,7 +189,7 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._send([output], inner, HALF)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
-        """Arrives after half of T of all that is reduced."""
+        """Completes after half of T of all reduced bytes."""
         inner = None
         if self._size > 1:
             inner = self._under._reduce_scatter_base(output, tensor, opts or dist.ReduceScatterOptions())
@@ -197,7 +200,7 @@ class EmulatedGroup(dist.ProcessGroup):
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None
     ) -> dist.Work:
-        """Arrives after half of T of all that is sent: what a reduce-scatter of it would take."""
+        """Completes after half of T of all sent bytes, as a reduce-scatter of them does."""
         inner = None
         if self._size > 1:
             opts = opts or dist.AllToAllOptions()
@@ -206,33 +209,33 @@ class EmulatedGroup(dist.ProcessGroup):
             _copy(tensor, output)
         return self._send([output], inner, HALF, bytes_of([tensor]))
 
-    # What older torch calls them.
+    # Names in older versions of torch.
     _allgather_base = all_gather_single  # type: ignore[assignment]
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def allgather(self, output: Any, tensors: Any, opts: Any = None) -> dist.Work:
-        """Of the group underneath, as it is."""
+        """Forward to the underlying group."""
         return self._under.allgather(output, tensors, *([opts] if opts is not None else []))
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        """Of the group underneath, as it is."""
+        """Forward to the underlying group."""
         return self._under.barrier(*([opts] if opts is not None else []))
 
 
 def bytes_of(tensors: Sequence[Tensor]) -> int:
-    """Of all of them together."""
+    """Bytes of all tensors together."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _copy(source: Tensor, target: Tensor) -> None:
-    """What a collective of one rank does."""
+    """Perform a collective of one rank."""
     if source.data_ptr() != target.data_ptr():
         target.copy_(source)
 
 
 def host_send(pacer: Pacer, *, spoil: bool = False) -> Send:
-    """Over a link on the host's clock; with `spoil`, see `HostWork`."""
+    """A `Send` over a link on the host's clock; `HostWork` describes `spoil`."""
 
     def send(
         tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
@@ -243,7 +246,7 @@ def host_send(pacer: Pacer, *, spoil: bool = False) -> Send:
 
 
 def new_group(send: Send, workers: int) -> dist.ProcessGroup:
-    """A group of all ranks over this link. Every rank calls it together, after `init_process_group`; once a process."""
+    """A group of all ranks over this link. Collective, after `init_process_group`, once per process."""
 
     def create(_store: Any, rank: int, size: int, _timeout: timedelta) -> EmulatedGroup:
         under = dist.group.WORLD

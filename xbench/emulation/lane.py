@@ -1,17 +1,17 @@
-"""One emulated link: collectives go over it one after the other, each for T(bytes) of a cost model.
+"""Timing of one emulated link: collectives go over it one after the other, each for T(bytes) of a cost model.
 
-Without contention a collective's end is known when it is launched:
+Without contention a collective's end is known at its launch:
 
-    start = max(launch, end of the one before)        end = start + T(bytes)
+    start = max(launch, end of its predecessor)        end = start + T(bytes)
 
-With contention (see `planning.contention`, whose rules these are) the one that is being served advances at the rate
-1 / (T·f), where f is ρ while the device computes and the measured queue's pace while it does not, for one or for more
-than one in flight; and the device that computes meanwhile is slowed by σ, which `load` tells.
+With contention (by the rules of `planning.contention`) the collective in service advances at the rate 1 / (T·f). While
+the device computes, f is ρ; otherwise it is the measured queue's slow-down. Both exist for one and for several
+collectives in flight. The computation is slowed down by σ meanwhile, which `load` returns.
 
 The lanes of processes that share a device share its link too (`share`): each gets an equal part of it while it sends.
-Ends are then as exact as looks are often: between two of them our part is taken to be the same all along.
+Ends are then as exact as the observations are frequent: the lane's part counts as constant between two of them.
 
-No clock and no thread: times [s] come in from outside and must not go back.
+There is no clock and no thread here: the caller passes times [s], which must not decrease.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from xbench.planning.cost import Transfer
 
 
 @dataclass(eq=False)
-class Travel:
-    """A collective on its way. `end_s`: when it arrived, or None while it travels."""
+class LinkTransfer:
+    """A collective in progress. `end_s`: time of its completion, or None before that."""
 
     nbytes: int
     alone_s: float
     busy: tuple[float, float] = (1.0, 1.0)
-    """Time over T while the device computes, with one and with more in flight."""
+    """Time over T while the device computes, with one and with several collectives in flight."""
     quiet: tuple[float, float] = (1.0, 1.0)
-    """The same while it does not."""
+    """Time over T while the device is idle."""
     slowdown: tuple[float, float] = (1.0, 1.0)
-    """Of the computation beside it."""
+    """Slow-down of a simultaneous computation."""
     remaining: float = 1.0
     end_s: float | None = None
 
     def whole_s(self, slot: int, computing: float) -> float:
-        """What all of it takes [s] at this share of time (0 to 1) in which the device computes."""
+        """Time [s] of the whole collective if the device computes for this share of the time (0 to 1)."""
         return self.alone_s * (computing * self.busy[slot] + (1.0 - computing) * self.quiet[slot])
 
 
 class Lane:
-    """The link. `transfer`: T [s] of a number of bytes; `contention`: what collectives and computation cost each other.
+    """The link. `transfer`: T [s] of a number of bytes; `contention`: slow-down of collectives and computation.
 
-    Methods take `now_s`, the present time [s]; `computing`, the share of the time since the last call in which the
-    device computed; and return times on the same clock.
+    Methods take `now_s`, the present time [s], and `computing`, the share of the time since the last call in which the
+    device computed. They return times on the same clock.
     """
 
     def __init__(self, transfer: Transfer, contention: Contention | None = None) -> None:
         self._transfer = transfer
         self._contention = contention
-        self._queue: deque[Travel] = deque()
+        self._queue: deque[LinkTransfer] = deque()
         self._now_s = 0.0
         self._link: SharedLink | None = None
         self._service_s = 0.0
 
     def share(self, link: SharedLink, now_s: float = 0.0) -> None:
-        """From now on this is one of the lanes of that link. Raises ValueError while something is under way."""
+        """Become one of the lanes of that link. Raises ValueError while a collective is in progress."""
         self.advance(now_s, 0.0)
         if self._queue:
             raise ValueError("a lane with collectives under way cannot become part of another link")
@@ -70,50 +70,53 @@ class Lane:
 
     @property
     def contended(self) -> bool:
-        """Whether collectives and computation slow each other down."""
+        """True if collectives and computation slow each other down."""
         return self._contention is not None
 
     @property
     def busy(self) -> bool:
-        """Whether anything was under way when `advance` was last called."""
+        """True if a collective was in progress at the last `advance`."""
         return bool(self._queue)
 
-    def launch(self, now_s: float, nbytes: int, computing: float = 1.0, *, share: float = 1.0) -> Travel:
-        """A collective of so many bytes, behind all that are under way; `share` of an all-reduce's time."""
-        return self._behind(now_s, self._travel(nbytes, share), computing)
+    def launch(self, now_s: float, nbytes: int, computing: float = 1.0, *, share: float = 1.0) -> LinkTransfer:
+        """Launch a collective of `nbytes` after all in progress; `share` of an all-reduce's time."""
+        return self._enqueue(now_s, self._new_transfer(nbytes, share), computing)
 
-    def launch_for(self, now_s: float, alone_s: float) -> Travel:
-        """A collective that takes so long [s] by itself, whatever it carries: for calibration."""
-        return self._behind(now_s, Travel(0, alone_s), 0.0)
+    def launch_for(self, now_s: float, alone_s: float) -> LinkTransfer:
+        """Launch a collective that takes `alone_s` [s] alone, whatever it carries: for calibration."""
+        return self._enqueue(now_s, LinkTransfer(0, alone_s), 0.0)
 
-    def _behind(self, now_s: float, travel: Travel, computing: float) -> Travel:
+    def _enqueue(self, now_s: float, transfer: LinkTransfer, computing: float) -> LinkTransfer:
         self.advance(now_s, computing)
         if self._link is not None and not self._queue:
             self._service_s = self._link.begin(self._now_s)
-        self._queue.append(travel)
-        return travel
+        self._queue.append(transfer)
+        return transfer
 
-    def _travel(self, nbytes: int, share: float) -> Travel:
+    def _new_transfer(self, nbytes: int, share: float) -> LinkTransfer:
         size = np.array([float(nbytes)])
         alone_s = float(self._transfer(size)[0]) * share
         if self._contention is None:
-            return Travel(nbytes, alone_s)
+            return LinkTransfer(nbytes, alone_s)
         tables = (
             self._contention.collective_slowdown(size),
             self._contention.paired_quiet(size),
             self._contention.compute_slowdown(size),
         )
         busy, quiet, slowdown = ((float(table[0][0]), float(table[1][0])) for table in tables)
-        return Travel(nbytes, alone_s, busy, quiet, slowdown)
+        return LinkTransfer(nbytes, alone_s, busy, quiet, slowdown)
 
-    def advance(self, now_s: float, computing: float = 1.0) -> list[Travel]:
-        """Go on to `now_s`; what arrived on the way, in order. A time before the last one counts as that one."""
-        arrived: list[Travel] = []
+    def advance(self, now_s: float, computing: float = 1.0) -> list[LinkTransfer]:
+        """Advance to `now_s`; returns the completed collectives, in order.
+
+        A time before the last one counts as that one.
+        """
+        arrived: list[LinkTransfer] = []
         at_s, self._now_s = self._now_s, max(self._now_s, now_s)
-        part = self._part(self._now_s - at_s) if self._queue else 0.0
-        while self._queue and at_s < self._now_s and part > 0:
+        link_share = self._link_share(self._now_s - at_s) if self._queue else 0.0
+        while self._queue and at_s < self._now_s and link_share > 0:
             head = self._queue[0]
-            whole_s = head.whole_s(self._slot(0), computing) / part
+            whole_s = head.whole_s(self._slot(0), computing) / link_share
             left_s = head.remaining * whole_s
             if at_s + left_s > self._now_s:
                 head.remaining -= (self._now_s - at_s) / whole_s
@@ -125,10 +128,10 @@ class Lane:
             self._link.leave(at_s)
         return arrived
 
-    def _part(self, passed_s: float) -> float:
-        """Of the seconds that have passed until now, the part in which the link was ours.
+    def _link_share(self, passed_s: float) -> float:
+        """Part of the last `passed_s` seconds in which the link served this lane.
 
-        Above 1 where another has told since our last look that it had ended before that.
+        It exceeds 1 if another lane has reported, since the last observation, an end before that.
         """
         if self._link is None:
             return 1.0
@@ -136,34 +139,34 @@ class Lane:
         return (self._service_s - before_s) / passed_s if passed_s > 0 else 0.0
 
     def _sending(self) -> int:
-        """Lanes that have something under way, this one included."""
+        """Number of lanes with a collective in progress, including this one."""
         return 1 if self._link is None else max(1, self._link.service(self._now_s)[1])
 
-    def _slot(self, place: int) -> int:
-        return 1 if len(self._queue) - place + self._sending() - 1 > 1 else 0
+    def _slot(self, index: int) -> int:
+        return 1 if len(self._queue) - index + self._sending() - 1 > 1 else 0
 
-    def end_s(self, travel: Travel, computing: float = 1.0) -> float:
-        """When it arrives, or arrived, if nothing more is launched and the device goes on as it does.
+    def end_s(self, transfer: LinkTransfer, computing: float = 1.0) -> float:
+        """Time [s] of its completion if nothing more is launched and the device continues as it does.
 
-        On a shared link: if those that send now go on to.
+        On a shared link: if the lanes that send now continue to.
         """
-        if travel.end_s is not None:
-            return travel.end_s
+        if transfer.end_s is not None:
+            return transfer.end_s
         at_s, sending = self._now_s, self._sending()
-        for place, other in enumerate(self._queue):
-            at_s += sending * other.remaining * other.whole_s(self._slot(place), computing)
-            if other is travel:
+        for index, other in enumerate(self._queue):
+            at_s += sending * other.remaining * other.whole_s(self._slot(index), computing)
+            if other is transfer:
                 return at_s
         raise ValueError("this collective was not launched on this lane")
 
     def next_end_s(self, computing: float = 1.0) -> float | None:
-        """When the one being served arrives; None when the link is idle."""
+        """Time [s] of the next completion; None if the link is idle."""
         return self.end_s(self._queue[0], computing) if self._queue else None
 
     def load(self) -> float:
-        """The share of the device that the collective under way takes from a computation: 1 − 1/σ, 0 when idle.
+        """Share of the device that the collective in service takes from a computation: 1 − 1/σ, 0 when idle.
 
-        On a shared link: its part of that.
+        On a shared link: this lane's part of that.
         """
         if not self._queue:
             return 0.0

@@ -1,13 +1,13 @@
-"""Lets the collectives of an emulated link arrive in time, on the host's clock.
+"""Threads that complete the collectives of an emulated link in time, on the host's clock.
 
-`Pacer` is for a link without contention: an arrival is known at launch, so whoever waits sleeps until then, and the
-thread is there only for those who want to be called. `SharingPacer` is for a link that shares the processor with the
-computation, or that several processes share: there nobody knows before, and the thread looks every half millisecond how
-much of the time the computing threads were on a processor, moves the lane on by that, and takes from the processor what
-the collective under way would take, by copying memory to and fro.
+`Pacer` is for a link without contention. A completion is known at launch, so a waiter sleeps until then, and the thread
+serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation, or that several
+processes share. There a completion is not known beforehand. Every half millisecond the thread measures the share of the
+time in which the computing threads ran, advances the lane by that, and takes the collective's share of the processor by
+copying memory back and forth.
 
-A wait ends with a short spin, because a sleeping thread is woken some ten microseconds late; the one that waits has
-nothing else to do. A collective is dated at the call that launches it.
+A wait ends with a short spin, because a sleeping thread wakes some ten microseconds late, and the waiter has nothing
+else to do. A collective begins at the call that launches it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xbench.emulation.lane import Lane, Travel
+from xbench.emulation.lane import Lane, LinkTransfer
 from xbench.emulation.shared_link import Member, Running, SharedLink
 
 TICK_S = 0.5e-3
@@ -34,73 +34,73 @@ _threads = threading.local()
 
 
 @dataclass(eq=False)
-class Flight:
-    """A collective under way. `due_s`: when it arrives, where that is known."""
+class PendingTransfer:
+    """A collective in progress. `due_s`: time [s] of its completion, if known."""
 
-    travel: Travel
+    transfer: LinkTransfer
     due_s: float = 0.0
-    landed: threading.Event = field(default_factory=threading.Event)
+    arrived: threading.Event = field(default_factory=threading.Event)
     calls: list[Callable[[], None]] = field(default_factory=list)
 
 
 class Pacer:
-    """A lane whose arrivals are known at launch, and a thread that calls those who want to be called.
+    """A lane whose completions are known at launch, and a thread that runs callbacks.
 
-    Any thread may call any method. `close` ends the thread; what is under way then arrives nowhere.
+    Any thread may call any method. `close` ends the thread; collectives in progress then never complete.
     """
 
     def __init__(self, lane: Lane, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.lane = lane
         self.lead_s = 0.0
-        """By how much the thread wakes early, because waking and calling take time; see `calibration`."""
+        """Time [s] by which the thread wakes early, because waking and calling take time; see `calibration`."""
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = False
-        self._due: list[tuple[float, int, Flight]] = []
+        self._due: list[tuple[float, int, PendingTransfer]] = []
         self._number = itertools.count()
         self._thread = threading.Thread(target=self._run, name="xbench-link", daemon=True)
         self._thread.start()
 
     @property
     def thread_id(self) -> int | None:
-        """The kernel's number of the thread, for its priority."""
+        """The kernel's id of the thread, for its priority."""
         return self._thread.native_id
 
-    def launch(self, nbytes: int, share: float = 1.0) -> Flight:
-        """Send so many bytes, behind what is under way; `share` of an all-reduce's time."""
-        return self._launched(lambda now_s: self.lane.launch(now_s, nbytes, share=share))
+    def launch(self, nbytes: int, share: float = 1.0) -> PendingTransfer:
+        """Send `nbytes` after the collectives in progress; `share` of an all-reduce's time."""
+        return self._launch(lambda now_s: self.lane.launch(now_s, nbytes, share=share))
 
-    def launch_for(self, alone_s: float) -> Flight:
-        """Send something that takes so long [s] by itself."""
-        return self._launched(lambda now_s: self.lane.launch_for(now_s, alone_s))
+    def launch_for(self, alone_s: float) -> PendingTransfer:
+        """Send a collective that takes `alone_s` [s] alone."""
+        return self._launch(lambda now_s: self.lane.launch_for(now_s, alone_s))
 
-    def _launched(self, launch: Callable[[float], Travel]) -> Flight:
+    def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
-            travel = launch(self._clock())
-            return Flight(travel, self.lane.end_s(travel))
+            transfer = launch(self._clock())
+            return PendingTransfer(transfer, self.lane.end_s(transfer))
 
-    def call(self, flight: Flight, back: Callable[[], None]) -> None:
-        """Have `back` called from the thread when it arrives; from here, at once, when it has been called already."""
+    def call(self, pending: PendingTransfer, back: Callable[[], None]) -> None:
+        """Call `back` from the thread on completion, or at once from here if it has completed already."""
         with self._changed:
-            if not flight.landed.is_set():
-                if not flight.calls:
-                    self._expect(flight)
-                flight.calls.append(back)
+            if not pending.arrived.is_set():
+                if not pending.calls:
+                    self._expect(pending)
+                pending.calls.append(back)
                 return
         back()
 
-    def _expect(self, flight: Flight) -> None:
-        """Have the thread wait for it."""
-        heapq.heappush(self._due, (flight.due_s, next(self._number), flight))
+    def _expect(self, pending: PendingTransfer) -> None:
+        """Make the thread wait for it."""
+        heapq.heappush(self._due, (pending.due_s, next(self._number), pending))
         self._changed.notify()
 
-    def wait(self, flight: Flight) -> None:
-        """Return when it has arrived."""
-        sleep_until(flight.due_s, self._clock)
+    def wait(self, pending: PendingTransfer) -> None:
+        """Return on completion."""
+        sleep_until(pending.due_s, self._clock)
 
-    def has_arrived(self, flight: Flight) -> bool:
-        """Whether `wait` would return at once."""
-        return self._clock() >= flight.due_s
+    def has_arrived(self, pending: PendingTransfer) -> bool:
+        """True if `wait` would return at once."""
+        return self._clock() >= pending.due_s
 
     def close(self) -> None:
         """End the thread."""
@@ -113,88 +113,90 @@ class Pacer:
         fine_timer()
         while True:
             with self._changed:
-                landed, idle_s = self._look()
-                if not landed and not self._closed:
+                arrived, idle_s = self._completed()
+                if not arrived and not self._closed:
                     self._changed.wait(idle_s)
-                    landed, _ = self._look()
+                    arrived, _ = self._completed()
                 if self._closed:
                     return
-                for flight in landed:
-                    flight.landed.set()
-            for flight in landed:
-                for back in flight.calls:
+                for pending in arrived:
+                    pending.arrived.set()
+            for pending in arrived:
+                for back in pending.calls:
                     back()
-            self._burden()
+            self._take_processor()
 
-    def _look(self) -> tuple[list[Flight], float | None]:
-        """What has arrived since the last look, and how long [s] to sleep if nothing has; None: until woken."""
+    def _completed(self) -> tuple[list[PendingTransfer], float | None]:
+        """The collectives completed since the last call, and the time [s] to sleep without any; None: until woken."""
         until_s = self._clock() + self.lead_s
-        landed = []
+        arrived = []
         while self._due and self._due[0][0] <= until_s:
-            landed.append(heapq.heappop(self._due)[2])
-        return landed, max(0.0, self._due[0][0] - until_s) if self._due else None
+            arrived.append(heapq.heappop(self._due)[2])
+        return arrived, max(0.0, self._due[0][0] - until_s) if self._due else None
 
-    def _burden(self) -> None:
-        """Take from the processor what is owed to it: nothing here."""
+    def _take_processor(self) -> None:
+        """Take the owed processor time. There is none here."""
 
 
 class SharingPacer(Pacer):
-    """A lane whose collectives and computation slow each other, or that is one of several of a link.
+    """A lane whose collectives and computation slow each other down, or that shares its link with others.
 
     Construct it in the thread that computes.
     """
 
     def __init__(self, lane: Lane, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._computing = _Share(threading.get_ident(), clock)
+        self._computing = _ComputingShare(threading.get_ident(), clock)
         self._link: SharedLink | None = None
-        self._flights: dict[Travel, Flight] = {}
+        self._pending: dict[LinkTransfer, PendingTransfer] = {}
         self.taken_s = 0.0
-        """What the thread has taken from the processor [s] to be in the computation's way."""
+        """Processor time [s] that the thread has taken to slow down the computation."""
         self._owed_s = 0.0
         self._memory = np.zeros((2, _CHUNK), dtype=np.float64)
         super().__init__(lane, clock=clock)
 
     def share(self, link: SharedLink) -> None:
-        """From now on this is a lane of that link. Call it in the thread that computes. Raises as `Lane.share` does."""
+        """Become a lane of that link. Call it in the thread that computes. Raises as `Lane.share` does."""
         link.join()
         with self._changed:
             self.lane.share(link, self._clock())
             self._link = link
 
-    def _launched(self, launch: Callable[[float], Travel]) -> Flight:
+    def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
             if not self.lane.busy:
                 self._computing.begin([] if self._link is None else self._link.others())
-            travel = launch(self._clock())
-            flight = self._flights[travel] = Flight(travel)
+            transfer = launch(self._clock())
+            pending = self._pending[transfer] = PendingTransfer(transfer)
             self._changed.notify()
-            return flight
+            return pending
 
-    def _expect(self, flight: Flight) -> None:
-        """The thread knows of all flights."""
+    def _expect(self, pending: PendingTransfer) -> None:
+        """Do nothing: the thread knows all collectives."""
 
-    def wait(self, flight: Flight) -> None:
+    def wait(self, pending: PendingTransfer) -> None:
         """See `Pacer.wait`."""
-        flight.landed.wait()
+        pending.arrived.wait()
 
-    def has_arrived(self, flight: Flight) -> bool:
+    def has_arrived(self, pending: PendingTransfer) -> bool:
         """See `Pacer.has_arrived`."""
-        return flight.landed.is_set()
+        return pending.arrived.is_set()
 
-    def _look(self) -> tuple[list[Flight], float | None]:
+    def _completed(self) -> tuple[list[PendingTransfer], float | None]:
         """See `Pacer._look`."""
         load = self.lane.load()
         share, passed_s = self._computing.since_last()
         self.lane.advance(self._clock() + self.lead_s, share)
-        over = [travel for travel in self._flights if travel.end_s is not None]  # a launch moves the lane on as well
-        landed = [self._flights.pop(travel) for travel in over]
+        completed = [
+            transfer for transfer in self._pending if transfer.end_s is not None
+        ]  # a launch advances the lane, too
+        arrived = [self._pending.pop(transfer) for transfer in completed]
         self._owed_s += load * share * passed_s
         next_s = self.lane.next_end_s(share)
         if next_s is None:
-            return landed, None
-        return landed, min(TICK_S, max(0.0, next_s - self._clock() - self.lead_s))
+            return arrived, None
+        return arrived, min(TICK_S, max(0.0, next_s - self._clock() - self.lead_s))
 
-    def _burden(self) -> None:
+    def _take_processor(self) -> None:
         """See `Pacer._burden`."""
         used_s = time.thread_time()
         source, target = self._memory
@@ -207,8 +209,8 @@ class SharingPacer(Pacer):
         self._owed_s = min(self._owed_s, TICK_S)
 
 
-class _Share:
-    """How much of the time this device computed: a thread of ours, and those of other processes that share it."""
+class _ComputingShare:
+    """Share of the time in which this device computed: in a thread of this process, or in other processes' threads."""
 
     def __init__(self, thread: int, clock: Callable[[], float]) -> None:
         self._cpu = time.pthread_getcpuclockid(thread)
@@ -220,24 +222,24 @@ class _Share:
         return self._clock(), time.clock_gettime(self._cpu)
 
     def begin(self, others: Iterable[Member] = ()) -> None:
-        """Look from here on, at these too."""
+        """Measure from here on, including these threads."""
         self._others = {other: self._others.get(other) or Running(other) for other in others}
         for running in self._others.values():
             running.forget()
         self._last = self._now()
 
     def since_last(self) -> tuple[float, float]:
-        """Since the last call, or `begin`: the share, 0 to 1, and of how many seconds."""
+        """Share, 0 to 1, since the last call or `begin`, and that time [s]."""
         (was_s, used_s), self._last = self._last, self._now()
         passed_s = self._last[0] - was_s
         if passed_s <= 0:
             return 1.0, passed_s
-        own = (self._last[1] - used_s) / passed_s
-        return min(1.0, own + sum(running.share(passed_s) for running in self._others.values())), passed_s
+        own_share = (self._last[1] - used_s) / passed_s
+        return min(1.0, own_share + sum(running.share(passed_s) for running in self._others.values())), passed_s
 
 
 def sleep_until(at_s: float, clock: Callable[[], float]) -> None:
-    """Return at `at_s` [s on `clock`], within some microseconds where the processor is free."""
+    """Return at `at_s` [s on `clock`], within some microseconds if the processor is free."""
     fine_timer()
     left_s = at_s - clock()
     if left_s > SPIN_S:
@@ -247,7 +249,7 @@ def sleep_until(at_s: float, clock: Callable[[], float]) -> None:
 
 
 def sleep_for(seconds: float, link: SharedLink, clock: Callable[[], float], *, lead_s: float = 0.0) -> None:
-    """Return when a lane that sends from now on has had so many seconds of this link, or `lead_s` before."""
+    """Return when a lane that sends from now on has had `seconds` of this link, or `lead_s` before."""
     target_s = link.begin(clock()) + seconds - lead_s
     while True:
         now_s = clock()
@@ -260,8 +262,8 @@ def sleep_for(seconds: float, link: SharedLink, clock: Callable[[], float], *, l
 
 
 def fine_timer() -> None:
-    """Have this thread woken on time: Linux lets others be 50 µs late unless they ask (PR_SET_TIMERSLACK)."""
+    """Let this thread wake on time: Linux may wake others 50 µs late unless they ask (PR_SET_TIMERSLACK)."""
     if not getattr(_threads, "fine", False):
         _threads.fine = True
-        with contextlib.suppress(OSError, AttributeError):  # not Linux: a little later, then
+        with contextlib.suppress(OSError, AttributeError):  # not Linux: accept a small delay
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

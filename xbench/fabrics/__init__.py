@@ -1,4 +1,4 @@
-"""What connects the ranks: fabrics by name, how `auto` chooses one, and how one is opened.
+"""Fabrics, which connect the ranks: the registry, the choice that `auto` makes, and their opening.
 
 Importing this package imports no torch, and no fabric's code before that fabric is used.
 
@@ -32,7 +32,7 @@ from xbench.spec import DeviceType, FabricSpec, known_options, parse_options
 __all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric", "parse_fabric", "rootless"]
 
 FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
-"""Fact of an entry: `keys`, the options that its `parse` takes, for completion."""
+"""The fact `keys` of an entry lists the options that its `parse` takes, for completion."""
 
 FABRICS.add("auto", "", "the best there is: ranks around us, else several GPUs, else shaped, else local")
 FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2", keys=("ranks",))
@@ -56,7 +56,7 @@ FABRICS.add(
 def parse_fabric(text: str) -> FabricSpec:
     """A FabricSpec from 'auto', 'local:ranks=4', 'shaped:hosts=2,rate=1gbit', 'emulated:workers=64' or 'cluster'.
 
-    Raises SpecError naming the wrong value and the nearest right one.
+    Raises SpecError naming the wrong value and the nearest valid one.
     """
     name, options = parse_options(text)
     if name not in FABRICS:
@@ -70,35 +70,37 @@ def parse_fabric(text: str) -> FabricSpec:
 
 
 def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ) -> tuple[FabricSpec, str]:
-    """The fabric to use and why, as one sentence. Only `auto` changes; the others are checked against this machine.
+    """The fabric to use, and the reason as one sentence. Only `auto` changes; the others are checked on this machine.
 
-    `auto` is, in this order: the ranks that an engine started around us (save a Slurm step of one task, which an
-    interactive shell is as well); all GPUs of this machine, where it has several; two hosts at 1 Gbit/s; two local
-    ranks. Raises SpecError for a fabric that cannot work here.
+    `auto` is the first of these that applies: the ranks that an engine started (except a Slurm step of one task, which
+    an interactive shell is, too); all GPUs of this machine, if it has several; two hosts at 1 Gbit/s; two local ranks.
+    Raises SpecError for a fabric that cannot work here.
     """
     if spec.name == "cluster":
         return ClusterFabric.resolve(environ), "as asked for"
     if spec.name == "shaped":
-        why = shaped_obstacle()
-        if why is not None:
-            raise SpecError(f"{str(spec)!r} cannot be raised: {why}", hint=f"{REMEDY}, or use --fabric local:ranks=2")
+        obstacle = shaped_obstacle()
+        if obstacle is not None:
+            raise SpecError(
+                f"{str(spec)!r} cannot be raised: {obstacle}", hint=f"{REMEDY}, or use --fabric local:ranks=2"
+            )
         return spec, "as asked for"
     if spec.name in ("local", "emulated"):
         return spec, "as asked for"
-    ours = ranks_around(environ)
-    if ours is not None and (ours.world_size > 1 or ours.engine != "srun"):
-        said = f"auto: {ours.source}" + (f" ({ours.remedy})" if ours.remedy else "")
-        return ClusterFabric.resolve(environ), said
+    process = ranks_around(environ)
+    if process is not None and (process.world_size > 1 or process.engine != "srun"):
+        reason = f"auto: {process.source}" + (f" ({process.remedy})" if process.remedy else "")
+        return ClusterFabric.resolve(environ), reason
     if gpus >= 2:
         return FabricSpec(name="local", ranks=min(gpus, MAX_RANKS)), f"auto: {gpus} GPUs on this machine"
-    why = shaped_obstacle()
-    if why is None:
-        how = "in a user namespace, without root" if rootless.reexec_needed(FabricSpec(name="shaped"), environ) else ""
+    obstacle = shaped_obstacle()
+    if obstacle is None:
+        way = "in a user namespace, without root" if rootless.reexec_needed(FabricSpec(name="shaped"), environ) else ""
         shaped = FabricSpec(name="shaped", hosts=2, rate="1gbit")
-        return shaped, f"auto: two hosts on this machine, joined by links held to 1 Gbit/s{', ' if how else ''}{how}"
+        return shaped, f"auto: two hosts on this machine, joined by links held to 1 Gbit/s{', ' if way else ''}{way}"
     return FabricSpec(name="local", ranks=2), (
-        f"auto: two local ranks over loopback, because {why}; with root and iproute2 this would have shown two hosts "
-        f"on links held to 1 Gbit/s, where schedules differ most ({REMEDY})"
+        f"auto: two local ranks over loopback, because {obstacle}; with root and iproute2 this would have shown two "
+        f"hosts on links held to 1 Gbit/s, where schedules differ most ({REMEDY})"
     )
 
 
@@ -106,38 +108,38 @@ REMEDY = "run it as root with iproute2 installed (apt-get install iproute2)"
 
 
 def shaped_obstacle() -> str | None:
-    """Why shaped links work here neither as we are nor in a user namespace, or None."""
+    """Reason why shaped links work neither in this process nor in a user namespace, or None."""
     from xbench.fabrics import shaped
 
-    why = shaped.obstacle()
-    if why is None or links_missing():
-        return why
+    reason = shaped.obstacle()
+    if reason is None or links_missing():
+        return reason
     if MARKER in os.environ:
-        return why
-    beside = rootless.obstacle()
-    if beside is None and os.geteuid() != 0:
+        return reason
+    rootless_reason = rootless.obstacle()
+    if rootless_reason is None and os.geteuid() != 0:
         return None
-    return why if os.geteuid() == 0 else f"{why}, and {beside}"
+    return reason if os.geteuid() == 0 else f"{reason}, and {rootless_reason}"
 
 
 def links_missing() -> bool:
-    """Whether iproute2's tools are not installed at all."""
+    """True if iproute2's tools are not installed."""
     from xbench.fabrics import links
 
     return links.tool("ip") is None or links.tool("tc") is None
 
 
 def new_run_id() -> str:
-    """Six random hexadecimal digits: the id in the names of a run's namespaces."""
+    """Six random hexadecimal digits, the id in the names of a run's namespaces."""
     return secrets.token_hex(3)
 
 
 @contextmanager
 def open_fabric(spec: FabricSpec, run_id: str | None = None, *, device: DeviceType = "cpu") -> Iterator[Fabric]:
-    """The fabric of a spec that `choose` has resolved, up inside the context and gone after it, whatever happens.
+    """Open the fabric of a spec that `choose` has resolved. It exists inside the context, and never after it.
 
-    Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Raises FabricError when it cannot be raised,
-    SpecError for `auto`, UsageError where too few files may be open.
+    Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Raises FabricError if it cannot be made,
+    SpecError for `auto`, UsageError if too few files may be open.
     """
     if spec.name == "auto":
         raise SpecError("fabric 'auto' has to be resolved before it is opened")

@@ -1,8 +1,8 @@
-"""Ranks that an engine (torchrun, srun, mpirun, horovodrun) started around us: nothing is started here.
+"""Ranks that an engine (torchrun, srun, mpirun, horovodrun) started. This fabric starts nothing itself.
 
-The environment says who we are: see `xbench.fabrics.engines`; where rank 0 is met: see `xbench.fabrics.meeting`. Two
-jobs that share the devices divide the ranks between them, half of each host's for each: neighbours on a host, ranks 2i
-and 2i + 1 of it, share device i.
+The environment tells each process its rank (`xbench.fabrics.engines`) and the address of rank 0
+(`xbench.fabrics.meeting`). Two jobs that share the devices divide the ranks: each gets half of every host's. The
+neighbours 2i and 2i + 1 on a host share device i.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from xbench.spec import FabricSpec, known_options
 
 
 def cluster_rank(environ: Mapping[str, str]) -> ClusterRank:
-    """Our rank from the environment. Raises SpecError where there is none, or half of one."""
-    ours = ranks_around(environ)
-    if ours is None:
+    """This process's rank, from the environment. Raises SpecError without one, or for an incomplete one."""
+    process = ranks_around(environ)
+    if process is None:
         raise SpecError("the cluster fabric needs ranks, and nobody started any around xbench", hint=HINT)
-    return ours
+    return process
 
 
 def divided(spec: FabricSpec, jobs: int, environ: Mapping[str, str] = os.environ) -> FabricSpec:
     """The cluster as each of `jobs` jobs sees it: its share of every host's ranks.
 
-    Raises SpecError when a host's ranks cannot be divided. Hosts other than ours are looked at when the ranks meet.
+    Raises SpecError if this host's ranks cannot be divided. Other hosts are checked when the ranks meet.
     """
     if jobs == 1:
         return spec
-    ours = cluster_rank(environ)
-    if ours.world_size % jobs or (ours.counted and ours.local_world_size % jobs):
-        here = f"{ours.local_world_size} on this host" if ours.counted else f"{ours.world_size} in all"
-        raise SpecError(undivided(here, jobs, ours.engine), hint=_more_ranks(ours.engine))
+    process = cluster_rank(environ)
+    if process.world_size % jobs or (process.counted and process.local_world_size % jobs):
+        here = f"{process.local_world_size} on this host" if process.counted else f"{process.world_size} in all"
+        raise SpecError(undivided(here, jobs, process.engine), hint=_more_ranks(process.engine))
     if spec.ranks % jobs == 0:
         return spec.model_copy(update={"ranks": spec.ranks // jobs})
-    return spec.model_copy(update={"hosts": ours.world_size // jobs, "ranks": 1})
+    return spec.model_copy(update={"hosts": process.world_size // jobs, "ranks": 1})
 
 
-def undivided(here: str, jobs: int, engine: str) -> str:
-    """The sentence for ranks that two jobs cannot share."""
+def undivided(ranks: str, jobs: int, engine: str) -> str:
+    """Error message for ranks that two jobs cannot share."""
     return (
         f"{jobs} jobs share the devices, so each host needs a number of ranks that {jobs} divides, one a job and "
-        f"device, and {engine} started {here}"
+        f"device, and {engine} started {ranks}"
     )
 
 
@@ -59,7 +59,7 @@ def _more_ranks(engine: str) -> str:
 
 
 class ClusterFabric(Fabric):
-    """The ranks around us. It has no host slots: there is nothing to launch."""
+    """Ranks that an engine started. It has no host slots, because it launches nothing."""
 
     @classmethod
     def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
@@ -69,6 +69,6 @@ class ClusterFabric(Fabric):
 
     @staticmethod
     def resolve(environ: Mapping[str, str]) -> FabricSpec:
-        """The spec with hosts and ranks as the environment says. Raises SpecError."""
-        ours = cluster_rank(environ)
-        return FabricSpec(name="cluster", hosts=ours.hosts, ranks=ours.world_size // ours.hosts)
+        """The spec with hosts and ranks from the environment. Raises SpecError."""
+        process = cluster_rank(environ)
+        return FabricSpec(name="cluster", hosts=process.hosts, ranks=process.world_size // process.hosts)

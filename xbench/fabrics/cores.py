@@ -1,9 +1,9 @@
-"""Which CPU cores each rank may run on.
+"""Assignment of CPU cores to ranks.
 
-Ranks that share a machine must not share cores by chance: a rank that loses its core to a neighbour is late to every
-collective, and the comparison then measures the scheduler of the kernel. So every rank gets the same number of cores,
-none shared while there are enough, and hyper-threads of one physical core stay with one rank. Cores left over after
-an even split stay free for the kernel's network work and for the parent.
+Ranks on one machine must not share cores by chance. A rank that loses its core to a neighbour is late to every
+collective, and then a comparison measures the kernel's scheduler. So every rank gets the same number of cores, none
+shared while there are enough, and the hyper-threads of a physical core stay with one rank. Cores left over after an
+even split stay free for the kernel's network work and for the parent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def available_cores(topology: Path = _TOPOLOGY) -> list[int]:
-    """The cores that this process may use, hyper-threads of one physical core side by side."""
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_place(core, topology), core))
+    """Cores that this process may use, with the hyper-threads of a physical core next to each other."""
+    return sorted(os.sched_getaffinity(0), key=lambda core: (_physical_core(core, topology), core))
 
 
-def _place(core: int, topology: Path) -> tuple[int, int]:
-    """(package, physical core) of a logical core; (0, its number) where the kernel does not say."""
+def _physical_core(core: int, topology: Path) -> tuple[int, int]:
+    """(package, physical core) of a logical core; (0, its number) if the kernel does not tell."""
     folder = topology / f"cpu{core}" / "topology"
     try:
         return int((folder / "physical_package_id").read_text()), int((folder / "core_id").read_text())
@@ -32,10 +32,10 @@ def _place(core: int, topology: Path) -> tuple[int, int]:
 
 
 def split_cores(cores: Sequence[int], hosts: int, ranks: int) -> tuple[list[list[list[int]]], str | None]:
-    """Cores of every rank, [host][local rank], and a warning when ranks have to share.
+    """Cores of every rank, [host][local rank], and a warning if ranks have to share.
 
-    With at least one core a rank, each gets ⌊cores / (hosts·ranks)⌋ neighbouring ones. With fewer, each gets one,
-    dealt in turn. Raises ValueError without cores, hosts or ranks.
+    With at least one core per rank, each gets ⌊cores / (hosts·ranks)⌋ adjacent ones. With fewer, each gets one, in
+    turn. Raises ValueError without cores, hosts or ranks.
     """
     world = hosts * ranks
     if not cores or world < 1:

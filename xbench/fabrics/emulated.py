@@ -1,13 +1,13 @@
-"""A cluster that is not there: real computation here, collectives that take as long as a cost model says.
+"""Emulated cluster: real computation here, and collectives that take the time of a cost model.
 
     emulated:workers=64,rate=25gbit,latency=20us,topology=ring      from a link's figures, by the formulas of `scale`
     emulated:from=RECORD                                            as a profile or comparison measured it
-    emulated:from=RECORD,workers=64                                 the same, carried over to more workers
+    emulated:from=RECORD,workers=64                                 the same, extrapolated to more workers
 
-One process runs for a worker that stands for all; `ranks=2` runs two, whose gradients are really averaged, so that what
-is emulated can be checked. What the collectives cost the computation is taken from the record (`contention=off` leaves
-it out), or is `contention=1.2`: a computation beside a collective takes 1.2 times as long. With a record every process
-has as many cores as its ranks had, because what shares a core there must share one here.
+One process runs, as a worker that stands for all. `ranks=2` runs two, whose gradients are really averaged, so that the
+emulation can be checked. The cost of collectives to the computation is taken from the record (`contention=off` leaves
+it out), or is `contention=1.2`: a computation during a collective takes 1.2 times as long. With a record every process
+has as many cores as its ranks had, because work that shared a core there must share one here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPTIONS = ("workers", "rate", "latency", "topology", "from", "contention", "rank
 
 
 class EmulatedFabric(Fabric):
-    """This machine, its loopback device, and a link that only the ranks know. Raises SpecError as `link_of` does."""
+    """This machine, its loopback device, and an emulated link. Raises SpecError as `link_of` does."""
 
     label: ClassVar[Label] = "emulated"
 
@@ -61,7 +61,7 @@ class EmulatedFabric(Fabric):
         )
 
     def describe(self, backend: str = "emulated") -> FabricRecord:
-        """See `Fabric.describe`; whatever carries what the ranks really say, collectives go over the emulated link."""
+        """See `Fabric.describe`. Collectives count as emulated, whatever backend carries the ranks' data."""
         return super().describe("emulated")
 
     @classmethod
@@ -113,28 +113,28 @@ class EmulatedFabric(Fabric):
 
 
 def _contention(text: str, options: dict[str, str]) -> str | None:
-    said = options.get("contention")
-    if said is None or said == "off" or (said == "on" and "from" in options):
-        return said
-    if said == "on":
+    text_value = options.get("contention")
+    if text_value is None or text_value == "off" or (text_value == "on" and "from" in options):
+        return text_value
+    if text_value == "on":
         raise SpecError(
             f"{text!r}: contention=on is the record's, and no record is named",
             hint="try contention=1.2, or from=RECORD",
         )
     try:
-        slowdown = float(said)
+        slowdown = float(text_value)
     except ValueError:
         slowdown = 0.0
     if not 1.0 <= slowdown <= MAX_SLOWDOWN:
         raise SpecError(
-            f"{text!r}: contention={said} is not on, off or a slow-down of 1 to {MAX_SLOWDOWN:g}",
+            f"{text!r}: contention={text_value} is not on, off or a slow-down of 1 to {MAX_SLOWDOWN:g}",
             hint="try contention=1.2",
         )
-    return said
+    return text_value
 
 
 def _measured(source: str) -> tuple[Profile | Comparison, CostModel]:
-    """The record and its cost model. Raises RecordError for a record without one, or with one that is no curve."""
+    """The record and its cost model. Raises RecordError for a record without one, or with an invalid one."""
     record = load_measured(Path(source))
     if record.cost_model is None:
         raise RecordError(
@@ -154,7 +154,7 @@ def _contention_of(record: Profile | Comparison) -> Contention | None:
 
 
 def cores_measured(spec: FabricSpec) -> int | None:
-    """Cores a rank had where the link was measured; None where none was, or ranks were not pinned."""
+    """Cores per rank on the measured link; None without a measurement, or without pinned ranks."""
     if spec.source is None:
         return None
     counts = [len(cores) for cores in _measured(spec.source)[0].fabric.cores_per_rank]
@@ -162,7 +162,7 @@ def cores_measured(spec: FabricSpec) -> int | None:
 
 
 def link_of(spec: FabricSpec) -> EmulatedLink:
-    """The link that an emulated fabric's spec asks for. Raises RecordError for a source that cannot be used."""
+    """The link of an emulated fabric's spec. Raises RecordError for an unusable source."""
     slowdown = float(spec.contention) if spec.contention not in (None, "on", "off") else None
     if spec.source is None:
         workers = spec.workers or WORKERS

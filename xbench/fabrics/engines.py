@@ -1,19 +1,19 @@
-"""Which engine started ranks around us, and which of them we are: from the environment alone.
+"""Detection, from the environment alone, of the engine that started this rank, and of the rank's number.
 
-Every engine tells a rank its place in variables of its own; ENGINES is the table. A rank may see the variables of
-several. Engines nest, so who is inside whom decides:
+Every engine tells a rank its place in its own variables; ENGINES is the table. A rank may see the variables of several
+engines, because engines nest:
 
-- torchrun's own agent (TORCHELASTIC_RUN_ID) is always the innermost: it is what srun, mpirun or Kubernetes started.
+- torchrun's agent (TORCHELASTIC_RUN_ID) is always the innermost: srun, mpirun or Kubernetes started it.
 - srun is always the outermost: mpirun and horovodrun start their ranks through it inside an allocation.
-- All others, and RANK and WORLD_SIZE that a script set by hand, must say the same rank and world size.
+- All others, and RANK and WORLD_SIZE that a script set by hand, must give the same rank and world size.
 
-A set of which a part is missing is an error, unless what is there agrees with another engine's whole set: Slurm's PMI
-plug-ins set PMI_RANK and PMI_SIZE and no more.
+An incomplete set is an error, unless it agrees with another engine's complete set: Slurm's PMI plug-ins set only
+PMI_RANK and PMI_SIZE.
 
 Slurm sets SLURM_PROCID in the shell of a batch script and of an allocation as well, where no ranks were started. Ranks
-are in a *step*: SLURM_STEP_ID is a number below 0xfffffff0, above which lie the batch script's, the external and the
-interactive step's (slurm.h). `srun --pty bash` is a step of one task; a step of one is taken for ranks only when the
-fabric is asked for by name.
+are in a *step*: SLURM_STEP_ID is a number below 0xfffffff0; the batch script's, the external and the interactive step
+are above (slurm.h). `srun --pty bash` is a step of one task. A step of one counts as ranks only if the user names the
+fabric.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HINT = "torchrun --nproc-per-node 8 -m xbench compare --fabric cluster; srun, mp
 
 @dataclass(frozen=True)
 class Engine:
-    """The names of the variables by which an engine tells a rank its place."""
+    """Names of the variables by which an engine tells a rank its place."""
 
     name: str
     rank: str
@@ -38,13 +38,13 @@ class Engine:
     local_rank: str
     local_size: str | None = None
     host: str | None = None
-    """The number of the host, where the engine gives one."""
+    """Number of the host, if the engine gives one."""
     also: tuple[str, ...] = ()
-    """What else must be there."""
+    """Further variables that must be set."""
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Without which a set is half a set."""
+        """Variables without which a set is incomplete."""
         return (self.rank, self.size, self.local_rank, *self.also)
 
 
@@ -65,101 +65,101 @@ HYDRA = Engine("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALN
 SRUN = Engine("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", host="SLURM_NODEID")
 
 TORCHRUNS_OWN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
-"""Variables that torchrun sets beside those that scripts set by hand."""
+"""Variables that torchrun sets, and scripts that set a rank by hand do not."""
 
 ENGINES = (TORCHRUN, HOROVODRUN, OPEN_MPI, HYDRA, SRUN)
-"""Innermost first, where they nest."""
+"""Engines, innermost first where they nest."""
 
 
 @dataclass(frozen=True)
 class ClusterRank:
-    """This process's place among ranks that were started around us."""
+    """This process's place among the ranks that an engine started."""
 
     engine: str
     rank: int
     world_size: int
     local_rank: int
     local_world_size: int
-    """1 where the engine does not say."""
+    """1 if the engine does not tell."""
     host: int | None = None
-    """The host's number, where the engine gives it."""
+    """Number of the host, if the engine gives it."""
     counted: bool = True
-    """Whether `local_world_size` is known."""
+    """True if `local_world_size` is known."""
     bare: bool = False
-    """True if RANK and WORLD_SIZE alone say so, without torchrun's other variables: an old run may have left them."""
+    """True if RANK and WORLD_SIZE are set without torchrun's other variables: an old run may have left them."""
 
     @property
     def source(self) -> str:
-        """Start of a sentence that names the evidence for ranks around us."""
+        """Start of a sentence that names the evidence for the ranks."""
         if self.bare:
             return f"RANK={self.rank} and WORLD_SIZE={self.world_size} are set in this shell"
         return f"{self.engine} started {self.world_size} ranks around us"
 
     @property
     def remedy(self) -> str | None:
-        """Remedy where the other ranks do not come; None where an engine did start them."""
+        """Remedy if the other ranks do not come; None if an engine did start them."""
         return f"if nobody started them, unset {' '.join(TORCHRUN.needed)}" if self.bare else None
 
     @property
     def hosts(self) -> int:
-        """Hosts when every host has as many ranks as ours, else one a rank."""
+        """Number of hosts if every host has as many ranks as this one, else that of ranks."""
         even = self.world_size % self.local_world_size == 0
         return self.world_size // self.local_world_size if even else self.world_size
 
 
 def ranks_around(environ: Mapping[str, str]) -> ClusterRank | None:
-    """Our place among the ranks around us, or None where nobody started any.
+    """This process's place among started ranks, or None without any.
 
-    Raises SpecError, one sentence, for half a set of variables, for two engines that contradict each other, and for a
-    variable that is no number.
+    Raises SpecError, one sentence, for an incomplete set of variables, for two engines that contradict each other, and
+    for a variable that is not a number.
     """
     claimed = [engine for engine in ENGINES if claims(engine, environ)]
-    whole = [engine for engine in claimed if not missing(engine, environ)]
+    complete = [engine for engine in claimed if not missing(engine, environ)]
     if not claimed:
         return None
-    if not whole:
-        raise _half(claimed[0], environ)
-    inner = whole[0]
-    ours = place(inner, environ)
+    if not complete:
+        raise _incomplete(claimed[0], environ)
+    inner = complete[0]
+    process = place(inner, environ)
     if inner is TORCHRUN and environ.get("TORCHELASTIC_RUN_ID"):
-        return ours
+        return process
     for other in claimed:
         if other is inner or (other is SRUN and inner is not TORCHRUN):
             continue
-        said = {name: environ[name] for name in (other.rank, other.size) if environ.get(name)}
-        wanted = {other.rank: str(ours.rank), other.size: str(ours.world_size)}
-        if any(value != wanted[name] for name, value in said.items()):
-            if other not in whole:
-                raise _half(other, environ)
+        given = {name: environ[name] for name in (other.rank, other.size) if environ.get(name)}
+        wanted = {other.rank: str(process.rank), other.size: str(process.world_size)}
+        if any(value != wanted[name] for name, value in given.items()):
+            if other not in complete:
+                raise _incomplete(other, environ)
             raise SpecError(
-                f"the variables of two engines contradict each other: {inner.name}'s say rank {ours.rank} of "
-                f"{ours.world_size} ({inner.rank}, {inner.size}), and {other.name}'s say rank {environ[other.rank]} of "
-                f"{environ[other.size]} ({other.rank}, {other.size})",
+                f"the variables of two engines contradict each other: {inner.name}'s say rank {process.rank} of "
+                f"{process.world_size} ({inner.rank}, {inner.size}), and {other.name}'s say rank "
+                f"{environ[other.rank]} of {environ[other.size]} ({other.rank}, {other.size})",
                 hint=f"unset {inner.rank} {inner.size}, or {other.rank} {other.size}: whichever is not of this run",
             )
-    return ours
+    return process
 
 
 def claims(engine: Engine, environ: Mapping[str, str]) -> bool:
-    """Whether an engine's rank or world size is in the environment, and means ranks."""
+    """True if an engine's rank or world size is in the environment, and means ranks."""
     if engine is SRUN:
         return in_step(environ)
     return bool(environ.get(engine.rank) or environ.get(engine.size))
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Whether we are inside a step of `srun`, not merely in an allocation, a batch script, or an interactive shell."""
+    """True inside a step of `srun`, not merely in an allocation, a batch script, or an interactive shell."""
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
     return step.isascii() and step.isdigit() and int(step) < FIRST_SPECIAL_STEP
 
 
 def missing(engine: Engine, environ: Mapping[str, str]) -> list[str]:
-    """What is not there of the variables that an engine always sets."""
+    """Missing variables of those that an engine always sets."""
     return [name for name in engine.needed if not environ.get(name)]
 
 
 def place(engine: Engine, environ: Mapping[str, str]) -> ClusterRank:
-    """Our place as an engine's whole set says it. Raises SpecError naming the variable that is wrong."""
+    """This process's place from an engine's complete set. Raises SpecError naming the wrong variable."""
     rank = whole_number(environ, engine.rank, 0, None)
     world_size = whole_number(environ, engine.size, 1, None)
     if rank >= world_size:
@@ -178,14 +178,14 @@ def place(engine: Engine, environ: Mapping[str, str]) -> ClusterRank:
 
 
 def tasks_here(environ: Mapping[str, str], host: int | None) -> int | None:
-    """Tasks of our step on our node, from Slurm's '2(x3),1'; None where it does not say."""
+    """Tasks of this step on this node, from Slurm's '2(x3),1'; None if it does not tell."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
     counts: list[int] = []
-    for piece in text.split(","):
-        found = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", piece.strip())
-        if not found:
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
+        if not match:
             return None
-        counts += [int(found[1])] * min(int(found[2] or 1), 100_000)
+        counts += [int(match[1])] * min(int(match[2] or 1), 100_000)
     return counts[host or 0] if (host or 0) < len(counts) else None
 
 
@@ -198,12 +198,12 @@ def whole_number(environ: Mapping[str, str], name: str, low: int, high: int | No
     return int(text)
 
 
-def _half(engine: Engine, environ: Mapping[str, str]) -> SpecError:
-    lacks = missing(engine, environ)
-    there = [name for name in engine.needed if environ.get(name)]
-    what = "variables" if len(lacks) > 1 else "variable"
-    there_too = f" beside {', '.join(there)}" if there else ""
+def _incomplete(engine: Engine, environ: Mapping[str, str]) -> SpecError:
+    absent = missing(engine, environ)
+    present = [name for name in engine.needed if environ.get(name)]
+    what = "variables" if len(absent) > 1 else "variable"
+    present_text = f" beside {', '.join(present)}" if present else ""
     return SpecError(
-        f"the ranks of {engine.name} lack the environment {what} {', '.join(lacks)}{there_too}",
-        hint=f"{engine.name} sets all of them; if it did not start this, unset {' '.join(there) or 'SLURM_STEP_ID'}",
+        f"the ranks of {engine.name} lack the environment {what} {', '.join(absent)}{present_text}",
+        hint=f"{engine.name} sets all of them; if it did not start this, unset {' '.join(present) or 'SLURM_STEP_ID'}",
     )

@@ -1,8 +1,8 @@
-"""What every fabric is: hosts on which ranks can be started, and what the links between them are worth.
+"""Base class of all fabrics: hosts on which ranks can be started, and facts about the links between them.
 
-A fabric is raised on construction and gone after `close`, whatever happened in between. It starts no ranks itself:
-`runtime.launch` puts a `HostSlot`'s `prefix` before a command and its `env` around it, and the command then runs on
-that host. A new fabric is one file with a subclass of `Fabric`, and one line in `xbench.fabrics.FABRICS`.
+A fabric exists from its construction until `close`, whatever happens in between. It starts no ranks: `runtime.launch`
+puts a `HostSlot`'s `prefix` before a command and adds its `env`, and the command then runs on that host. A new fabric
+is one file with a subclass of `Fabric`, and one line in `xbench.fabrics.FABRICS`.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ class HostSlot:
     """One host of a fabric, as a launcher needs it."""
 
     index: int
-    """0-based; host 0 holds the rendezvous."""
+    """Index from 0; host 0 holds the rendezvous."""
     name: str
-    """For people and for tools: the namespace's name on a shaped fabric."""
+    """Name for people and tools: the namespace's name on a shaped fabric."""
     prefix: tuple[str, ...]
-    """Put before a command's argv to run it on this host, on this host's cores."""
+    """Prefix of a command's argv that runs it on this host, on this host's cores."""
     address: str
-    """Where the other hosts reach it."""
+    """Address at which the other hosts reach it."""
     interface: str
-    """The network device that collectives use."""
+    """Network device that collectives use."""
     cores: tuple[tuple[int, ...], ...]
-    """Of each local rank; empty when ranks are not pinned."""
+    """Cores of each local rank; empty if ranks are not pinned."""
     env: dict[str, str] = field(default_factory=dict)
-    """Environment of every rank on this host, over the parent's own."""
+    """Environment of every rank on this host, in addition to the parent's."""
 
     @property
     def all_cores(self) -> list[int]:
-        """The cores of all ranks on this host, sorted, each once."""
+        """Cores of all ranks on this host, sorted, without duplicates."""
         return sorted({core for rank in self.cores for core in rank})
 
 
 class Fabric(ABC):
-    """Hosts joined by links, while it is open. Use as a context manager; `close` may be called again."""
+    """Hosts joined by links, while it is open. Use it as a context manager; `close` may be called again."""
 
     label: ClassVar[Label] = "real"
 
@@ -64,34 +64,34 @@ class Fabric(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
-        """A spec from the options that stand in `text`. Raises SpecError naming the wrong value."""
+        """A spec from the options in `text`. Raises SpecError naming the wrong value."""
 
     def measure_bandwidth(self) -> float | None:
-        """Goodput [bit/s] of one TCP stream between two hosts, kept in `measured_bps`; None when nothing is shaped."""
+        """Goodput [bit/s] of one TCP stream between two hosts, kept in `measured_bps`; None if nothing is shaped."""
         return None
 
     def diagnose(self) -> str | None:
-        """What is wrong with the links now, as one sentence, or None."""
+        """Present fault of the links, as one sentence, or None."""
         return None
 
     def changed(self) -> str | None:
-        """Changes of the links since they were raised, as one sentence, or None. Every launch asks at its end."""
+        """Changes of the links since they were made, as one sentence, or None. Every launch calls it at its end."""
         return None
 
     def free_ports(self, count: int) -> list[int]:
-        """Different TCP ports on which host 0 can listen now."""
-        with contextlib.ExitStack() as held:
-            sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-            for one in sockets:
-                one.bind((self.hosts[0].address, 0))
-            return [int(one.getsockname()[1]) for one in sockets]
+        """Distinct TCP ports on which host 0 can listen now."""
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+            for endpoint in sockets:
+                endpoint.bind((self.hosts[0].address, 0))
+            return [int(endpoint.getsockname()[1]) for endpoint in sockets]
 
     def close(self) -> None:
         """Remove everything that the fabric made."""
         return None
 
     def describe(self, backend: str = "gloo") -> FabricRecord:
-        """What the record says about this fabric; measured fields as far as they were measured."""
+        """Record of this fabric, with the measurements made so far."""
         return FabricRecord(
             name=self.spec.name,
             spec=str(self.spec),
@@ -114,7 +114,7 @@ class Fabric(ABC):
 
 
 def this_machine(cores: tuple[tuple[int, ...], ...]) -> HostSlot:
-    """This machine as the only host, over its loopback device, its ranks held to these cores."""
+    """This machine as the only host, over its loopback device, with its ranks pinned to these cores."""
     return HostSlot(
         index=0,
         name="localhost",
@@ -136,7 +136,7 @@ def rank_environment(interface: str, cores: tuple[tuple[int, ...], ...]) -> dict
 
 
 def pinned(cores: tuple[tuple[int, ...], ...], taskset: str | None) -> tuple[str, ...]:
-    """A command prefix that holds a process to the cores of all ranks of a host; empty where nothing is pinned."""
+    """A command prefix that pins a process to the cores of all ranks of a host; empty without cores."""
     if not cores or taskset is None:
         return ()
     return (taskset, "-c", ",".join(str(core) for core in sorted({core for rank in cores for core in rank})))

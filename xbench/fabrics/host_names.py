@@ -1,9 +1,9 @@
-"""What a machine's own name means inside one of our namespaces: that host's address, for programs that look it up.
+"""Hosts files of namespaces, in which the machine's own name has the address of that host.
 
-Horovod finds the device of its process sets by the address of the machine's name, whatever it was told of interfaces
-(0.28.1), and every namespace has the machine's /etc/hosts, where that is often loopback. `ip netns exec` mounts
-/etc/netns/NAME/hosts over /etc/hosts for what it runs. In a user namespace /etc belongs to somebody else, and the
-command mounts its file itself.
+Horovod (0.28.1) finds the device of its process sets by the address of the machine's name, whatever interface it is
+given. Every namespace has the machine's /etc/hosts, where that address is often loopback. `ip netns exec` mounts
+/etc/netns/NAME/hosts over /etc/hosts for the command that it runs. In a user namespace /etc belongs to another user,
+and the command mounts its file itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xbench.fabrics import links
 
 FOLDER = Path("/etc/netns")
 SPARE = Path("/run")
-"""Where a file is kept that cannot be in FOLDER: in a user namespace an empty folder of its own."""
+"""Folder of files that cannot be in FOLDER. In a user namespace it is an empty folder of that namespace."""
 
 _MOUNT = 'mount --bind "$0" /etc/hosts && exec "$@"'
 
@@ -36,29 +36,29 @@ def hosts_file(address: str, name: str, machine: str) -> str:
 
 
 def give(space: str, address: str, folder: Path = FOLDER, spare: Path = SPARE) -> tuple[str, ...]:
-    """Give the namespace a hosts file of its own; what must stand before commands in it. Raises FabricError."""
+    """Give the namespace a hosts file; returns the prefix of commands in it. Raises FabricError."""
     try:
         machine = Path("/etc/hosts").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()  # nothing to mount over
     text = hosts_file(address, socket.gethostname(), machine)
     try:
-        place = folder / space
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "hosts").write_text(text, encoding="utf-8")
+        space_folder = folder / space
+        space_folder.mkdir(parents=True, exist_ok=True)
+        (space_folder / "hosts").write_text(text, encoding="utf-8")
         return ()
     except OSError:
         pass
-    kept = spare / f"{space}.hosts"
+    spare_file = spare / f"{space}.hosts"
     try:
-        kept.write_text(text, encoding="utf-8")
+        spare_file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FabricError(f"{space} can have no hosts file: {error.strerror}") from None
-    return (shutil.which("sh") or "/bin/sh", "-c", _MOUNT, str(kept))
+    return (shutil.which("sh") or "/bin/sh", "-c", _MOUNT, str(spare_file))
 
 
 def take(space: str, folder: Path = FOLDER, spare: Path = SPARE) -> None:
-    """Remove it, if there is one; the folder of all namespaces' files too, when it is empty."""
+    """Remove the namespace's hosts file, if there is one, and the folder of all such files when it is empty."""
     shutil.rmtree(folder / space, ignore_errors=True)
     with contextlib.suppress(OSError):
         (spare / f"{space}.hosts").unlink()
@@ -67,7 +67,7 @@ def take(space: str, folder: Path = FOLDER, spare: Path = SPARE) -> None:
 
 
 def left(folder: Path = FOLDER) -> list[str]:
-    """Namespaces of ours, there or gone, that have a file here."""
+    """Namespaces of xbench, existing or not, that have a hosts file."""
     try:
         return sorted(entry.name for entry in folder.iterdir() if links.NAMESPACE.fullmatch(entry.name))
     except OSError:

@@ -1,8 +1,8 @@
-"""Leftovers of killed runs, told from what a live run needs: namespaces, temporary folders, unfinished files.
+"""Leftovers of killed runs, and how to tell them from a live run's namespaces, temporary folders and partial files.
 
 Before a fabric makes its first namespace it writes `/run/xbench/<run id>.json` with its process id and that process's
-start time (a process id alone may have been given to somebody else since). A namespace named as ours whose owner is
-gone, or was never written down, is a leftover. Folders and files name their maker themselves: see `xbench.scratch`.
+start time (the id alone may belong to a new process). A namespace with an xbench name whose owner is gone, or has no
+such file, is a leftover. Folders and files name their maker themselves: see `xbench.scratch`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ KILL_WAIT_S = 3.0
 
 
 def owner_folder() -> Path:
-    """Folder in which owners are written down: /run/xbench, or one in the temporary folder where /run is not ours.
+    """Folder of the owner files: /run/xbench, or one in the temporary folder if /run is not writable.
 
-    Raises FabricError when the second is somebody else's, or can be written to by others: whoever can write there
-    decides which namespaces count as left behind.
+    Raises FabricError if the second belongs to another user, or others can write to it: a writer there decides which
+    namespaces count as leftovers.
     """
     folder = Path("/run/xbench")
     with contextlib.suppress(OSError):
@@ -39,8 +39,8 @@ def owner_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"xbench-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise FabricError(
             f"{str(folder)!r} is not a folder that only this user can write to",
             hint="remove it, or set TMPDIR to a folder of your own",
@@ -49,7 +49,7 @@ def owner_folder() -> Path:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot, or None when it is gone or a zombie."""
+    """Start time of a process in clock ticks since boot, or None if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, IndexError):
@@ -58,14 +58,14 @@ def started_ticks(pid: int) -> int | None:
 
 
 def claim(run_id: str, folder: Path | None = None) -> Path:
-    """Write down that this process owns the run. Raises OSError."""
+    """Record that this process owns the run. Raises OSError."""
     path = (folder or owner_folder()) / f"{run_id}.json"
     path.write_text(json.dumps({"run_id": run_id, "pid": os.getpid(), "started_ticks": started_ticks(os.getpid())}))
     return path
 
 
 def owner_lives(run_id: str, folder: Path | None = None) -> bool:
-    """Whether the process that claimed the run still exists."""
+    """True if the process that claimed the run still exists."""
     try:
         owner = json.loads(((folder or owner_folder()) / f"{run_id}.json").read_text())
         return started_ticks(int(owner["pid"])) == int(owner["started_ticks"])
@@ -87,34 +87,34 @@ class Cleaned:
 
 
 def clean(everything: bool = False, folder: Path | None = None) -> Cleaned:
-    """Remove namespaces whose owner is gone, and kill what runs in them; with `everything`, those of live runs too.
+    """Remove namespaces whose owner is gone, and kill their processes; with `everything`, those of live runs too.
 
-    Raises FabricError when ip(8) refuses.
+    Raises FabricError if ip(8) refuses.
     """
     folder = folder or owner_folder()
-    done = Cleaned()
+    cleaned = Cleaned()
     for name in links.list_namespaces() if links.tool("ip") is not None else []:
         match = links.NAMESPACE.fullmatch(name)
         assert match is not None
         if not everything and owner_lives(match["run"], folder):
-            done.kept.append(name)
+            cleaned.kept.append(name)
             continue
-        done.killed += remove(name)
-        done.removed.append(name)
-    kept = {name.partition("-")[0] for name in done.kept}
+        cleaned.killed += remove(name)
+        cleaned.removed.append(name)
+    kept = {name.partition("-")[0] for name in cleaned.kept}
     for name in host_names.left():
         match = links.NAMESPACE.fullmatch(name)
-        if name not in done.kept and match is not None and not owner_lives(match["run"], folder):
+        if name not in cleaned.kept and match is not None and not owner_lives(match["run"], folder):
             host_names.take(name)
-            done.files.append(host_names.FOLDER / name)
+            cleaned.files.append(host_names.FOLDER / name)
     for path in folder.glob("??????.json"):
         if f"xb{path.stem}" not in kept and not owner_lives(path.stem, folder):
             path.unlink(missing_ok=True)
-    return done
+    return cleaned
 
 
 def clean_files(output: Path) -> list[Path]:
-    """Remove temporary folders, and unfinished files there and below `output`, whose makers are gone; return them."""
+    """Remove temporary folders, and partial files there and below `output`, whose makers are gone; return them."""
     return scratch.remove_left([*scratch.places(), *_folders(output)])
 
 
@@ -124,7 +124,7 @@ def _folders(output: Path) -> Iterator[Path]:
 
 
 def remove(name: str, sleep: Callable[[float], None] = time.sleep) -> list[int]:
-    """Kill every process in a namespace, then delete it; return whom it killed. Raises FabricError."""
+    """Kill every process in a namespace, then delete it; return the ids of the killed processes. Raises FabricError."""
     killed: set[int] = set()
     deadline = time.monotonic() + KILL_WAIT_S
     while (pids := links.namespace_pids(name)) and time.monotonic() < deadline:
@@ -138,7 +138,7 @@ def remove(name: str, sleep: Callable[[float], None] = time.sleep) -> list[int]:
     try:
         links.remove_namespace(name)
     except FabricError:
-        if os.path.exists(f"/run/netns/{name}"):  # else another `fabric clean` was quicker
+        if os.path.exists(f"/run/netns/{name}"):  # else another `fabric clean` was faster
             raise
     host_names.take(name)
     return sorted(killed)

@@ -1,10 +1,10 @@
-"""Detect changes of shaped links: compare what ip(8) and tc(8) report now with what they reported before.
+"""Detection of changes of shaped links: compares what ip(8) and tc(8) report now with an earlier report.
 
-The kernel counts every loss of carrier, numbers every device that is made, and gives every queueing discipline a
-handle. So a link that went down and came back, and one that was removed and made again, differ from what they were. A
-rate that was changed and changed back between two readings leaves no trace here; steps that it slowed down do.
+The kernel counts every loss of carrier, numbers every new device, and gives every queueing discipline a handle. So a
+link that went down and came back, or was removed and made again, differs from before. A rate that was changed and
+changed back between two readings leaves no trace here; steps that it slowed down do.
 
-A reading starts two processes a namespace, about 3 ms each.
+A reading starts two processes per namespace, about 3 ms each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Device:
     index: int
     """The kernel's number of it. A device that is made again gets another one, or the same in another namespace."""
     is_up: bool
-    """Administratively up, and with a carrier."""
+    """True if administratively up and with a carrier."""
     carrier_changes: int
     """Number of times that the carrier was lost or found since the device was made."""
     mtu: int
@@ -44,19 +44,19 @@ class Device:
 
 @dataclass(frozen=True)
 class Space:
-    """One namespace. `inode` identifies it: a namespace of the same name that is made again has another one."""
+    """One namespace. `inode` identifies it: a new namespace of the same name has another one."""
 
     inode: int
     devices: Mapping[str, Device]
 
 
 Reading = Mapping[int | str, Space | None]
-"""By host, and SWITCH for the switch; None for a namespace that is gone."""
+"""Namespaces by host, and by SWITCH for the switch; None for a namespace that is gone."""
 
 
 def read(run_id: str, hosts: int) -> Reading:
-    """The state of all links of a fabric. Raises FabricError when a command fails in a namespace that is there."""
-    return {place: _read_space(links.namespace(run_id, place)) for place in [SWITCH, *range(hosts)]}
+    """State of all links of a fabric. Raises FabricError if a command fails in a namespace that exists."""
+    return {host: _read_space(links.namespace(run_id, host)) for host in [SWITCH, *range(hosts)]}
 
 
 def _read_space(name: str) -> Space | None:
@@ -64,10 +64,10 @@ def _read_space(name: str) -> Space | None:
         inode = (NAMESPACES / name).stat().st_ino
     except OSError:
         return None
-    said = links.run(["ip", "-n", name, "-j", "-d", "-s", "-s", "addr", "show"])
+    output = links.run(["ip", "-n", name, "-j", "-d", "-s", "-s", "addr", "show"])
     queues = links.run(["tc", "-n", name, "-j", "qdisc", "show"])
     try:
-        return Space(inode, parse(json.loads(said), json.loads(queues)))
+        return Space(inode, parse(json.loads(output), json.loads(queues)))
     except (ValueError, KeyError, TypeError) as error:
         raise FabricError(
             f"ip and tc do not describe the links of {name} as JSON ({error})", hint="iproute2 4.17 or later does"
@@ -76,10 +76,10 @@ def _read_space(name: str) -> Space | None:
 
 def parse(addresses: list[dict[str, Any]], qdiscs: list[dict[str, Any]]) -> dict[str, Device]:
     """Devices by name, from the JSON of `ip -d -s -s addr` and of `tc qdisc`. Raises KeyError for other JSON."""
-    found = {}
+    devices = {}
     for device in addresses:
         name = str(device["ifname"])
-        found[name] = Device(
+        devices[name] = Device(
             index=device["ifindex"],
             is_up={"UP", "LOWER_UP"} <= set(device["flags"]),
             carrier_changes=device.get("stats64", {}).get("tx", {}).get("carrier_changes", 0),
@@ -87,58 +87,60 @@ def parse(addresses: list[dict[str, Any]], qdiscs: list[dict[str, Any]]) -> dict
             gso_max_bytes=device.get("gso_max_size"),
             bridge=device.get("master"),
             addresses=tuple(
-                f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"] if one.get("family") == "inet"
+                f"{entry['local']}/{entry['prefixlen']}"
+                for entry in device["addr_info"]
+                if entry.get("family") == "inet"
             ),
-            qdiscs=tuple((str(one["handle"]), _described(one)) for one in qdiscs if one["dev"] == name),
+            qdiscs=tuple((str(qdisc["handle"]), _described(qdisc)) for qdisc in qdiscs if qdisc["dev"] == name),
         )
-    return found
+    return devices
 
 
 def _described(qdisc: Mapping[str, Any]) -> str:
     """'tbf at 1 Gbit/s (burst 87375, lat 39301)': kind, rate and other options of a queueing discipline."""
     options = dict(qdisc.get("options") or {})
     rate = options.pop("rate", None)
-    at = f" at {format_rate(8 * rate)}" if isinstance(rate, int | float) else f" at {rate}" if rate else ""
+    at_rate = f" at {format_rate(8 * rate)}" if isinstance(rate, int | float) else f" at {rate}" if rate else ""
     others = ", ".join(f"{name} {value}" for name, value in options.items())
-    return f"{qdisc['kind']}{at}{f' ({others})' if others else ''}"
+    return f"{qdisc['kind']}{at_rate}{f' ({others})' if others else ''}"
 
 
 def difference(before: Reading, after: Reading) -> str | None:
-    """The changes between two readings as one sentence, or None without any."""
-    told = list(dict.fromkeys(_differences(before, after)))
-    return f"the links changed while ranks used them: {'; '.join(told)}" if told else None
+    """Changes between two readings as one sentence, or None without any."""
+    changes = list(dict.fromkeys(_differences(before, after)))
+    return f"the links changed while ranks used them: {'; '.join(changes)}" if changes else None
 
 
 def _differences(before: Reading, after: Reading) -> Iterator[str]:
-    switch, now = before[SWITCH], after[SWITCH]
+    switch, switch_now = before[SWITCH], after[SWITCH]
     assert switch is not None
-    if now is None or now.inode != switch.inode:
+    if switch_now is None or switch_now.inode != switch.inode:
         yield "the switch between the hosts was deleted"
         return
     bridge = "the bridge between the hosts"
-    yield from _device(bridge, bridge, switch.devices[links.BRIDGE], now.devices.get(links.BRIDGE))
+    yield from _device(bridge, bridge, switch.devices[links.BRIDGE], switch_now.devices.get(links.BRIDGE))
     for host, space in before.items():
         if host == SWITCH:
             continue
         assert space is not None
-        link, found = f"the link of host {host}", after[host]
-        if found is None:
+        link, space_now = f"the link of host {host}", after[host]
+        if space_now is None:
             yield f"the namespace of host {host} was deleted"
             continue
-        if found.inode != space.inode:
+        if space_now.inode != space.inode:
             yield f"the namespace of host {host} was deleted and made again"
             continue
         for name, device in switch.devices.items():
             if name.endswith(f"-{host}"):
-                yield from _device(link, f"the switch's end of {link}", device, now.devices.get(name))
+                yield from _device(link, f"the switch's end of {link}", device, switch_now.devices.get(name))
         for name, device in space.devices.items():
             other = f"{name} of host {host}"
             whole, end = (link, f"host {host}'s end of its link") if name == links.INTERFACE else (other, other)
-            yield from _device(whole, end, device, found.devices.get(name))
+            yield from _device(whole, end, device, space_now.devices.get(name))
 
 
 def _device(link: str, end: str, before: Device, after: Device | None) -> Iterator[str]:
-    """Changes of one device. A state that both ends of a link show is told of the `link`, all else of the `end`."""
+    """Changes of one device. A change at both ends is reported for the `link`, all others for the `end`."""
     if after is None:
         yield f"{link} was removed"
         return
@@ -150,13 +152,15 @@ def _device(link: str, end: str, before: Device, after: Device | None) -> Iterat
     elif after.carrier_changes != before.carrier_changes:
         yield f"{link} went down and came up again"
     if after.qdiscs != before.qdiscs:
-        was, is_now = (", ".join(said for _, said in one.qdiscs) or "none" for one in (before, after))
+        was, is_now = (
+            ", ".join(description for _, description in device.qdiscs) or "none" for device in (before, after)
+        )
         if was == is_now:
             yield f"the shaping of {end} was removed and set again"
         else:
             yield f"the shaping of {end} changed from {was} to {is_now}"
     if after.addresses != before.addresses:
-        was, is_now = (", ".join(one.addresses) or "none" for one in (before, after))
+        was, is_now = (", ".join(device.addresses) or "none" for device in (before, after))
         yield f"the address of {end} changed from {was} to {is_now}"
     for what, was_value, value in (
         ("MTU", before.mtu, after.mtu),

@@ -2,22 +2,21 @@
 
     xb3f9a1c-0 ── xbeth0 ═══ xb3f9a1c-0 ─┐
     xb3f9a1c-1 ── xbeth0 ═══ xb3f9a1c-1 ─┤ bridge, in the namespace xb3f9a1c-sw
-    (a namespace a host)    (veth pairs) ┘
+    (one namespace per host) (veth pairs) ┘
 
-The bridge has a namespace of its own, so the machine's own network, its firewall and NetworkManager never see any of
-this. Every veth end holds its egress to the rate with a token bucket (tbf): a host's end what it sends, the bridge's
-end what it receives, so each direction of each link is a real bottleneck.
+The bridge has its own namespace, so the machine's network, firewall and NetworkManager never see these links. A token
+bucket (tbf) limits the egress of every veth end to the rate: a host's end limits what the host sends, the bridge's end
+what it receives. So each direction of each link is a real bottleneck.
 
-A token bucket lets `burst` bytes pass at once after an idle moment, which a real link does not: a bucket of 1 ms would
-forgive every short collective up to 1 ms. A packet larger than the bucket would never pass whole, so the kernel's
-segmentation offload (GSO) on the link is held to three quarters of it; and packets smaller than the 64 KiB that network
-cards take at once cost processor time that training needs. So the bucket holds 700 µs of the rate until packets of
-64 KiB fit, which is at 1 Gbit/s, then stays that size until 250 µs are more; and never less than 4 KiB. The queue
-before the bucket holds 40 ms of the rate, so that TCP fills the link without constant loss, and several hosts that send
-to one do not drop at once.
+A token bucket lets `burst` bytes pass at once after an idle moment, unlike a real link: a bucket of 1 ms would hide the
+cost of every collective below 1 ms. A packet larger than the bucket would never pass, so the link's segmentation
+offload (GSO) is limited to three quarters of it. Packets smaller than the 64 KiB that network cards take at once cost
+processor time that training needs. So the bucket holds 700 µs of the rate until packets of 64 KiB fit, at 1 Gbit/s. It
+then keeps that size until 250 µs of the rate are more, and is never below 4 KiB. The queue before the bucket holds
+40 ms of the rate, so that TCP fills the link without constant loss, and hosts that send to one host do not all drop.
 
-TCP's congestion control in the namespaces is CUBIC, or Reno where CUBIC is not to be had: on a machine that defaults to
-BBR its own pacing would hold the flow below the link's rate and drain it every ten seconds to probe.
+TCP's congestion control in the namespaces is CUBIC, or Reno without CUBIC. On a machine whose default is BBR, its
+pacing would keep the flow below the link's rate and drain it every ten seconds to probe.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ MAX_GSO_BYTES = 65536
 
 
 def tool(name: str) -> str | None:
-    """Path of a system tool; sbin folders count even where an ordinary user's PATH leaves them out."""
+    """Path of a system tool. The sbin folders count even if an ordinary user's PATH lacks them."""
     return shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
 
 
@@ -58,32 +57,34 @@ def namespace(run_id: str, host: int | str) -> str:
 
 
 def address(host: int) -> str:
-    """IPv4 address of a host on its fabric. Every fabric uses the same ones: no two of them are ever connected."""
+    """IPv4 address of a host on its fabric. All fabrics use the same addresses, because they are never connected."""
     return f"10.87.0.{host + 1}"
 
 
 def bucket(rate_bps: float) -> tuple[int, int, int]:
     """(burst, queue limit, largest GSO packet) [B] of a link of `rate_bps` bits per second. See the module."""
-    a_second = rate_bps / 8
-    burst = round(max(MIN_BUCKET_BYTES, min(LONG_BUCKET_S * a_second, MAX_GSO_BYTES * 4 / 3), BUCKET_S * a_second))
+    bytes_per_s = rate_bps / 8
+    burst = round(
+        max(MIN_BUCKET_BYTES, min(LONG_BUCKET_S * bytes_per_s, MAX_GSO_BYTES * 4 / 3), BUCKET_S * bytes_per_s)
+    )
     queue = min(max(MIN_QUEUE_BYTES, round(rate_bps / 8 * QUEUE_S)), MAX_QUEUE_BYTES)
     return burst, queue, min(MAX_GSO_BYTES, burst * 3 // 4)
 
 
 def shaping(device: str, rate_bps: float) -> str:
-    """The tc(8) batch line that holds a device's egress to the rate."""
+    """The tc(8) batch line that limits a device's egress to the rate."""
     burst, queue, _ = bucket(rate_bps)
     return f"qdisc add dev {device} root tbf rate {round(rate_bps)}bit burst {burst}b limit {queue}b"
 
 
 def run(argv: Sequence[str], text: str | None = None) -> str:
-    """Run a network command and return its stdout. Raises FabricError with the command's own last words."""
+    """Run a network command and return its stdout. Raises FabricError with the first line of the command's error."""
     program = tool(argv[0])
     if program is None:
         raise FabricError(f"{argv[0]!r} is not installed", hint="apt-get install iproute2")
     try:
-        # A process group of its own: Ctrl-C in the terminal must not kill the command that cleans up.
-        done = subprocess.run(
+        # Its own process group: Ctrl-C in the terminal must not kill the command that cleans up.
+        result = subprocess.run(
             [program, *argv[1:]],
             input=text,
             stdin=subprocess.DEVNULL if text is None else None,
@@ -94,17 +95,20 @@ def run(argv: Sequence[str], text: str | None = None) -> str:
         )
     except subprocess.TimeoutExpired:
         raise FabricError(f"{' '.join(argv)!r} did not end within {COMMAND_TIMEOUT_S:.0f} s") from None
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("Command failed")]
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip() and not line.startswith("Command failed")]
         raise FabricError(
-            f"{' '.join(argv)!r} failed: {said[0].strip() if said else f'exit {done.returncode}'}",
-            detail=f"{text or ''}{done.stderr}",
+            f"{' '.join(argv)!r} failed: {lines[0].strip() if lines else f'exit {result.returncode}'}",
+            detail=f"{text or ''}{result.stderr}",
         )
-    return done.stdout
+    return result.stdout
 
 
 def raise_links(run_id: str, hosts: int, rate_bps: float) -> None:
-    """Make the namespaces, the bridge and the shaped links of a fabric. Raises FabricError, and may leave some made."""
+    """Make the namespaces, the bridge and the shaped links of a fabric.
+
+    Raises FabricError, and may leave some of them.
+    """
     switch = namespace(run_id, "sw")
     spaces = [namespace(run_id, host) for host in range(hosts)]
     _, _, gso = bucket(rate_bps)
@@ -127,42 +131,42 @@ def raise_links(run_id: str, hosts: int, rate_bps: float) -> None:
 
 
 def set_congestion_control(space: str) -> str:
-    """Choose TCP's congestion control in a namespace; return the one in force ('unknown' where /proc does not say)."""
+    """Choose TCP's congestion control in a namespace; return the active one ('unknown' if /proc does not tell)."""
     path = "/proc/sys/net/ipv4/tcp_congestion_control"
     tries = " || ".join(f"echo {name} > {path}" for name in CONGESTION_CONTROL)
     try:
-        said = run(["ip", "netns", "exec", space, "sh", "-c", f"{{ {tries}; }} 2>/dev/null; cat {path}"])
+        output = run(["ip", "netns", "exec", space, "sh", "-c", f"{{ {tries}; }} 2>/dev/null; cat {path}"])
     except FabricError:
         return "unknown"
-    return said.strip() or "unknown"
+    return output.strip() or "unknown"
 
 
 def link_fault(run_id: str, hosts: int) -> str | None:
-    """Which host's link is down or gone, as one sentence, or None. Costs one process."""
+    """The host whose link is down or gone, as one sentence, or None. Costs one process."""
     switch = namespace(run_id, "sw")
     try:
-        found: list[dict[str, Any]] = json.loads(run(["ip", "-n", switch, "-j", "link", "show", "type", "veth"]))
+        veths: list[dict[str, Any]] = json.loads(run(["ip", "-n", switch, "-j", "link", "show", "type", "veth"]))
     except (FabricError, ValueError):
         return f"the switch between the hosts ({switch}) is gone"
-    flags = {link.get("ifname"): link.get("flags", []) for link in found}
+    flags = {link.get("ifname"): link.get("flags", []) for link in veths}
     for host in range(hosts):
         name = namespace(run_id, host)
         if name not in flags:
             return f"the link of host {host} is gone"
-        # Carrier (LOWER_UP) needs both ends up, so the switch's end tells about the host's end too.
+        # Carrier (LOWER_UP) needs both ends up, so the switch's end also shows the state of the host's end.
         if "UP" not in flags[name] or "LOWER_UP" not in flags[name]:
             return f"the link of host {host} is down"
     return None
 
 
 def list_namespaces() -> list[str]:
-    """Names of all namespaces of ours on this machine, whoever's. Raises FabricError."""
+    """Names of all xbench namespaces on this machine, of any owner. Raises FabricError."""
     names = [line.split()[0] for line in run(["ip", "netns", "list"]).splitlines() if line.strip()]
     return sorted(name for name in names if NAMESPACE.fullmatch(name))
 
 
 def namespace_pids(name: str) -> list[int]:
-    """Processes inside a namespace; none when it is gone."""
+    """Processes inside a namespace; none if it is gone."""
     try:
         return [int(word) for word in run(["ip", "netns", "pids", name]).split()]
     except FabricError:
@@ -170,5 +174,5 @@ def namespace_pids(name: str) -> list[int]:
 
 
 def remove_namespace(name: str) -> None:
-    """Delete a namespace and with it its links. Raises FabricError."""
+    """Delete a namespace and its links. Raises FabricError."""
     run(["ip", "netns", "delete", name])

@@ -1,8 +1,8 @@
-"""All ranks on this machine, over its loopback device: no rate is held, nothing needs root.
+"""All ranks on this machine, over its loopback device, without a rate limit and without root.
 
-On a CPU this shows how schedules behave when the link is as fast as memory, which is seldom what one wants to know;
-with several GPUs it is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores; with
-GPUs nothing is pinned and each rank takes the GPU of its LOCAL_RANK.
+On a CPU this shows how schedules behave on a link as fast as memory, which is rarely the question. With several GPUs it
+is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores. With GPUs nothing is pinned,
+and each rank takes the GPU of its LOCAL_RANK.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
 
 
 class LocalFabric(Fabric):
-    """One host, `spec.ranks` ranks."""
+    """One host with `spec.ranks` ranks."""
 
     def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
         super().__init__(spec, run_id, device)

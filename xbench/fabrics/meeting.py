@@ -1,19 +1,20 @@
-"""Where ranks that somebody else started meet: rank 0's address and port, and the interface that leads there.
+"""Rendezvous of ranks that an engine started: rank 0's address and port, and the interface that leads there.
 
-torchrun says both. The other engines do not, so:
+torchrun gives both. For the other engines:
 
 | engine | address | port |
 | --- | --- | --- |
 | any | MASTER_ADDR, if set | MASTER_PORT, if set |
 | srun | the first host of the step | from the job's and the step's number |
-| mpirun, mpiexec | this host, when all ranks are on it; else MASTER_ADDR must be set | from the job's name |
-| horovodrun | what rank 0 leaves with horovodrun's rendezvous server (HTTP, /scope/key) | as the address |
+| mpirun, mpiexec | this host, if all ranks are on it; else MASTER_ADDR must be set | from the job's name |
+| horovodrun | left by rank 0 on horovodrun's rendezvous server (HTTP, /scope/key) | as the address |
 
-A port that is derived lies below what the kernel hands out by itself. Two runs that derive the same one on one host are
-told so by the one that comes second.
+A derived port is below the ports that the kernel hands out. If two runs derive the same port on one host, the second
+reports it.
 
-Gloo takes the interface of the address that the host's own name resolves to, which Debian makes a loopback address: no
-other host reaches it. So unless the user chose one (GLOO_SOCKET_IFNAME), it is the interface that leads to rank 0.
+Gloo takes the interface of the address to which the host's own name resolves. Debian makes that a loopback address,
+which no other host reaches. So the interface is the one that leads to rank 0, unless the user chose one
+(GLOO_SOCKET_IFNAME).
 """
 
 from __future__ import annotations
@@ -39,50 +40,50 @@ LOOPBACK = "127.0.0.1"
 _JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "HYDRA_BSTRAP_JOBID", "I_MPI_HYDRA_UUID")
 
 
-def meeting_point(ours: ClusterRank, environ: Mapping[str, str], *, patience_s: float = 120.0) -> tuple[str, int]:
-    """Rank 0's address and port. Blocks for horovodrun's ranks, until rank 0 has left them there.
+def meeting_point(process: ClusterRank, environ: Mapping[str, str], *, patience_s: float = 120.0) -> tuple[str, int]:
+    """Rank 0's address and port. For horovodrun it blocks until rank 0 has published them.
 
-    Raises SpecError where nothing says how rank 0 is reached, RunError when rank 0 does not come.
+    Raises SpecError if nothing tells how to reach rank 0, RunError if rank 0 does not come.
     """
     address = environ.get("MASTER_ADDR")
     port = whole_number(environ, "MASTER_PORT", 1, 65535) if environ.get("MASTER_PORT") else None
     if address:
-        return address, port or derived_port(ours, environ)
-    if ours.engine == "srun":
-        return first_host(environ, ours), port or derived_port(ours, environ)
-    if ours.engine == "horovodrun" and environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        return _by_rendezvous(ours, environ, port, patience_s)
-    if ours.counted and ours.local_world_size == ours.world_size:
-        return LOOPBACK, port or derived_port(ours, environ)
-    how = {"mpirun": "mpirun -x MASTER_ADDR=node0 …", "mpiexec": "mpiexec -genv MASTER_ADDR node0 …"}
+        return address, port or derived_port(process, environ)
+    if process.engine == "srun":
+        return first_host(environ, process), port or derived_port(process, environ)
+    if process.engine == "horovodrun" and environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        return _by_rendezvous(process, environ, port, patience_s)
+    if process.counted and process.local_world_size == process.world_size:
+        return LOOPBACK, port or derived_port(process, environ)
+    example = {"mpirun": "mpirun -x MASTER_ADDR=node0 …", "mpiexec": "mpiexec -genv MASTER_ADDR node0 …"}
     raise SpecError(
-        f"{ours.engine} does not tell the {ours.world_size} ranks on several hosts how to reach rank 0, and "
+        f"{process.engine} does not tell the {process.world_size} ranks on several hosts how to reach rank 0, and "
         "MASTER_ADDR is not set",
-        hint=f"name the first host: {how.get(ours.engine, 'MASTER_ADDR=node0')}",
+        hint=f"name the first host: {example.get(process.engine, 'MASTER_ADDR=node0')}",
     )
 
 
-def check_meeting_point(ours: ClusterRank, environ: Mapping[str, str]) -> None:
-    """Raise the SpecError that `meeting_point` would, without asking anybody."""
-    if environ.get("MASTER_ADDR") or ours.engine != "horovodrun" or not environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        meeting_point(ours, environ)
+def check_meeting_point(process: ClusterRank, environ: Mapping[str, str]) -> None:
+    """Raise the SpecError that `meeting_point` would raise, without network access."""
+    if environ.get("MASTER_ADDR") or process.engine != "horovodrun" or not environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        meeting_point(process, environ)
 
 
-def derived_port(ours: ClusterRank, environ: Mapping[str, str]) -> int:
+def derived_port(process: ClusterRank, environ: Mapping[str, str]) -> int:
     """A port that all ranks of this job derive alike, and ranks of another job most likely not."""
-    if ours.engine == "srun":
+    if process.engine == "srun":
         name = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
     else:
-        name = next((environ[one] for one in _JOB_NAMES if environ.get(one)), "")
-    if not name and ours.counted and ours.local_world_size == ours.world_size:
-        name = str(os.getppid())  # of ranks on one host the launcher is the parent
+        name = next((environ[variable] for variable in _JOB_NAMES if environ.get(variable)), "")
+    if not name and process.counted and process.local_world_size == process.world_size:
+        name = str(os.getppid())  # the launcher is the parent of ranks on one host
     return FIRST_PORT + zlib.crc32(name.encode()) % PORTS
 
 
-def first_host(environ: Mapping[str, str], ours: ClusterRank) -> str:
-    """The first host of our Slurm step, where its rank 0 is. Raises SpecError when no variable names it."""
+def first_host(environ: Mapping[str, str], process: ClusterRank) -> str:
+    """The first host of this Slurm step, where its rank 0 is. Raises SpecError if no variable names it."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
-    if ours.counted and ours.local_world_size == ours.world_size:
+    if process.counted and process.local_world_size == process.world_size:
         return LOOPBACK
     if not nodes:
         raise SpecError(
@@ -95,7 +96,7 @@ def first_host(environ: Mapping[str, str], ours: ClusterRank) -> str:
 def expanded(nodes: str) -> list[str]:
     """The hosts of a Slurm list: 'gpu[01-03,7],login' is gpu01, gpu02, gpu03, gpu7, login.
 
-    Raises SpecError for what is no such list.
+    Raises SpecError for an invalid list.
     """
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
     if not parts or ",".join(parts) != nodes:
@@ -109,8 +110,8 @@ def _hosts_of(part: str, nodes: str) -> list[str]:
         return [part]
     before, after = part[: match.start()], part[match.end() :]
     numbers: list[str] = []
-    for piece in match[1].split(","):
-        low, dash, high = piece.partition("-")
+    for span in match[1].split(","):
+        low, dash, high = span.partition("-")
         if not (low.isascii() and low.isdigit()) or (dash and not (high.isascii() and high.isdigit())):
             raise SpecError(f"{nodes!r} is not a list of hosts as Slurm writes them", hint="set MASTER_ADDR")
         last = int(high) if dash else int(low)
@@ -119,38 +120,40 @@ def _hosts_of(part: str, nodes: str) -> list[str]:
 
 
 def _by_rendezvous(
-    ours: ClusterRank, environ: Mapping[str, str], port: int | None, patience_s: float
+    process: ClusterRank, environ: Mapping[str, str], port: int | None, patience_s: float
 ) -> tuple[str, int]:
-    """Rank 0 leaves its address with horovodrun's server, and the others read it there."""
+    """Publish rank 0's address on horovodrun's server, or read it there on another rank."""
     server = environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
     number = environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
     if not number:
         raise SpecError("the ranks of horovodrun lack the environment variable HOROVOD_GLOO_RENDEZVOUS_PORT")
-    where = (server, whole_number(environ, "HOROVOD_GLOO_RENDEZVOUS_PORT", 1, 65535))
-    if ours.rank == 0:
-        own = LOOPBACK if ours.local_world_size == ours.world_size else address_towards(server) or server
+    server_address = (server, whole_number(environ, "HOROVOD_GLOO_RENDEZVOUS_PORT", 1, 65535))
+    if process.rank == 0:
+        rank0_address = (
+            LOOPBACK if process.local_world_size == process.world_size else address_towards(server) or server
+        )
         port = port or free_port()
-        _request(where, "PUT", f"{own} {port}".encode())
-        return own, port
+        _request(server_address, "PUT", f"{rank0_address} {port}".encode())
+        return rank0_address, port
     deadline = time.monotonic() + patience_s
-    while (said := _request(where, "GET")) is None:
+    while (response := _request(server_address, "GET")) is None:
         if time.monotonic() > deadline:
             raise RunError(f"rank 0 did not tell horovodrun's rendezvous server its address within {patience_s:g} s")
         time.sleep(POLL_S)
-    own, _, text = said.decode().partition(" ")
-    return own, int(text)
+    rank0_address, _, text = response.decode().partition(" ")
+    return rank0_address, int(text)
 
 
-def _request(where: tuple[str, int], method: str, body: bytes | None = None) -> bytes | None:
-    """The answer's content, None for a key that is not there. Raises RunError when nobody answers."""
-    connection = http.client.HTTPConnection(*where, timeout=10)
+def _request(server_address: tuple[str, int], method: str, body: bytes | None = None) -> bytes | None:
+    """Content of the server's response, None for a missing key. Raises RunError without a response."""
+    connection = http.client.HTTPConnection(*server_address, timeout=10)
     try:
         connection.request(method, f"/{SCOPE}/{KEY}", body=body)
         answer = connection.getresponse()
         content = answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise RunError(
-            f"horovodrun's rendezvous server at {where[0]}:{where[1]} does not answer: {error}",
+            f"horovodrun's rendezvous server at {server_address[0]}:{server_address[1]} does not answer: {error}",
             hint="set MASTER_ADDR and MASTER_PORT to do without it",
         ) from None
     finally:
@@ -160,44 +163,44 @@ def _request(where: tuple[str, int], method: str, body: bytes | None = None) -> 
 
 def free_port() -> int:
     """A port on which this host can listen now."""
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def address_towards(target: str) -> str | None:
-    """Our own address on the way to `target`, or None where there is no way; no packet is sent."""
+    """This host's address on the way to `target`, or None without a way. No packet is sent."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, target_address = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(place)
+            probe.connect(target_address)
             return str(probe.getsockname()[0])
     except OSError:
         return None
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this host itself is reached by an address."""
+    """True if only this host itself is reached by the address."""
     return address.startswith("127.") or address == "::1"
 
 
 def interface_of(address: str, listing: Callable[[], Mapping[str, list[object]]] | None = None) -> str | None:
     """The network device that has an address, or None."""
-    found: Mapping[str, list[object]] = (listing or psutil.net_if_addrs)()  # type: ignore[assignment]
-    for name, entries in found.items():
+    devices: Mapping[str, list[object]] = (listing or psutil.net_if_addrs)()  # type: ignore[assignment]
+    for name, entries in devices.items():
         if any(str(getattr(entry, "address", "")).partition("%")[0] == address for entry in entries):
             return name
     return None
 
 
 def chosen_interface(own: str | None, others: list[str]) -> str | None:
-    """The interface for collectives, or None where Gloo's own choice will do.
+    """The interface for collectives, or None if Gloo's own choice works.
 
-    `own` is our address on the way to rank 0. Where that is loopback (on rank 0's own host) and `others`, the addresses
-    of ranks on other hosts, say that there are such, it is the way to the first of them.
+    `own` is this host's address on the way to rank 0. It is loopback on rank 0's own host. If `others`, the addresses
+    of ranks on other hosts, then contain other hosts, the result is the interface that leads to the first of them.
     """
     if own is not None and not is_loopback(own):
         return interface_of(own)
-    there = next((address for address in others if not is_loopback(address)), None)
-    towards = address_towards(there) if there is not None else None
-    return interface_of(towards) if towards is not None and not is_loopback(towards) else None
+    other_host = next((address for address in others if not is_loopback(address)), None)
+    local_address = address_towards(other_host) if other_host is not None else None
+    return interface_of(local_address) if local_address is not None and not is_loopback(local_address) else None

@@ -1,4 +1,4 @@
-"""Shaped links without root: the whole command runs again inside a user namespace, where it is root over its own.
+"""Shaped links without root: the whole command runs again inside a user namespace, where it is root.
 
 Linux lets an ordinary user make a user namespace and be root in it. xbench re-executes itself there once:
 
@@ -7,11 +7,11 @@ Linux lets an ordinary user make a user namespace and be root in it. xbench re-e
        └─ init: mounts /proc and an empty /run (for ip netns), reaps; its death ends everything inside
           └─ xbench compare …                with XBENCH_ROOTLESS=1
 
-Inside there is no network but the shaped links and loopback (ip netns cannot return to a namespace that it does not
-own, so the machine's own is left behind). Only the user's own id is mapped, so files that are written inside belong to
-the user. Everything inside dies with the init, and the namespaces with it:
-nothing can be left behind. Kernels and distributions may forbid this (user.max_user_namespaces=0,
-kernel.apparmor_restrict_unprivileged_userns=1, most containers); `obstacle` tries for real.
+Inside there is no network but the shaped links and loopback: ip netns cannot return to a namespace that it does not
+own, so the machine's own is not used. Only the user's own id is mapped, so files that are written inside belong to the
+user. All processes inside and all namespaces die with the init, so there are no leftovers. Kernels and distributions
+may forbid this (user.max_user_namespaces=0, kernel.apparmor_restrict_unprivileged_userns=1, most containers);
+`obstacle` makes a real trial.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _TRIAL = (
 
 @functools.cache
 def obstacle() -> str | None:
-    """Why an unprivileged user namespace does not help, as half a sentence, or None when shaped links work in one."""
+    """Reason why shaped links do not work in a user namespace, as half a sentence, or None if they do."""
     if not sys.platform.startswith("linux"):
         return "namespaces exist on Linux only"
     if links.tool("ip") is None or links.tool("tc") is None:
         return "iproute2 is not installed"
     command = [*_SCRIPT, sys.executable, "-c", _TRIAL]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"a user namespace did not start ({error})"
-    if done.returncode == 0:
+    if result.returncode == 0:
         return None
-    said = (done.stdout + done.stderr).strip().splitlines()
-    return said[-1] if said else "this kernel forbids unprivileged user namespaces"
+    output = (result.stdout + result.stderr).strip().splitlines()
+    return output[-1] if output else "this kernel forbids unprivileged user namespaces"
 
 
 def reexec_needed(spec: FabricSpec, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `spec` needs namespaces that this process may only make after `reexec`."""
+    """True if `spec` needs namespaces that this process can make only after `reexec`."""
     return spec.name == "shaped" and os.geteuid() != 0 and MARKER not in environ
 
 

@@ -1,8 +1,8 @@
-"""Hosts as network namespaces on one machine, joined by links held to a rate: real sockets, a real bottleneck.
+"""Hosts as network namespaces on one machine, joined by links with a limited rate: real sockets, a real bottleneck.
 
-How the links are built and why their buckets have the size they have: `xbench.fabrics.links`. This file gives them an
-owner and a lifetime. Whatever happens, the namespaces go: on leaving the context, at the interpreter's exit, and
-after a `kill -9` through `xbench fabric clean`, which knows from `xbench.fabrics.leftovers` whose they were.
+`xbench.fabrics.links` builds the links and explains the size of their buckets. This file gives them an owner and a
+lifetime. The namespaces are always removed: at the end of the context, at the interpreter's exit, or after a `kill -9`
+through `xbench fabric clean`, which finds their owner by `xbench.fabrics.leftovers`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ MIN_HOSTS, MAX_HOSTS = 2, 8
 MIN_RATE_BPS, MAX_RATE_BPS = 1e6, 100e9
 DEFAULT_RATE = "1gbit"
 STREAM_PORT = 5201
-FIRST_PORT = 20000  # below what the kernel hands out by itself
+FIRST_PORT = 20000  # below the ports that the kernel hands out
 STREAM_S = 0.8
 
 
 class ShapedFabric(Fabric):
-    """`spec.hosts` namespaces, every direction of every link held to `spec.rate`. Raises FabricError on construction.
+    """`spec.hosts` namespaces; every direction of every link is limited to `spec.rate`.
 
+    Construction raises FabricError.
     Raises ValueError for a run id that is not six hexadecimal digits.
     """
 
@@ -111,13 +112,13 @@ class ShapedFabric(Fabric):
     def measure_bandwidth(self) -> float:
         """Goodput [bit/s] of one TCP stream of about 0.8 s from host 1 to host 0, on the hosts' own cores.
 
-        TCP/IP headers take 4.4 % of an Ethernet frame, so 0.956 of the rate is a full link; well below that, this
-        machine's cores are what limits it, and a warning says so. Raises FabricError when the stream fails.
+        TCP/IP headers take 4.4 % of an Ethernet frame, so 0.956 of the rate is a full link. Well below that, this
+        machine's cores are the limit, and a warning says so. Raises FabricError if the stream fails.
         """
         script = [sys.executable, "-I", "-S", str(Path(__file__).with_name("stream.py"))]
-        place = [self.hosts[0].address, str(STREAM_PORT)]
+        endpoint = [self.hosts[0].address, str(STREAM_PORT)]
         receiver = subprocess.Popen(
-            [*self.hosts[0].prefix, *script, "receive", *place, str(STREAM_S)],
+            [*self.hosts[0].prefix, *script, "receive", *endpoint, str(STREAM_S)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -129,17 +130,17 @@ class ShapedFabric(Fabric):
             assert receiver.stdout is not None
             if receiver.stdout.readline().strip() == "ready":
                 sender = subprocess.Popen(
-                    [*self.hosts[1].prefix, *script, "send", *place],
+                    [*self.hosts[1].prefix, *script, "send", *endpoint],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     text=True,
                     process_group=0,
                 )
-            said, complaint = receiver.communicate(timeout=STREAM_S + 15)
-            measured = float(said)
+            output, error_output = receiver.communicate(timeout=STREAM_S + 15)
+            measured = float(output)
         except (ValueError, subprocess.TimeoutExpired) as error:
-            detail = complaint if isinstance(error, ValueError) else None
+            detail = error_output if isinstance(error, ValueError) else None
             raise FabricError(
                 self.diagnose() or "no data came through the link between host 0 and host 1", detail=detail
             ) from None
@@ -149,57 +150,57 @@ class ShapedFabric(Fabric):
                     process.kill()
                     process.wait()
         self.measured_bps = measured
-        asked = parse_rate(self.spec.rate or DEFAULT_RATE)
-        if measured < 0.9 * asked:
+        requested = parse_rate(self.spec.rate or DEFAULT_RATE)
+        if measured < 0.9 * requested:
             self.warnings.append(
-                f"the links carry {format_rate(measured)} of the {format_rate(asked)} asked for: this machine's cores "
-                "limit them, so a lower rate is the more honest experiment"
+                f"the links carry {format_rate(measured)} of the {format_rate(requested)} asked for: this machine's "
+                "cores limit them, so a lower rate is the more honest experiment"
             )
         return measured
 
     def free_ports(self, count: int) -> list[int]:
-        """Ports never given before: nothing but what we start listens inside host 0."""
+        """Ports never returned before. Only xbench's own processes listen inside host 0."""
         return list(itertools.islice(self._ports, count))
 
     def diagnose(self) -> str | None:
-        """Which host's link is down, as one sentence, or None."""
+        """The host whose link is down, as one sentence, or None."""
         return links.link_fault(self.run_id, self.spec.hosts)
 
     def changed(self) -> str | None:
-        """Changes of the links since they were raised, as one sentence, or None. Takes about 20 ms."""
+        """Changes of the links since they were made, as one sentence, or None. Takes about 20 ms."""
         try:
             return link_check.difference(self._raised, link_check.read(self.run_id, self.spec.hosts))
         except FabricError as error:
             return f"the links cannot be read any more: {error}"
 
     def close(self) -> None:
-        """Kill what still runs in our namespaces and remove them; safe to call again, and not cut short by Ctrl-C."""
+        """Kill what still runs in the namespaces and remove them; safe to call again, and not interrupted by Ctrl-C."""
         if self._owner is None:
             return
         with interrupts_held():
-            left: list[str] = []
+            remaining: list[str] = []
             for host in [*range(self.spec.hosts), "sw"]:
                 name = links.namespace(self.run_id, host)
                 if os.path.exists(f"/run/netns/{name}"):
                     try:
                         leftovers.remove(name)
                     except FabricError:
-                        left.append(name)
-                else:  # deleted by somebody else, which leaves its hosts file
+                        remaining.append(name)
+                else:  # deleted by another process, which leaves its hosts file
                     host_names.take(name)
-            if not left:
+            if not remaining:
                 self._owner.unlink(missing_ok=True)
             self._owner = None
             atexit.unregister(self.close)
-        if left:
-            raise FabricError(f"{', '.join(left)} could not be removed", hint="xbench fabric clean")
+        if remaining:
+            raise FabricError(f"{', '.join(remaining)} could not be removed", hint="xbench fabric clean")
 
 
 @functools.cache
 def obstacle() -> str | None:
-    """Why this process cannot raise shaped links, as half a sentence ('iproute2 is not installed'), or None.
+    """Reason why this process cannot make shaped links, as half a sentence ('iproute2 is not installed'), or None.
 
-    Where the tools are there it raises a real fabric and removes it, because nothing else tells a container's limits.
+    If the tools are installed it makes a real fabric and removes it, because nothing else shows a container's limits.
     """
     for name in ("ip", "tc"):
         if links.tool(name) is None:

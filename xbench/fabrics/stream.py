@@ -1,10 +1,11 @@
-"""One TCP stream between two hosts, to see what a link really carries. Run by path, so it starts in milliseconds.
+"""One TCP stream between two hosts, which measures the real capacity of a link.
 
     stream.py receive ADDRESS PORT SECONDS     prints 'ready', then the goodput in bit/s
     stream.py send ADDRESS PORT
 
-The receiver alone decides when it is over: what still stands in queues is thrown away, so a slow link costs no more
-time than a fast one. The first quarter (slow start, and the token bucket's head start) does not count.
+It is run by path, so it starts in milliseconds. The receiver alone decides on the end: data still in queues are
+dropped, so a slow link costs no more time than a fast one. The first quarter (slow start, and the burst of the token
+bucket) does not count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PATIENCE_S = 5.0
 def receive(address: str, port: int, seconds: float) -> float:
     """Goodput [bit/s] of the first stream that connects, over the last three quarters of `seconds`.
 
-    Raises OSError for a socket that fails, TimeoutError when nobody connects or nothing comes.
+    Raises OSError if a socket fails, TimeoutError if no sender connects or no data come.
     """
     buffer = bytearray(CHUNK_BYTES)
     with socket.create_server((address, port)) as server:
@@ -46,7 +47,7 @@ def receive(address: str, port: int, seconds: float) -> float:
 
 
 def send(address: str, port: int) -> None:
-    """Send zeros until the receiver hangs up."""
+    """Send zeros until the receiver closes the connection."""
     block = bytes(CHUNK_BYTES)
     with socket.create_connection((address, port), timeout=PATIENCE_S) as connection:
         try:

@@ -1,7 +1,7 @@
-"""Run a command as root of a user namespace of its own, `user_namespace.py COMMAND…`, for `xbench.fabrics.rootless`.
+"""Run a command as root of a new user namespace: `user_namespace.py COMMAND…`, for `xbench.fabrics.rootless`.
 
-Run by path and with the standard library alone, for two reasons: unshare(2) of a user namespace needs a process of one
-thread, which one that has imported numpy no longer is; and it starts in milliseconds.
+It is run by path and uses the standard library alone, for two reasons. unshare(2) of a user namespace needs a process
+of one thread, and a process that has imported numpy has more. And it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PASSED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
 def enter(command: Sequence[str]) -> int:
     """Run `command` as root of new user, mount and process-id namespaces; return its exit status.
 
-    Raises OSError when the kernel refuses. Needs a process of one thread, as unshare(2) does.
+    Raises OSError if the kernel refuses. The process must have one thread, as unshare(2) requires.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.getuid(), os.getgid()
@@ -51,7 +51,7 @@ def enter(command: Sequence[str]) -> int:
 
 
 def _init(libc: ctypes.CDLL, command: Sequence[str]) -> int:
-    """Process 1 inside: prepare /proc and /run, start the command, pass signals on, end with its status."""
+    """Process 1 inside: prepare /proc and /run, start the command, forward signals, end with its status."""
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _check(libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None), "mounts cannot be made private")
@@ -69,9 +69,9 @@ def _init(libc: ctypes.CDLL, command: Sequence[str]) -> int:
 
 
 def supervise(child: int) -> int:
-    """Wait for `child`, reap every other, pass on signals; the child's status as a shell gives it (128 + signal).
+    """Wait for `child`, reap all others, forward signals; return the child's status as a shell does (128 + signal).
 
-    A Ctrl-C of the terminal reaches the whole foreground group by itself, so one that the kernel sent is not passed on.
+    A Ctrl-C in the terminal reaches the whole foreground group, so a signal that the kernel sent is not forwarded.
     """
     while True:
         while True:
@@ -84,10 +84,10 @@ def supervise(child: int) -> int:
                 return code if code >= 0 else 128 - code
             if pid == 0:
                 break
-        came = signal.sigwaitinfo(_PASSED)
-        if came.si_signo != signal.SIGCHLD and came.si_code != _SI_KERNEL:
+        received = signal.sigwaitinfo(_PASSED)
+        if received.si_signo != signal.SIGCHLD and received.si_code != _SI_KERNEL:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, came.si_signo)
+                os.kill(child, received.si_signo)
 
 
 def _raise_loopback() -> None:

@@ -1,7 +1,7 @@
-"""Whether Horovod is installed, and fits the torch that is: found out without importing either.
+"""Checks that Horovod is installed and fits the installed torch, without importing either.
 
-Horovod's extension holds torch's C++ symbols, so one that was built against another torch fails to load, with the name
-of a symbol that nobody knows. Its wheel says what it was built against, in `horovod/metadata.json`.
+Horovod's extension contains torch's C++ symbols. If it was built against another torch, it fails to load with the name
+of an obscure symbol. `horovod/metadata.json` in its wheel tells what it was built against.
 """
 
 from __future__ import annotations
@@ -14,49 +14,50 @@ from xbench.environment import version_of
 
 VERSION = "0.28.1"
 LOCAL_VERSION = "xbench"
-"""After the version's '+': one that `xbench.horovod.build` has built."""
+"""Suffix of the version, after '+', of a build by `xbench.horovod.build`."""
 
 INSTALL = "make horovod"
 
 
 def folder() -> Path | None:
-    """Where the package is installed, or None. A folder that happens to be called horovod is none."""
-    found = importlib.util.find_spec("horovod")
-    return Path(found.origin).parent if found is not None and found.origin is not None else None
+    """Folder of the installed package, or None. A folder that happens to be called horovod is not one."""
+    spec = importlib.util.find_spec("horovod")
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
 def version() -> str | None:
-    """Of the Horovod that is installed, or None."""
+    """Version of the installed Horovod, or None."""
     return version_of("horovod") if folder() is not None else None
 
 
-def ours() -> bool:
-    """Whether it is one that `xbench.horovod.build` built, which can be initialised again with other settings."""
+def is_own_build() -> bool:
+    """True for a build by `xbench.horovod.build`, which can be initialised again with other settings."""
     return (version() or "").partition("+")[2] == LOCAL_VERSION
 
 
 def built_against() -> str | None:
-    """The torch that the installed Horovod was built against, without '+cu130'; None where it does not say."""
-    place = folder()
+    """The torch that the installed Horovod was built against, without '+cu130'; None if unknown."""
+    package = folder()
     try:
-        text = (place / "metadata.json").read_text(encoding="utf-8") if place is not None else ""
+        text = (package / "metadata.json").read_text(encoding="utf-8") if package is not None else ""
     except OSError:
         return None
-    # Not json: what CMake appends ends with a comma.
-    said = re.search(r'"pytorch":\s*"([^"+]+)', text)
-    return said[1] if said else None
+    # Not JSON: the part that CMake appends ends with a comma.
+    match = re.search(r'"pytorch":\s*"([^"+]+)', text)
+    return match[1] if match else None
 
 
 def obstacle() -> str | None:
-    """Why Horovod cannot be used here, in half a sentence, or None. `INSTALL` mends it either way."""
+    """Reason why Horovod cannot be used here, as half a sentence, or None. `INSTALL` fixes it in either case."""
     if folder() is None:
         return "Horovod is not installed"
-    built, here = built_against(), (version_of("torch") or "").partition("+")[0]
-    if built is not None and here and built != here:
-        return mismatch(built, here)
+    built, installed = built_against(), (version_of("torch") or "").partition("+")[0]
+    if built is not None and installed and built != installed:
+        return mismatch(built, installed)
     return None
 
 
-def mismatch(built: str | None, here: str) -> str:
-    """The half sentence for a Horovod of another torch."""
-    return f"Horovod was built against {f'torch {built}' if built else 'another torch'}, and torch {here} is installed"
+def mismatch(built: str | None, installed: str) -> str:
+    """Half a sentence for a Horovod built against another torch."""
+    torch = f"torch {built}" if built else "another torch"
+    return f"Horovod was built against {torch}, and torch {installed} is installed"

@@ -1,18 +1,18 @@
-"""A process group over Horovod's asynchronous all-reduce, for schedules that know process groups.
+"""Process group over Horovod's asynchronous all-reduce, for schedules that use process groups.
 
-`--backend horovod` runs our schedules, and measures collectives, over this. An all-reduce of floats is
-`horovod.torch.allreduce_async_(tensor, name, op=Sum)`: enqueued at once, negotiated with the other ranks in the next
-cycle of Horovod's thread, sent by its Gloo (or NCCL). Without fusion (`options.UNFUSED`), so that a bucket of ours is a
-collective as it was planned. Everything else (gathers, broadcasts, maxima) goes to the group underneath, torch's own,
-and takes what it takes: no schedule needs it in a step.
+`--backend horovod` runs xbench's schedules, and measures collectives, over this group. An all-reduce of floats is
+`horovod.torch.allreduce_async_(tensor, name, op=Sum)`: it is enqueued at once, negotiated with the other ranks in the
+next cycle of Horovod's thread, and sent by its Gloo (or NCCL). There is no fusion (`options.UNFUSED`), so that each
+bucket is one collective, as planned. Other operations (gathers, broadcasts, maxima) go to torch's own group and take
+its time: no schedule needs them in a step.
 
-Ranks find each other's tensors by name, and a name that Horovod has seen before costs one bit in the next negotiation
-in place of a whole request. So a piece of memory keeps the name under which it first travelled: buckets are the same
-memory in every step. Names are numbered in the order of first launches, which is the same on every rank, as torch's
-own groups need it too; a storage is held by a weak reference, so that its address is not taken for another's.
+Ranks find each other's tensors by name. A name that Horovod has seen before costs one bit in the next negotiation
+instead of a whole request. So a piece of memory keeps its first name: buckets are the same memory in every step. Names
+are numbered in the order of first launches, which is the same on every rank, as torch's own groups require, too. A
+storage is held by a weak reference, so that its address is not mistaken for another's.
 
-`horovod.torch.synchronize` would wait in a loop that never sleeps, on the core that Horovod's own threads need; waiting
-here is asking and sleeping.
+`horovod.torch.synchronize` would wait in a loop that never sleeps, on the core that Horovod's own threads need. Waiting
+here alternates polling and sleeping.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from xbench.horovod.options import UNFUSED
 from xbench.horovod.world import WORLD
 
 BACKEND = "horovod"
-ASK_S = 50e-6
+POLL_S = 50e-6
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
 
 
 class Names:
-    """What each piece of memory is called in Horovod, alike on every rank that launches in the same order."""
+    """Horovod's name of each piece of memory, equal on every rank that launches in the same order."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int, torch.dtype], tuple[Any, str]] = {}
         self._given = 0
 
     def of(self, tensor: Tensor) -> str:
-        """The name that this memory had before, else the next."""
+        """The earlier name of this memory, else the next one."""
         ref: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         key = (int(ref.cdata), int(tensor.storage_offset()), tensor.numel(), tensor.dtype)
         known = self._known.get(key)
@@ -59,7 +59,7 @@ class Names:
 
 
 class HorovodWork(dist.Work):
-    """One or more of Horovod's handles under way."""
+    """One or more of Horovod's handles in progress."""
 
     def __init__(self, hvd: Any, tensors: Sequence[Tensor], handles: Sequence[int]) -> None:
         super().__init__()
@@ -69,25 +69,25 @@ class HorovodWork(dist.Work):
         self._lock = threading.Lock()
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
+        """True if `wait` would return at once."""
         return all(self._hvd.poll(handle) for handle in list(self._handles))
 
     def is_success(self) -> bool:
-        """Horovod raises in `wait` what went wrong."""
+        """True once completed: Horovod raises errors in `wait`."""
         return self.is_completed()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when it has arrived. Raises Horovod's HorovodInternalError."""
+        """Return on completion. Raises Horovod's HorovodInternalError."""
         with self._lock:
             while self._handles:
                 if not self._hvd.poll(self._handles[0]):
-                    time.sleep(ASK_S)
+                    time.sleep(POLL_S)
                     continue
                 self._hvd.synchronize(self._handles.pop(0))
         return True
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Wait, as `wait` does."""
         self.wait()
 
     def result(self) -> list[Tensor]:
@@ -95,7 +95,7 @@ class HorovodWork(dist.Work):
         return self._tensors
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """A future of the reduced tensors, complete on arrival: a thread of its own waits, for timelines."""
+        """A future of the reduced tensors, set on completion by a thread that waits, for timelines."""
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
 
         def arrived() -> None:
@@ -111,7 +111,7 @@ class HorovodWork(dist.Work):
 
 
 class HorovodGroup(dist.ProcessGroup):
-    """See the module. `under`: torch's group of the same ranks."""
+    """Process group over Horovod. `under`: torch's group of the same ranks."""
 
     def __init__(self, rank: int, size: int, under: dist.ProcessGroup, start: Callable[[], Any] | None = None) -> None:
         super().__init__(rank, size)
@@ -121,15 +121,15 @@ class HorovodGroup(dist.ProcessGroup):
         self._start = start or (lambda: WORLD.start(UNFUSED))
 
     def size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self._size
 
     def getBackendName(self) -> str:
-        """What messages of torch call it."""
+        """Name in messages of torch."""
         return BACKEND
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """A sum of floats by Horovod; anything else by the group underneath."""
+        """Sum floats by Horovod; forward anything else to torch's group."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         opts = opts or dist.AllreduceOptions()
         if opts.reduceOp != dist.ReduceOp.SUM or any(tensor.dtype not in SENT_BY_HOROVOD for tensor in tensors):
@@ -137,9 +137,9 @@ class HorovodGroup(dist.ProcessGroup):
         return self._send(tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
-        """One after the other, which Horovod negotiates together: it has no collective that takes tensors as they lie.
+        """Launch the tensors one after the other. Horovod negotiates them together, but has no coalesced collective.
 
-        Their names are new each time where the tensors are.
+        Their names are new each time if the tensors are.
         """
         return self._send(tensors)
 
@@ -149,29 +149,29 @@ class HorovodGroup(dist.ProcessGroup):
         return HorovodWork(hvd, tensors, handles)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Of the group underneath, as it is."""
+        """Forward to torch's group."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         return self._under.broadcast(tensors, opts or dist.BroadcastOptions())
 
     def allgather(self, output: Any, tensors: Any, opts: Any = None) -> dist.Work:
-        """Of the group underneath, as it is."""
+        """Forward to torch's group."""
         return self._under.allgather(output, tensors, *([opts] if opts is not None else []))
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        """Of the group underneath, as it is."""
+        """Forward to torch's group."""
         return self._under.barrier(*([opts] if opts is not None else []))
 
     def send(self, tensors: list[Tensor], dst: int, tag: int) -> dist.Work:
-        """Of the group underneath, as it is."""
+        """Forward to torch's group."""
         return self._under.send(tensors, dst, tag)
 
     def recv(self, tensors: list[Tensor], src: int, tag: int) -> dist.Work:
-        """Of the group underneath, as it is."""
+        """Forward to torch's group."""
         return self._under.recv(tensors, src, tag)
 
 
 def new_group() -> dist.ProcessGroup:
-    """A group of all ranks. Every rank calls it together, after `init_process_group`; once a process."""
+    """A group of all ranks. Collective, after `init_process_group`, once per process."""
 
     def create(_store: Any, rank: int, size: int, _timeout: timedelta) -> HorovodGroup:
         under = dist.group.WORLD

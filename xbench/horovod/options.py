@@ -1,6 +1,6 @@
-"""What `horovod:fusion=32,cycle=5` may say, and the environment of a Horovod process: nothing here imports torch.
+"""Options of `horovod:fusion=32,cycle=5`, and the environment of a Horovod process. Nothing here imports torch.
 
-Horovod reads its settings, and its place among the ranks, from environment variables when it is initialised. So two
+Horovod reads its settings, and its place among the ranks, from environment variables at its initialisation. So two
 settings in one comparison need two initialisations; see `world`.
 """
 
@@ -18,19 +18,19 @@ FUSION_MIB, CYCLE_MS = 128.0, 1.0
 LIMITS = {"fusion": (0.0, 4096.0), "cycle": (0.1, 1000.0)}
 UNITS = {"fusion": "MiB", "cycle": "ms"}
 PATIENCE_S = 3600
-"""How long Horovod's Gloo waits for data: long, because a rank that is silent is found by its journal."""
+"""Time-out [s] of Horovod's Gloo for data: long, because a silent rank is detected by its journal."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How Horovod packs tensors: the fusion buffer [MiB], 0 for none, and the time of a cycle [ms]."""
+    """Horovod's packing of tensors: the fusion buffer [MiB], 0 for none, and the time of a cycle [ms]."""
 
     fusion_mib: float = FUSION_MIB
     cycle_ms: float = CYCLE_MS
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Settings:
-        """From checked options; what they leave out is Horovod's default."""
+        """Settings from checked options, with Horovod's defaults for missing ones."""
         return cls(float(options.get("fusion", FUSION_MIB)), float(options.get("cycle", CYCLE_MS)))
 
     def __str__(self) -> str:
@@ -39,13 +39,13 @@ class Settings:
 
 
 UNFUSED = Settings(fusion_mib=0.0)
-"""Under our own schedules: a bucket of theirs is a collective, which Horovod must not pack with others."""
+"""Settings for xbench's own schedules: each of their buckets is a collective, which Horovod must not pack further."""
 
 
 def checked(text: str, options: dict[str, str]) -> dict[str, str]:
-    """The options of the mode `text`, `fusion` before `cycle`. Raises SpecError with the nearest right one."""
+    """The options of the mode `text`, `fusion` before `cycle`. Raises SpecError with the nearest valid one."""
     known_options(text, options, tuple(LIMITS))
-    found = {}
+    valid = {}
     for key, (low, high) in LIMITS.items():
         if key not in options:
             continue
@@ -61,13 +61,13 @@ def checked(text: str, options: dict[str, str]) -> dict[str, str]:
             raise SpecError(
                 f"{text!r}: {key}={value} is out of range {low:g} to {high:g} {unit}", hint=f"try {key}={near:g}"
             )
-        found[key] = f"{number:g}"
-    return found
+        valid[key] = f"{number:g}"
+    return valid
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rank among the ranks of its job, as torchrun counts them: hosts have `local_size` ranks each."""
+    """Position of a rank among the ranks of its job, as torchrun counts them: each host has `local_size` ranks."""
 
     rank: int
     size: int
@@ -75,34 +75,34 @@ class Place:
 
     @classmethod
     def of(cls, rank: int, size: int, environ: Mapping[str, str]) -> Place:
-        """As the environment has it; where it does not say, or hosts are unequal, every rank is a host of its own."""
-        said = environ.get("LOCAL_WORLD_SIZE", "1")
-        local_size = int(said) if said.isdecimal() and int(said) > 0 else 1
+        """Position from the environment. If it is unknown, or hosts are unequal, every rank counts as its own host."""
+        text = environ.get("LOCAL_WORLD_SIZE", "1")
+        local_size = int(text) if text.isdecimal() and int(text) > 0 else 1
         return cls(rank, size, local_size if size % local_size == 0 else 1)
 
     @property
     def local_rank(self) -> int:
-        """Among the ranks of this host."""
+        """Rank among the ranks of this host."""
         return self.rank % self.local_size
 
     @property
     def cross_rank(self) -> int:
-        """Of the host, among the hosts."""
+        """Number of the host."""
         return self.rank // self.local_size
 
     @property
     def cross_size(self) -> int:
-        """Hosts."""
+        """Number of hosts."""
         return self.size // self.local_size
 
 
 def environment(
     place: Place, address: str, port: int, settings: Settings, environ: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """What Horovod's own launcher would set for this rank; None: not to be set.
+    """The variables that Horovod's own launcher would set for this rank; None: not to be set.
 
-    `address` and `port` are its rendezvous server's. Collectives take the network device that `environ` names for
-    Gloo. Variables of Horovod that are in `environ` and not here (HOROVOD_LOG_LEVEL, say) are the user's own affair.
+    `address` and `port` belong to its rendezvous server. Collectives use the network device that `environ` names for
+    Gloo. Other variables of Horovod in `environ` (HOROVOD_LOG_LEVEL, for example) are the user's own.
     """
     return {
         "HOROVOD_RANK": str(place.rank),
@@ -124,5 +124,5 @@ def environment(
 
 
 def host_name(cross_rank: int) -> str:
-    """What a host is called in the rendezvous: Horovod's ranks call it by its number."""
+    """Name of a host in the rendezvous: its number."""
     return str(cross_rank)

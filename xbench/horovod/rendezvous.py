@@ -1,11 +1,11 @@
 """Horovod's own rendezvous server, for one job: `python -m xbench.horovod.rendezvous HOSTS RANKS_A_HOST ADDRESS`.
 
-Started and owned by the job's rank 0, on whose host it then listens: at ADDRESS, by which the ranks reach it, where
-that is an address of this host (see `xbench.listening`), else at all of them, as Horovod's launcher does. It prints its
-port. Each line that it reads makes it forget the last meeting, so that the ranks can meet again, and is answered by the
-port again; it ends when there is nothing more to read, which is when rank 0 has ended. Horovod's launcher does the same
-within its own process. Without being cleared a second initialisation would find the first one's addresses: keys of a
-scope are removed when all its ranks have left it, but the server loses count when two scopes end at once.
+The job's rank 0 starts and owns it, on its host. It listens at ADDRESS, by which the ranks reach it, if that is an
+address of this host (see `xbench.listening`), else at all addresses, as Horovod's launcher does. It prints its port.
+Each input line makes it forget the last rendezvous, so that the ranks can meet again, and it prints the port again. It
+ends at the end of its input, which is the end of rank 0. Horovod's launcher does the same within its own process.
+Without being cleared, a second initialisation would find the first one's addresses: keys of a scope are removed when
+all its ranks have left it, but the server miscounts when two scopes end at once.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from xbench.listening import listening_address
 
 
 def plan(hosts: int, ranks: int) -> list[dict[str, Any]]:
-    """The fields of Horovod's SlotInfo for every rank."""
-    places = [Place(rank, hosts * ranks, ranks) for rank in range(hosts * ranks)]
+    """Fields of Horovod's SlotInfo for every rank."""
+    placements = [Place(rank, hosts * ranks, ranks) for rank in range(hosts * ranks)]
     return [
         {
-            "hostname": host_name(place.cross_rank),
-            "rank": place.rank,
-            "local_rank": place.local_rank,
-            "cross_rank": place.cross_rank,
-            "size": place.size,
-            "local_size": place.local_size,
-            "cross_size": place.cross_size,
+            "hostname": host_name(placement.cross_rank),
+            "rank": placement.rank,
+            "local_rank": placement.local_rank,
+            "cross_rank": placement.cross_rank,
+            "size": placement.size,
+            "local_size": placement.local_size,
+            "cross_size": placement.cross_size,
         }
-        for place in places
+        for placement in placements
     ]
 
 
 def listen_at(address: str, server: Any) -> None:
     """Let every server of this class listen at `address`, on the port that it is constructed with (IPv4 and IPv6).
 
-    The class itself is changed: Horovod's constructor names it in `super()`, so a subclass in its place would recurse.
+    The class itself is changed: Horovod's constructor names it in `super()`, so a subclass would recurse.
     """
     bind = server.server_bind
 
@@ -55,9 +55,9 @@ def main(argv: list[str]) -> None:
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http import http_server
 
-    own = listening_address(argv[2], one_host=int(argv[0]) == 1)
-    if own is not None:
-        listen_at(own, http_server.RendezvousHTTPServer)
+    bind_address = listening_address(argv[2], one_host=int(argv[0]) == 1)
+    if bind_address is not None:
+        listen_at(bind_address, http_server.RendezvousHTTPServer)
     slots = [SlotInfo(**slot) for slot in plan(int(argv[0]), int(argv[1]))]
     server = http_server.RendezvousServer()
     port = server.start()

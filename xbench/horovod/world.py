@@ -1,13 +1,13 @@
-"""Horovod in this process: up only while something is attached that uses it.
+"""Horovod in this process, running only while something that uses it is attached.
 
-Horovod's thread meets the other ranks' every cycle, a thousand times a second, whether or not there is anything to
-send. Beside another mode's block, or another job's turn at a device of its own, that would be a disturbance. So Horovod
-is initialised when a mode that needs it is attached and shut down when that is detached. That also lets two modes with
-different settings, which Horovod reads at initialisation, stand in one comparison.
+Horovod's thread contacts the other ranks every cycle, a thousand times a second, whether or not there is anything to
+send. That would disturb another mode's block, or another job's turn. So Horovod is initialised when a mode that needs
+it is attached and shut down when that is detached. That also allows two modes with different settings, which Horovod
+reads at initialisation, in one comparison.
 
-All ranks start it together: they agree on whether all can, rank 0's rendezvous server forgets the last meeting, and
-everyone learns its port through torch.distributed. Where the user's own script has initialised Horovod it is used as it
-is, and left up.
+All ranks start it together. They agree on whether all can, rank 0's rendezvous server forgets the last rendezvous, and
+all ranks get its port through torch.distributed. If the user's own script has initialised Horovod, it is used as it is,
+and stays initialised.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import RunError, UsageError
-from xbench.horovod.available import INSTALL, built_against, folder, mismatch, obstacle, ours
+from xbench.horovod.available import INSTALL, built_against, folder, is_own_build, mismatch, obstacle
 from xbench.horovod.options import Place, Settings, environment
 
 SERVER = (sys.executable, "-m", "xbench.horovod.rendezvous")
 SERVER_S = 60.0
-"""How long the rendezvous server may take to start, which is Python's own imports."""
+"""Longest start [s] of the rendezvous server, which is the time of Python's imports."""
 
 
 def loaded() -> Any:
-    """The module `horovod.torch`. Raises UsageError where it is missing or of another torch."""
-    why = obstacle()
-    if why is None:
+    """The module `horovod.torch`. Raises UsageError if it is missing or built for another torch."""
+    reason = obstacle()
+    if reason is None:
         try:
             return importlib.import_module("horovod.torch")
         except (ImportError, OSError) as error:
             if folder() is None:
                 raise
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            here = torch.__version__.partition("+")[0]
-            same = built_against() == here
-            why = f"Horovod does not load ({said})" if same else mismatch(built_against(), here)
-    raise UsageError(f"{why}: {INSTALL} builds it", hint=INSTALL)
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            installed = torch.__version__.partition("+")[0]
+            same = built_against() == installed
+            reason = f"Horovod does not load ({message})" if same else mismatch(built_against(), installed)
+    raise UsageError(f"{reason}: {INSTALL} builds it", hint=INSTALL)
 
 
 class Server:
-    """The rendezvous server of this job, a process of rank 0's; it ends with us, as its input does."""
+    """The rendezvous server of this job, a process of rank 0; it ends with rank 0, as its input does."""
 
     def __init__(self, place: Place) -> None:
         words = [*SERVER, str(place.cross_size), str(place.local_size), os.environ.get("MASTER_ADDR", "127.0.0.1")]
@@ -64,7 +64,7 @@ class Server:
         atexit.register(self.close)
 
     def clear(self) -> None:
-        """Forget the last meeting. Raises RunError when the server is gone."""
+        """Forget the last rendezvous. Raises RunError if the server has ended."""
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(b"again\n")
@@ -74,7 +74,7 @@ class Server:
         self.port = self._answer()
 
     def close(self) -> None:
-        """End it. Safe to call twice."""
+        """End the server. Safe to call twice."""
         self._process.kill()
         self._process.wait()
 
@@ -85,35 +85,36 @@ class Server:
         if line.strip().isdigit():
             return int(line)
         self._process.kill()
-        _, complaint = self._process.communicate()
-        said = complaint.decode(errors="replace").strip().splitlines()
+        _, error_output = self._process.communicate()
+        lines = error_output.decode(errors="replace").strip().splitlines()
         raise RunError(
-            f"Horovod's rendezvous server did not start: {said[-1] if said else f'it was silent for {SERVER_S:.0f} s'}"
+            "Horovod's rendezvous server did not start: "
+            f"{lines[-1] if lines else f'it was silent for {SERVER_S:.0f} s'}"
         )
 
 
 class World:
-    """Horovod of this process. One a process, `WORLD`."""
+    """Horovod of this process. There is one per process, `WORLD`."""
 
     def __init__(self) -> None:
         self.settings: Settings | None = None
-        """Of the Horovod that is up; None when it is down."""
+        """Settings of the running Horovod; None if it is not running."""
         self.given = False
-        """Whether it was up before us, and is not ours to shut down."""
+        """True if it was initialised before xbench, which must not shut it down."""
         self.at_start: Callable[[list[int]], None] | None = None
-        """Hears the kernel's ids of Horovod's threads, its own first, each time that it has started."""
+        """Called after each start with the kernel's ids of Horovod's threads, its own first."""
         self._server: Server | None = None
 
     def start(self, settings: Settings) -> Any:
-        """The module `horovod.torch`, initialised with these settings on every rank; every rank must call it together.
+        """The module `horovod.torch`, initialised with these settings on every rank. Collective.
 
-        Raises UsageError, on all ranks alike, where one lacks it, and RunError where the ranks cannot meet.
+        Raises UsageError on all ranks if one lacks it, and RunError if the ranks cannot meet.
         """
         failure: Exception | None = None
         hvd: Any = None
         try:
             hvd = loaded()
-            if settings != Settings() and not ours():
+            if settings != Settings() and not is_own_build():
                 raise UsageError(
                     f"this Horovod cannot be initialised twice where its settings are not its defaults: {INSTALL} "
                     "builds one that can"
@@ -138,9 +139,9 @@ class World:
         dist.all_gather_object(everyone, (str(failure) if failure is not None else None, port))
         if failure is not None:
             raise failure
-        for rank, (said, _) in enumerate(everyone):
-            if said is not None:
-                raise UsageError(f"rank {rank}: {said}")
+        for rank, (reason, _) in enumerate(everyone):
+            if reason is not None:
+                raise UsageError(f"rank {rank}: {reason}")
         self._initialise(hvd, place, everyone[0][1], settings)
         return hvd
 
@@ -170,7 +171,7 @@ class World:
             self.at_start(sorted(_threads() - before))
 
     def stop(self) -> None:
-        """Shut Horovod down, if it is ours and up. Every rank must call it, after its last collective."""
+        """Shut Horovod down, if xbench started it. Every rank must call it, after its last collective."""
         if self.settings is None:
             return
         self.settings = None
@@ -188,5 +189,5 @@ def _threads() -> set[int]:
 
 
 def _root() -> str:
-    """The folder that holds the package xbench, for a server that starts in any folder."""
+    """The folder that contains the package xbench, for a server that starts in any folder."""
     return str(Path(__file__).parents[2])

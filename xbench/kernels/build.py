@@ -1,10 +1,10 @@
-"""Build the CUDA sources where they are first used, keep the library, load it.
+"""Build, cache and loading of the CUDA kernels, on first use.
 
-The sources know nothing of torch: they export plain functions of addresses, sizes and a stream, so one call of nvcc
-makes one shared library in seconds, and ctypes loads it into any Python with any torch. It is kept in $XBENCH_CACHE,
-else $XDG_CACHE_HOME/xbench, else ~/.cache/xbench, under a name that holds a hash of the sources, the flags and nvcc's
-version, so nothing old is ever taken for new. Ranks that start at once build once: the others wait for a lock. A build
-is written beside its place and moved there whole.
+The sources do not use torch: they export plain functions of addresses, sizes and a stream. So one call of nvcc makes
+one shared library in seconds, and ctypes loads it into any Python with any torch. It is kept in $XBENCH_CACHE, else
+$XDG_CACHE_HOME/xbench, else ~/.cache/xbench. Its name contains a hash of the sources, the flags and nvcc's version, so
+an outdated library is never loaded. Ranks that start at once build once: the others wait for a lock. A build is written
+to a temporary file and moved to its path.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from xbench.scratch import part_file
 if TYPE_CHECKING:
     import torch
 
-SHIPPED = ("80", "90", "100")
-"""Compute capabilities that the sources are held to compile for: A100, H100 and H200, B200."""
+SUPPORTED = ("80", "90", "100")
+"""Compute capabilities that the sources must compile for: A100, H100 and H200, B200."""
 
 FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
 BUILD_S = 600.0
@@ -45,47 +45,47 @@ _FUNCTIONS = {
     "xbench_error_text": [ctypes.c_int],
 }
 EXPORTS = tuple(_FUNCTIONS)
-"""What the library exports. All return a cudaError_t, but for the text of one."""
+"""Functions of the library. All return a cudaError_t, except for the text of an error."""
 
 
 def sources() -> list[Path]:
-    """The .cu files: inside an installed package, beside it in a checkout. Raises KernelError where there are none."""
+    """The .cu files: inside an installed package, next to it in a checkout. Raises KernelError without any."""
     for folder in (_PACKAGE / "cuda", _PACKAGE.parent / "cuda"):
-        found = sorted(folder.glob("*.cu"))
-        if found:
-            return found
+        files = sorted(folder.glob("*.cu"))
+        if files:
+            return files
     raise KernelError("the CUDA sources are not installed beside xbench", hint="install it again, or use a checkout")
 
 
 def find_nvcc() -> str | None:
-    """nvcc's path: of $CUDA_HOME or $CUDA_PATH, on the PATH, or of /usr/local/cuda; None where there is none."""
+    """Path of nvcc: of $CUDA_HOME or $CUDA_PATH, on the PATH, or of /usr/local/cuda; None without one."""
     homes = [home for variable in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(variable))]
-    for place in [*(f"{home}/bin/nvcc" for home in homes), "nvcc", "/usr/local/cuda/bin/nvcc"]:
-        found = shutil.which(place)
-        if found is not None:
-            return found
+    for candidate in [*(f"{home}/bin/nvcc" for home in homes), "nvcc", "/usr/local/cuda/bin/nvcc"]:
+        path = shutil.which(candidate)
+        if path is not None:
+            return path
     return None
 
 
 @functools.cache
 def nvcc_version(nvcc: str) -> str:
-    """What `nvcc --version` says of the release, on one line. Raises KernelError where it cannot be asked."""
+    """Release from `nvcc --version`, on one line. Raises KernelError if nvcc cannot be run."""
     try:
-        done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KernelError(f"{nvcc} cannot be run: {error}") from None
-    lines = done.stdout.split("\n")
+    lines = result.stdout.split("\n")
     release = next((line for line in lines if "release" in line), "")
-    if done.returncode != 0 or not release:
-        raise KernelError(f"{nvcc} does not tell its version", detail=done.stdout + done.stderr)
+    if result.returncode != 0 or not release:
+        raise KernelError(f"{nvcc} does not tell its version", detail=result.stdout + result.stderr)
     return release.strip()
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept: see the module's docstring. Raises KernelError for a user without a home."""
-    own = os.environ.get("XBENCH_CACHE")
-    if own:
-        return Path(own)
+    """Folder of the libraries: see the module's docstring. Raises KernelError for a user without a home."""
+    folder = os.environ.get("XBENCH_CACHE")
+    if folder:
+        return Path(folder)
     home = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(home) if home else Path.home() / ".cache") / "xbench"
@@ -94,9 +94,9 @@ def cache_folder() -> Path:
 
 
 def built(architectures: Sequence[str]) -> Path:
-    """The library for these compute capabilities ('90' is 9.0), built if it is not kept yet.
+    """The library for these compute capabilities ('90' is 9.0), built if it is not in the cache yet.
 
-    Raises KernelError in one sentence: no nvcc, no sources, no place to keep it, or nvcc's first error.
+    Raises KernelError in one sentence: no nvcc, no sources, no writable cache, or nvcc's first error.
     """
     nvcc = find_nvcc()
     if nvcc is None:
@@ -107,22 +107,22 @@ def built(architectures: Sequence[str]) -> Path:
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     folder = cache_folder()
-    place = folder / f"kernels-{digest.hexdigest()[:16]}.so"
-    if place.exists():
-        return place
+    path = folder / f"kernels-{digest.hexdigest()[:16]}.so"
+    if path.exists():
+        return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(place.with_suffix(".lock")):
-            if not place.exists():
-                _compile([nvcc, *flags, *map(str, files)], place)
+        with _locked(path.with_suffix(".lock")):
+            if not path.exists():
+                _compile([nvcc, *flags, *map(str, files)], path)
     except OSError as error:
         raise KernelError(f"the CUDA kernels cannot be kept in {folder}: {error.strerror or error}",
                           hint="set XBENCH_CACHE to a folder that can be written to") from None  # fmt: skip
-    return place
+    return path
 
 
 def for_gpu(device: torch.device) -> ctypes.CDLL | KernelError:
-    """The library for a GPU, built and tried once a process, or why there is none."""
+    """The library for a GPU, built and tried once per process, or the error that prevents it."""
     import torch
 
     return _for_gpu(device.index if device.index is not None else torch.cuda.current_device())
@@ -145,7 +145,7 @@ def _for_gpu(index: int) -> ctypes.CDLL | KernelError:
 
 
 def declared(path: Path) -> ctypes.CDLL:
-    """Load a library and declare what it exports. Raises KernelError where it is not one of ours."""
+    """Load a library and declare its functions. Raises KernelError for another library."""
     try:
         library = ctypes.CDLL(str(path))
         for name, arguments in _FUNCTIONS.items():
@@ -164,31 +164,31 @@ def check(library: ctypes.CDLL, code: int, what: str) -> None:
         raise KernelError(f"{what}: {text.decode() if text else 'CUDA error'} (CUDA error {code})")
 
 
-def _compile(command: Sequence[str], place: Path) -> None:
-    """Run nvcc into a temporary file and move that to its place. Raises KernelError and OSError."""
-    handle, temporary = part_file(place)
+def _compile(command: Sequence[str], path: Path) -> None:
+    """Run nvcc into a temporary file and move that to `path`. Raises KernelError and OSError."""
+    handle, temporary = part_file(path)
     os.close(handle)
     try:
         try:
-            done = subprocess.run([*command, "-o", temporary], capture_output=True, text=True, timeout=BUILD_S)
+            result = subprocess.run([*command, "-o", temporary], capture_output=True, text=True, timeout=BUILD_S)
         except subprocess.TimeoutExpired:
             raise KernelError(f"nvcc did not build the CUDA kernels within {BUILD_S:.0f} s") from None
-        if done.returncode != 0:
-            raise KernelError(f"nvcc cannot build the CUDA kernels: {_first_error(done)}", detail=done.stderr)
+        if result.returncode != 0:
+            raise KernelError(f"nvcc cannot build the CUDA kernels: {_first_error(result)}", detail=result.stderr)
         os.chmod(temporary, 0o755)
-        os.replace(temporary, place)
+        os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
 
 
-def _first_error(done: subprocess.CompletedProcess[str]) -> str:
-    lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else f"exit {done.returncode}")
+def _first_error(result: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else f"exit {result.returncode}")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file; a file system without locks has none, and the move into place is whole all the same."""
+    """Hold the lock of a file. A file system without locks has none, and the move is atomic all the same."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,12 +1,12 @@
-"""Gradients into and out of a bucket: one kernel launch for many tensors on a GPU, torch operations elsewhere.
+"""Packing of gradients into a bucket and out of it: one kernel launch on a GPU, torch operations elsewhere.
 
-A bucket is one flat buffer, and a `Layout` says where each tensor's slice begins. Elements go in memory order, so a
+A bucket is one flat buffer, and a `Layout` gives the offset of each tensor's slice. Elements are in memory order, so a
 channels-last tensor stays channels-last in its slice. `pack` writes slice = tensor · scale, `unpack` writes tensor =
-slice · scale. fp32 tensors may travel in a bf16 buffer. The product is rounded to the tensor's own precision (bf16 and
-fp16: to fp32), then to the destination's, to nearest even; NaN stays NaN. Kernel (`cuda/pack.cu`) and twin agree bit
-for bit, but for the payload of a NaN.
+slice · scale. fp32 tensors may use a bf16 buffer. The product is rounded to the tensor's own precision (bf16 and fp16:
+to fp32), then to the destination's, to nearest even; NaN stays NaN. Kernel (`cuda/pack.cu`) and twin agree bit for bit,
+except for the payload of a NaN.
 
-A GPU without nvcc, or with one that cannot build, gets the twin, and one warning says why.
+A GPU without nvcc, or whose nvcc cannot build, uses the twin, and one warning gives the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xbench.errors import KernelError
 from xbench.kernels import build
 
 WIDE_BYTES = 16
-"""A slice that begins on a multiple of this is read and written this many bytes at a time."""
+"""Alignment [B] of a slice from which it is read and written this many bytes at a time."""
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
 _NARROWED = (torch.float32, torch.bfloat16)
@@ -34,7 +34,7 @@ _NARROWED = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Layout:
-    """Where tensors lie in a flat buffer: `elements[i]` from `offsets[i]` on, in a buffer of `length` elements."""
+    """Layout of tensors in a flat buffer: `elements[i]` from `offsets[i]` on, in a buffer of `length` elements."""
 
     elements: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -42,7 +42,7 @@ class Layout:
 
     @classmethod
     def of(cls, elements: Sequence[int], align: int = 1) -> Layout:
-        """One after the other, each slice beginning on a multiple of `align` elements. Raises ValueError below 1."""
+        """Consecutive slices, each beginning on a multiple of `align` elements. Raises ValueError below 1."""
         if align < 1:
             raise ValueError(f"slices cannot be aligned to {align} elements")
         ends = itertools.accumulate(elements, lambda end, count: -(-end // align) * align + count, initial=0)
@@ -52,7 +52,7 @@ class Layout:
 
     @functools.cached_property
     def arrays(self) -> tuple[Any, Any]:
-        """`elements` and `offsets` as C has them."""
+        """`elements` and `offsets` as C arrays."""
         numbers = ctypes.c_longlong * len(self.elements)
         return numbers(*self.elements), numbers(*self.offsets)
 
@@ -60,8 +60,8 @@ class Layout:
 def pack(tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float = 1.0) -> None:
     """Write each tensor, times `scale`, into its slice of `flat`; a tensor may be its slice.
 
-    `tensors`: dense, of one dtype, on the device of `flat`, with the layout's numbers of elements. `flat` (length,),
-    of the same dtype, or bf16 for fp32 tensors. Raises ValueError for anything else, KernelError for a failed launch.
+    `tensors`: dense, of one dtype, on the device of `flat`, with the layout's numbers of elements. `flat` (length,), of
+    the same dtype, or bf16 for fp32 tensors. Raises ValueError for anything else, KernelError for a failed launch.
     """
     _check(tensors, flat, layout)
     library = _library(flat)
@@ -90,24 +90,24 @@ def pack_twin(tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: fl
 def unpack_twin(flat: Tensor, tensors: Sequence[Tensor], layout: Layout, scale: float = 1.0) -> None:
     """`unpack` in torch operations."""
     for tensor, part in zip(tensors, slices(flat, layout, tensors), strict=True):
-        tensor.copy_(part)  # the tensor is the wider of the two, and the product is taken there
+        tensor.copy_(part)  # the tensor is the wider of the two, and the product is computed there
         if scale != 1.0:
             tensor.mul_(scale)
 
 
 def slices(flat: Tensor, layout: Layout, like: Sequence[Tensor]) -> list[Tensor]:
     """Views of the slices with the shapes and strides of `like`, which are dense."""
-    pieces = zip(layout.offsets, layout.elements, like, strict=True)
-    return [flat[at : at + count].as_strided(t.size(), t.stride()) for at, count, t in pieces]
+    regions = zip(layout.offsets, layout.elements, like, strict=True)
+    return [flat[offset : offset + count].as_strided(t.size(), t.stride()) for offset, count, t in regions]
 
 
 def told(device: torch.device) -> str:
-    """What `pack` and `unpack` use on this device: for a reader of the record."""
+    """The implementation that `pack` and `unpack` use on this device, for a reader of the record."""
     if device.type != "cuda":
         return "gradients are packed by torch operations"
-    found = build.for_gpu(device)
-    if isinstance(found, KernelError):
-        return f"gradients are packed by torch operations: {found}"
+    library = build.for_gpu(device)
+    if isinstance(library, KernelError):
+        return f"gradients are packed by torch operations: {library}"
     return "gradients are packed by the CUDA kernel"
 
 
@@ -132,20 +132,20 @@ def _check(tensors: Sequence[Tensor], flat: Tensor, layout: Layout) -> None:
 
 
 def _library(flat: Tensor) -> ctypes.CDLL | None:
-    """The kernels for the buffer's device; None where the twin has to do."""
+    """The kernels for the buffer's device; None if the twin is to be used."""
     if not flat.is_cuda:
         return None
-    found = build.for_gpu(flat.device)
-    if isinstance(found, KernelError):
-        _warn(str(found))
+    library = build.for_gpu(flat.device)
+    if isinstance(library, KernelError):
+        _warn(str(library))
         return None
-    return found
+    return library
 
 
 @functools.cache
-def _warn(why: str) -> None:
-    """Once a process."""
-    warnings.warn(f"xbench uses torch operations in place of its CUDA kernels: {why}", stacklevel=2)
+def _warn(reason: str) -> None:
+    """Warn once per process."""
+    warnings.warn(f"xbench uses torch operations in place of its CUDA kernels: {reason}", stacklevel=2)
 
 
 def _launch(

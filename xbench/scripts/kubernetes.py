@@ -1,15 +1,15 @@
-"""A manifest for plain Kubernetes: an Indexed Job of one pod a node, and a headless Service that gives pods names.
+"""A manifest for plain Kubernetes: an Indexed Job with a pod per node, and a headless Service that names the pods.
 
-No operator has to be installed for it. Pod i of Job NAME is reached as NAME-i.NAME, so pod 0 is where torchrun meets;
-its number is JOB_COMPLETION_INDEX. A pod's disk is gone with the pod, so the record goes to pod 0's standard output,
-alone: `kubectl logs` has it.
+It needs no operator. Pod i of Job NAME is reached as NAME-i.NAME, so pod 0 is torchrun's rendezvous; a pod's number is
+JOB_COMPLETION_INDEX. A pod's disk is lost with the pod, so the record goes to pod 0's standard output, alone:
+`kubectl logs` shows it.
 """
 
 from __future__ import annotations
 
 import json
 
-from xbench.scripts import Launch, check, one_torchrun, taken
+from xbench.scripts import Launch, check, environment_comments, one_torchrun
 
 PORT = 29500
 
@@ -20,7 +20,7 @@ def script(launch: Launch) -> str:
     lines = [
         f"# xbench {launch.command} on {launch.nodes} pods {launch.ranks_each}, written by `xbench script`",
         f"# with {launch.versions}.",
-        *taken(launch),
+        *environment_comments(launch),
         "#     kubectl apply -f FILE",
         f"#     kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0",
         *_service(name),
@@ -91,7 +91,7 @@ def _job(launch: Launch) -> list[str]:
 
 
 def _text(value: object) -> str:
-    """A value in YAML: JSON is YAML, and needs no thought about quoting."""
+    """A value in YAML: JSON is YAML, and needs no further quoting."""
     return json.dumps(value)
 
 

@@ -1,13 +1,13 @@
-"""A batch script for Slurm: one `srun`, whose tasks are the ranks. No torchrun in between: xbench reads srun's own.
+"""A batch script for Slurm: one `srun`, whose tasks are the ranks. xbench reads srun's variables, without torchrun.
 
-`--kill-on-bad-exit` ends the step when a rank fails; xbench's ranks end by themselves as well, a little later.
+`--kill-on-bad-exit` ends the step when a rank fails; xbench's ranks also end by themselves, a little later.
 """
 
 from __future__ import annotations
 
 import shlex
 
-from xbench.scripts import Launch, check, exports, taken
+from xbench.scripts import Launch, check, environment_comments, exports
 
 
 def script(launch: Launch) -> str:
@@ -28,7 +28,7 @@ def script(launch: Launch) -> str:
         "#SBATCH --exclusive",
         f"# xbench {launch.command} on {launch.nodes} nodes {launch.ranks_each}, written by `xbench script`",
         f"# with {launch.versions}. Submit it with: sbatch FILE",
-        *taken(launch),
+        *environment_comments(launch),
         "set -euo pipefail",
         'PYTHON="${PYTHON:-python3}"',
         'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',

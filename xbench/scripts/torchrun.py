@@ -1,8 +1,8 @@
-"""A shell script that is run by hand, or by ssh, on every node: one torchrun each."""
+"""A shell script to run by hand, or by ssh, on every node, with one torchrun each."""
 
 from __future__ import annotations
 
-from xbench.scripts import Launch, check, exports, one_torchrun, taken
+from xbench.scripts import Launch, check, environment_comments, exports, one_torchrun
 
 
 def script(launch: Launch) -> str:
@@ -12,7 +12,7 @@ def script(launch: Launch) -> str:
         "#!/usr/bin/env bash",
         f"# xbench {launch.command} on {launch.nodes} nodes {launch.ranks_each}, written by `xbench script`",
         f"# with {launch.versions}.",
-        *taken(launch),
+        *environment_comments(launch),
         "#",
         "# Run it on every node at about the same time, on the first with NODE_RANK=0, on the next with NODE_RANK=1, …",
         "#     MASTER_ADDR=node0 NODE_RANK=0 bash FILE",

@@ -1,10 +1,10 @@
-"""The figure of a block that modes compare by: seconds per sample over all jobs that share the devices.
+"""Metric of a block by which modes are compared: seconds per sample over all jobs that share the devices.
 
-For one job (or twins, of which one speaks for both) that is the step over the batch of all ranks. For two different
-jobs one after the other it is the sum of their steps over the sum of their batches. For jobs that run at once it is
-defined through weighted progress: job j makes rate_j steps a second and would take s_j alone, so Σ rate_j · s_j steps'
-worth of device time are done a second, and seconds per sample are the sequential figure divided by it. With twins that
-is the plain time over samples.
+For one job (or twins, of which one represents both) that is the step over the batch of all ranks. For two different
+jobs one after the other it is the sum of their steps over the sum of their batches. For simultaneous jobs it is defined
+through weighted progress. Job j makes rate_j steps a second and would take s_j alone, so Σ rate_j · s_j steps' worth of
+device time are done per second, and seconds per sample are the sequential metric divided by it. With twins that is the
+plain time over samples.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from xbench.stats.compare import BlockValue
 from xbench.stats.windows import weighted_progress
 
 TOGETHER = ("concurrent", "crossover")
-"""Modes in which several jobs run at once, so that a sample is cut to their common window."""
+"""Modes in which several jobs run at once, so that a sample covers only their common window."""
 
 
 def twins(run: RunSpec) -> bool:
-    """Whether all jobs are the same workload, so that one of them speaks for all in single-job modes."""
+    """True if all jobs are the same workload, so that one of them represents all in single-job modes."""
     return len(set(run.workloads)) == 1
 
 
@@ -33,12 +33,12 @@ def mode_values(run: RunSpec, mode: ModeSpec, samples: Sequence[Sample]) -> list
         if sample.mode == mode.text:
             blocks.setdefault((sample.launch, sample.round), []).append(sample)
     jobs = len(run.workloads)
-    spoken_for = 1 if twins(run) and not mode.paired else jobs
+    needed_jobs = 1 if twins(run) and not mode.paired else jobs
     together = mode.name in TOGETHER
     alone_s = _alone_step_s(run, samples) if together and not twins(run) else None
     result = []
     for (launch, round_), parts in sorted(blocks.items()):
-        if len(parts) < spoken_for:
+        if len(parts) < needed_jobs:
             continue
         if not together:
             value = sum(p.step_s for p in parts) / sum(p.samples_per_step for p in parts)
@@ -46,8 +46,8 @@ def mode_values(run: RunSpec, mode: ModeSpec, samples: Sequence[Sample]) -> list
             value = 1.0 / sum(p.samples_per_step / p.step_s for p in parts)
         elif alone_s is not None:
             alone = [alone_s[p.job] for p in parts]
-            one_each = sum(alone) / sum(p.samples_per_step for p in parts)
-            value = one_each / weighted_progress([1.0 / p.step_s for p in parts], alone)
+            sequential = sum(alone) / sum(p.samples_per_step for p in parts)
+            value = sequential / weighted_progress([1.0 / p.step_s for p in parts], alone)
         else:
             continue
         result.append(BlockValue(launch, round_, value))
@@ -55,7 +55,7 @@ def mode_values(run: RunSpec, mode: ModeSpec, samples: Sequence[Sample]) -> list
 
 
 def _alone_step_s(run: RunSpec, samples: Sequence[Sample]) -> dict[int, float] | None:
-    """Each job's step with the device to itself: under `sequential`, else under the reference."""
+    """Each job's step [s] with the device to itself: under `sequential`, else under the reference."""
     names = [m.text for m in run.modes if m.name == "sequential"]
     names += [m.text for m in run.modes if m.name not in TOGETHER and m.name != "compute"]
     for name in names:

@@ -1,13 +1,14 @@
-"""Is this mode faster than the reference? A ratio, an interval that can be believed, and one word.
+"""Comparison of a mode with the reference: a ratio, a robust interval, and one word.
 
 Blocks of the two modes are paired by (launch, round). Both blocks of a pair ran within seconds of each other, in an
-order that is balanced over rounds, so what both suffered (temperature, a busy neighbour, the launch's own speed)
-divides out of their ratio. Work is on log ratios, where "10 % faster" and "10 % slower" are the same distance from 0.
+order that is balanced over rounds. So common disturbances (temperature, a busy neighbour, the launch's own speed)
+cancel in their ratio. The analysis uses log ratios, where "10 % faster" and "10 % slower" have the same distance from
+0.
 
 Method: `location.robust_location` (Tukey's biweight inside launches, a variance between launches that starts from an
-assumption and learns), then Student's interval. Rank methods do worse at such sizes: of six pairs the
-signed-rank and the order-statistic interval both reach from the smallest pair to the largest, so that a single block
-disturbed 1.5× stretches the interval by 50 %, and yet 3.1 % of A/A comparisons come out as a difference.
+assumption and learns), then Student's interval. Rank methods are worse at such sizes. The signed-rank and the
+order-statistic interval of six pairs both reach from the smallest pair to the largest. So a single block disturbed 1.5×
+widens the interval by 50 %, and yet 3.1 % of A/A comparisons come out as a difference.
 
 Measured, 4000 simulated comparisons a cell (lognormal block noise; 5 % of blocks 1.3–2× too long; AR(1) drift of 5 %
 across rounds and launch offsets of 5 %, common to both modes; 0.5 % offset of each mode in each launch):
@@ -27,11 +28,11 @@ across rounds and launch offsets of 5 %, common to both modes; 0.5 % offset of e
 | 4 × 6 | 4 % | 1.6 % | 96 % | 3.7 % |
 | 4 × 6 | 8 % | 1.2 % | 50 % | 8.3 % |
 
-"False alarms" are A/A comparisons that came out `faster` or `slower`. They are rarer than the 5 % that a 95 % interval
-allows on purpose: the interval speaks of what a *new* launch would show, which these launches have only sampled. Where
-each mode's own offset in a launch is 2 % instead of 0.5 % (at 2 % noise), no method can see it in one launch, and false
-alarms rise to 13 %; two launches and four bring them to 8 %. A surprising `faster` deserves more launches.
-`tests/unit/stats/test_compare.py` repeats the simulation in small.
+"False alarms" are A/A comparisons that came out `faster` or `slower`. They are deliberately rarer than the 5 % of a
+95 % interval: the interval is for a *new* launch, and these launches are only a sample. If each mode's own offset in a
+launch is 2 % instead of 0.5 % (at 2 % noise), no method can see it in one launch, and false alarms rise to 13 %; two
+launches and four reduce them to 8 %. A surprising `faster` deserves more launches. `tests/unit/stats/test_compare.py`
+repeats a small version of the simulation.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ from xbench.stats.location import robust_location
 
 MARGIN = 0.02
 MIN_PAIRS = 4
-# Two modes, each with an offset of its own in a launch of 0.5 %: √2 · 0.005.
+# Two modes, each with its own offset in a launch of 0.5 %: √2 · 0.005.
 LAUNCH_FLOOR = 0.007
 
 REFERENCE_RATIO = Ratio(value=1.0, ci95=(1.0, 1.0), verdict="reference")
-"""The reference mode against itself: exactly 1, and nothing to decide."""
+"""The reference mode against itself: exactly 1, without a decision."""
 
 _MAX_EXPONENT = 700.0
 
 
 class BlockValue(NamedTuple):
-    """One block of one mode: where it ran, and its figure (seconds per sample, or any other positive number)."""
+    """One block of one mode: its launch, its round, and its metric (seconds per sample, or another positive number)."""
 
     launch: int
     round: int
@@ -73,11 +74,11 @@ def paired_ratio(
     """The ratio mode / reference (below 1: the mode is faster), its interval, and the verdict.
 
     Both take `BlockValue`s or plain (launch, round, value) tuples. Blocks without a partner in the same launch and
-    round are ignored; several of one mode in the same launch and round count once, by their median.
+    round are ignored. Several of one mode in the same launch and round count once, by their median.
 
-    With fewer than four pairs there is no telling noise from difference: the value is the pairs' geometric mean, the
-    interval goes from half to twice the value, and further where a pair lies outside, and the verdict is
-    `inconclusive`. (2× is what one disturbed block does.)
+    Fewer than four pairs cannot separate noise from difference. Then the value is the pairs' geometric mean, the
+    interval goes from half to twice the value, and further if a pair lies outside, and the verdict is `inconclusive`.
+    (2× is the effect of one disturbed block.)
 
     Raises ValueError for no pairs at all, or for a value that is not positive and finite.
     """
@@ -99,9 +100,9 @@ def paired_ratio(
 def verdict(value: float, interval: Interval, margin: float = MARGIN) -> Verdict:
     """One word for a ratio and its interval.
 
-    `equivalent`: the whole interval lies within 1 ± margin, whether or not it holds 1. Else `faster` or `slower`: the
-    interval excludes 1 and the value is at least margin/2 away from it, so that nobody reconfigures for 0.5 %. Else
-    `inconclusive`: more rounds or launches would tell.
+    `equivalent`: the whole interval lies within 1 ± margin, whether or not it contains 1. Else `faster` or `slower`:
+    the interval excludes 1 and the value is at least margin/2 away from it, so that 0.5 % is no reason to reconfigure.
+    Else `inconclusive`: more rounds or launches are needed.
     """
     low, high = interval
     if 1 - margin < low and high < 1 + margin:
@@ -117,22 +118,22 @@ def _log_ratios(
     mode: Sequence[tuple[int, int, float]], reference: Sequence[tuple[int, int, float]]
 ) -> list[list[float]]:
     """log(mode / reference) of each round that has both, by launch, in order of launch and round."""
-    ours, theirs = _by_round(mode), _by_round(reference)
+    mode_values, reference_values = _by_round(mode), _by_round(reference)
     launches: dict[int, list[float]] = defaultdict(list)
-    for launch, turn in sorted(ours.keys() & theirs.keys()):
-        launches[launch].append(math.log(ours[launch, turn]) - math.log(theirs[launch, turn]))
+    for launch, round_ in sorted(mode_values.keys() & reference_values.keys()):
+        launches[launch].append(math.log(mode_values[launch, round_]) - math.log(reference_values[launch, round_]))
     return list(launches.values())
 
 
 def _by_round(blocks: Sequence[tuple[int, int, float]]) -> dict[tuple[int, int], float]:
     values: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for launch, turn, value in blocks:
+    for launch, round_, value in blocks:
         if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"the block of launch {launch}, round {turn} has the value {value}, which has no ratio")
-        values[launch, turn].append(value)
-    return {key: median(several) for key, several in values.items()}
+            raise ValueError(f"the block of launch {launch}, round {round_} has the value {value}, which has no ratio")
+        values[launch, round_].append(value)
+    return {key: median(values_of_round) for key, values_of_round in values.items()}
 
 
 def _exp(exponent: float) -> float:
-    """e**exponent, kept finite: records refuse infinity."""
+    """e**exponent, limited to finite values: records refuse infinity."""
     return math.exp(max(-_MAX_EXPONENT, min(_MAX_EXPONENT, exponent)))

@@ -1,9 +1,10 @@
-"""From curves to what a mode does to accuracy: means over seeds with intervals, and where they lie by the reference's.
+"""Effect of a mode on accuracy, from training curves: means over seeds with intervals, against the reference's.
 
-Seeds are independent trainings, so the interval of a mean over n of them is Student's with n−1 degrees of freedom, cut
-to the values that the quantity can take: an accuracy lies within 0 and 1. The true mean does too, so what is cut off
-never held it, and the coverage stays the same (Mandelkern 2002, "Setting confidence intervals for bounded parameters",
-Statistical Science 17). Modes train the same seeds on the same samples, so differences are taken seed by seed.
+Seeds are independent trainings, so the interval of a mean over n of them is Student's with n−1 degrees of freedom. It
+is cut to the values that the quantity can take: an accuracy lies within 0 and 1. The true mean does too, so the cut
+part never contained it, and the coverage stays the same (Mandelkern 2002, "Setting confidence intervals for bounded
+parameters", Statistical Science 17). Modes train the same seeds on the same samples, so differences are taken seed by
+seed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def mean_of(values: Sequence[float], *, least: float = -math.inf, most: float = 
 
 
 def where(mean: float, reference: MeanOf) -> tuple[Where, float | None]:
-    """Whether a mean lies within the reference's interval, and how far outside."""
+    """Position of a mean relative to the reference's interval, and its distance from the interval."""
     if reference.ci95 is None:
         return "unknown", None
     low, high = reference.ci95
@@ -43,9 +44,9 @@ def where(mean: float, reference: MeanOf) -> tuple[Where, float | None]:
 
 
 def cycles_s(steps_s: Sequence[float], cycle: int) -> list[float]:
-    """The mean step of each whole cycle of steps."""
-    whole = len(steps_s) // cycle * cycle
-    return [statistics.fmean(steps_s[start : start + cycle]) for start in range(0, whole, cycle)]
+    """Mean step [s] of each whole cycle of steps."""
+    count = len(steps_s) // cycle * cycle
+    return [statistics.fmean(steps_s[start : start + cycle]) for start in range(0, count, cycle)]
 
 
 def converged(
@@ -55,46 +56,46 @@ def converged(
     failed: Mapping[str, str],
     complete: bool = True,
 ) -> dict[str, Converged]:
-    """Every mode's result. `modes`: the cycle of steps of each; `failed`: why, of those that did.
+    """Result of every mode. `modes`: the cycle of steps of each; `failed`: the reason, by failed mode.
 
-    `complete` False: the run ended early, so a mode without a curve is not trained and has not failed.
+    `complete` is False if the run ended early. Then a mode without a curve is not trained and has not failed.
     """
-    found: dict[str, Converged] = {}
+    results: dict[str, Converged] = {}
     by_mode = {mode: {curve.seed: curve for curve in curves if curve.mode == mode} for mode in modes}
     last = {mode: {seed: curve.test_accuracy[-1] for seed, curve in of.items()} for mode, of in by_mode.items()}
     base = mean_of(list(last[reference].values()), least=0.0, most=1.0) if last.get(reference) else None
     for mode, cycle in modes.items():
-        mine = list(by_mode[mode].values())
-        unequal = next((curve.seed for curve in mine if not curve.ranks_agree), None)
-        if not mine and not complete and mode not in failed:
-            found[mode] = Converged(mode=mode, status="not trained")
+        mode_curves = list(by_mode[mode].values())
+        unequal = next((curve.seed for curve in mode_curves if not curve.ranks_agree), None)
+        if not mode_curves and not complete and mode not in failed:
+            results[mode] = Converged(mode=mode, status="not trained")
             continue
-        if mode in failed or not mine or unequal is not None:
-            error = failed.get(mode) or ("nothing was trained" if not mine else "")
+        if mode in failed or not mode_curves or unequal is not None:
+            error = failed.get(mode) or ("nothing was trained" if not mode_curves else "")
             error = error or f"ranks ended with different parameters (seed {unequal})"
-            found[mode] = Converged(mode=mode, status="failed", error=error)
+            results[mode] = Converged(mode=mode, status="failed", error=error)
             continue
         accuracy = mean_of(list(last[mode].values()), least=0.0, most=1.0)
         shared = [last[mode][seed] - last[reference][seed] for seed in last[mode] if seed in last.get(reference, {})]
         verdict, outside = where(accuracy.mean, base) if base is not None else ("unknown", None)
-        steps = [value for curve in mine for value in cycles_s(curve.steps_s, cycle)]
-        found[mode] = Converged(
+        steps = [value for curve in mode_curves for value in cycles_s(curve.steps_s, cycle)]
+        results[mode] = Converged(
             mode=mode,
             status="ok",
             accuracy=accuracy,
-            test_loss=mean_of([curve.test_loss[-1] for curve in mine]),
+            test_loss=mean_of([curve.test_loss[-1] for curve in mode_curves]),
             difference=mean_of(shared, least=-1.0, most=1.0) if shared and mode != reference else None,
             verdict="reference" if mode == reference else verdict,
             outside=None if mode == reference else outside,
             step_s=statistics.median(steps) if steps else None,
-            sent_bytes=_mean([curve.sent_bytes for curve in mine if curve.sent_bytes is not None]),
-            activation_bytes=_mean([value for curve in mine for value in curve.activation_bytes]),
-            activation_peak_bytes=max((v for curve in mine for v in curve.activation_peak_bytes), default=None),
-            backward_flops=_mean([value for curve in mine for value in curve.backward_flops]),
-            formula=_mean_formula([value for curve in mine for value in curve.formula]),
-            device_peak_bytes=max((v for curve in mine for v in curve.device_peak_bytes), default=None),
+            sent_bytes=_mean([curve.sent_bytes for curve in mode_curves if curve.sent_bytes is not None]),
+            activation_bytes=_mean([value for curve in mode_curves for value in curve.activation_bytes]),
+            activation_peak_bytes=max((v for curve in mode_curves for v in curve.activation_peak_bytes), default=None),
+            backward_flops=_mean([value for curve in mode_curves for value in curve.backward_flops]),
+            formula=_mean_formula([value for curve in mode_curves for value in curve.formula]),
+            device_peak_bytes=max((v for curve in mode_curves for v in curve.device_peak_bytes), default=None),
         )
-    return found
+    return results
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,24 +1,22 @@
-"""Robust location of a quantity that was measured in several launches, with a standard error that respects them.
+"""Robust location of a quantity measured in several launches, with a standard error that respects launches.
 
-Model: pair j of launch i is x_ij = θ + u_i + e_ij. θ is what we want; u_i is the launch's own offset (memory layout,
-port numbers, which core got which interrupt), with variance τ²; e_ij is block noise with variance s² and a heavy tail
+Model: pair j of launch i is x_ij = θ + u_i + e_ij. θ is the result. u_i is the launch's own offset (memory layout, port
+numbers, the core that got an interrupt), with variance τ². e_ij is block noise with variance s² and a heavy tail
 (another process woke up for one block). Averaging more blocks of one launch never averages u_i away.
 
-Within launches: Tukey's biweight around each launch's median, with one scale for all launches, because six pairs
-alone cannot say how noisy they are. The tuning constant is 6 σ (9 MAD) and the degrees of freedom are 0.7 (N − L), both
-from Mosteller & Tukey 1977; the variance is Huber's s² = N/(N−L) · Σψ²/N / (Σψ'/N)². An outlier far out gets
-weight zero, so it moves neither the location nor the interval; the estimate holds until half of a launch is bad.
-The price is paid at small n, where four of six values that lie close by chance make the other two look like outliers
-and the scale collapse; a launch's variance s²/n is therefore raised by 1 + 8/(N−L), a factor set by simulation (the
-table in `compare`).
+Within launches: Tukey's biweight around each launch's median, with one scale for all launches, because six pairs alone
+cannot show how noisy they are. The tuning constant is 6 σ (9 MAD) and the degrees of freedom are 0.7 (N − L), both from
+Mosteller & Tukey 1977. The variance is Huber's s² = N/(N−L) · Σψ²/N / (Σψ'/N)². A far outlier gets weight zero, so it
+moves neither the location nor the interval; the estimate holds until half of a launch is bad. The price is paid at
+small n: four of six values that are close by chance make the other two look like outliers, and the scale collapses. A
+launch's variance s²/n is therefore multiplied by 1 + 8/(N−L), a factor set by simulation (the table in `compare`).
 
-Between launches: with one launch τ² cannot be seen, and with two it is seen badly (one degree of freedom: Student's t
-would be 12.7). So τ² starts from an assumption worth `PRIOR_DF` degrees of freedom: floor² + (s/5)². `floor` is the
-disagreement that two launches of the same thing show anywhere, and s/5 says that a machine that is restless from
-block to block is restless from launch to launch too. What the launches show (a method-of-moments estimate, as
-DerSimonian & Laird 1986) replaces the assumption at once when it is larger (and then the assumption is worth no more
-than one degree of freedom), and gradually, as launches get many, when it is smaller. The two variances share out
-degrees of freedom by Satterthwaite's rule.
+Between launches: one launch cannot show τ², and two show it badly (one degree of freedom: Student's t would be 12.7).
+So τ² starts from an assumption worth `PRIOR_DF` degrees of freedom: floor² + (s/5)². `floor` is the usual disagreement
+of two launches of the same thing, and s/5 assumes that a machine that varies from block to block varies from launch to
+launch too. The observed variance (a method-of-moments estimate, as DerSimonian & Laird 1986) replaces the assumption at
+once if it is larger (and then the assumption is worth no more than one degree of freedom), and gradually, with many
+launches, if it is smaller. Satterthwaite's rule combines the degrees of freedom of the two variances.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _MIN_SLOPE = 0.25
 
 @dataclass(frozen=True)
 class Location:
-    """An estimate of θ: its value, its standard error, and the degrees of freedom that the error is worth."""
+    """An estimate of θ: its value, its standard error, and the degrees of freedom of the error."""
 
     center: float
     standard_error: float
@@ -60,16 +58,16 @@ class Location:
 
 
 def student_quantile(probability: float, df: float) -> float:
-    """The quantile of Student's t at `df` degrees of freedom (need not be whole)."""
+    """Quantile of Student's t at `df` degrees of freedom, which may be fractional."""
     from scipy.special import stdtrit
 
     return float(stdtrit(df, probability))
 
 
 def merge_small_groups(groups: Sequence[Sequence[float]]) -> list[Vector]:
-    """Groups that can be located: those of fewer than three values are put together, and join the last if still so few.
+    """Groups that can be located. Those of fewer than three values are merged, and join the last if still too few.
 
-    A launch that was cut short after one round, or a run of many launches with one round each, would else have
+    A launch that was cut short after one round, or a run of many launches with one round each, would otherwise have
     medians that are single values and show no scatter. Empty groups vanish.
     """
     large = [np.asarray(group, dtype=np.float64) for group in groups if len(group) >= MIN_GROUP]
@@ -82,9 +80,9 @@ def merge_small_groups(groups: Sequence[Sequence[float]]) -> list[Vector]:
 
 
 def robust_location(groups: Sequence[Sequence[float]], floor: float) -> Location:
-    """θ of values grouped by launch, on a scale where noise is additive (log ratios, say).
+    """θ of values grouped by launch, on a scale where noise is additive (log ratios, for example).
 
-    `floor`: standard deviation between launches that is assumed even when none is seen, in units of the values.
+    `floor`: standard deviation between launches that is assumed even if none is observed, in units of the values.
     Raises ValueError for fewer than two values: they show no noise.
     """
     launches = merge_small_groups(groups)
@@ -94,7 +92,7 @@ def robust_location(groups: Sequence[Sequence[float]], floor: float) -> Location
     count = len(launches)
     sizes = np.array([len(launch) for launch in launches], dtype=np.float64)
     centers, noise_variance, noise_df = _biweight(launches)
-    # Raised where it is our uncertainty; not raised where it explains the scatter of launches away.
+    # Raised as uncertainty of the result; not raised where it would explain the scatter of launches away.
     center_variances = noise_variance * (1.0 + SMALL_SAMPLE / (total - count)) / sizes
 
     def combine(launch_variance: float) -> tuple[Vector, float]:
@@ -107,19 +105,19 @@ def robust_location(groups: Sequence[Sequence[float]], floor: float) -> Location
     weights, center = combine(launch_variance)
     if count > 1:
         between = float(np.sum((centers - center) ** 2)) / (count - 1)
-        seen = max(0.0, between - float(np.mean(noise_variance / sizes)))
-        blended = (PRIOR_DF * assumed + (count - 1) * seen) / (PRIOR_DF + count - 1)
-        launch_variance = max(seen, blended)
+        observed = max(0.0, between - float(np.mean(noise_variance / sizes)))
+        blended = (PRIOR_DF * assumed + (count - 1) * observed) / (PRIOR_DF + count - 1)
+        launch_variance = max(observed, blended)
         weights, center = combine(launch_variance)
     within_part = float(np.sum(weights**2 * center_variances))
     between_part = float(np.sum(weights**2)) * launch_variance
-    whole = within_part + between_part
-    if whole == 0.0:
+    variance = within_part + between_part
+    if variance == 0.0:
         return Location(center, 0.0, noise_df)
     # An assumption that the launches contradict is worth less, but never less than one launch more.
     prior_df = max(1.0, PRIOR_DF * min(1.0, assumed / launch_variance)) if launch_variance else PRIOR_DF
-    df = whole**2 / (within_part**2 / noise_df + between_part**2 / (prior_df + count - 1))
-    return Location(center, math.sqrt(whole), df)
+    df = variance**2 / (within_part**2 / noise_df + between_part**2 / (prior_df + count - 1))
+    return Location(center, math.sqrt(variance), df)
 
 
 def _biweight(launches: list[Vector]) -> tuple[Vector, float, float]:

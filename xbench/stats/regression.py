@@ -1,31 +1,31 @@
-"""Did it get slower? Launch pairs to an exact p, an estimate and an exact interval; Holm over many; a noise floor.
+"""Regression test on launch pairs: an exact p, an estimate, an exact interval, Holm's adjustment and a noise floor.
 
-The unit is the launch pair: base and head, each launched once; its figure d is log(head / base). Launches are what
-repeats independently (steps inside a launch share its memory layout, its ports and its luck), and the two of a pair
-share whatever the machine did meanwhile: best where both are alive at once and take turns of a fraction of a second,
-less where one follows the other. The order alternates (A-B-B-A), from turn to turn and from pair to pair, so that a
-linear drift cancels. If nothing changed, each d is as likely to be +x as −x: that is all that is assumed.
+The unit is the launch pair: base and head, each launched once; its figure d is log(head / base). Launches repeat
+independently (steps inside a launch share its memory layout, its ports and its luck). The two of a pair share the state
+of the machine: best if both are alive at once and take turns of a fraction of a second, less if one follows the other.
+The order alternates (A-B-B-A), from turn to turn and from pair to pair, so that a linear drift cancels. The only
+assumption is that without a change each d is as likely to be +x as −x.
 
 **Test**: Wilcoxon's signed-rank test, exact, by the distribution of the rank sum over all 2ⁿ signs (midranks for ties).
-The sign-flip test of the mean is exact as well, but its statistic lets one disturbed launch outweigh all others; a
-rank lets it weigh n of n(n+1)/2. And the Hodges-Lehmann estimate (median of the Walsh averages (dᵢ+dⱼ)/2) and the
-interval between two order statistics of those averages are this very test turned round, so the p, the estimate and the
+The sign-flip test of the mean is exact as well, but one disturbed launch can outweigh all others in its statistic; a
+rank limits its weight to n of n(n+1)/2. The Hodges-Lehmann estimate (median of the Walsh averages (dᵢ+dⱼ)/2) and the
+interval between two order statistics of those averages are the inversion of this test. So the p, the estimate and the
 interval never contradict each other.
 
-**One side.** The gate asks "slower?", so p is one-sided, and "faster?" has a p of its own. The smallest p of n pairs is
-2⁻ⁿ, where a two-sided test has 2¹⁻ⁿ: one pair less to wait for. Holm's adjustment of m cases multiplies the smallest by
-m, so `pairs_needed` is the least n with m·2⁻ⁿ < α: 7 for one case, 9 for four, 11 for sixteen at α = 0.01.
+**One side.** The gate asks "slower?", so p is one-sided, and "faster?" has its own p. The smallest p of n pairs is 2⁻ⁿ,
+where a two-sided test has 2¹⁻ⁿ: it needs one pair less. Holm's adjustment of m cases multiplies the smallest by m, so
+`pairs_needed` is the least n with m·2⁻ⁿ < α: 7 for one case, 9 for four, 11 for sixteen at α = 0.01.
 
-**Interval**: two-sided, at least 95 %, the shortest that the exact distribution allows; below 6 pairs there is none.
+**Interval**: two-sided, at least 95 %, the shortest that the exact distribution allows; none below 6 pairs.
 
 **Noise floor.** F of n pairs: in 95 of 100 checks of unchanged code the whole interval lies within ±F. It is learned
-from A/A pairs by drawing n of them again and again, each with a random sign, because it is known that nothing differs.
-Then a slow-down of 2F has, in 95 of 100 checks, its whole interval beyond F.
+from A/A pairs by drawing n of them repeatedly, each with a random sign, because they are known not to differ. Then a
+slow-down of 2F has, in 95 of 100 checks, its whole interval beyond F.
 
 **The line.** That is why a threshold T is at least 2F, and why the lower end of an interval has to pass the line T/2
-(`LINE`): T is the slow-down that is to be found. With the line at T itself, a slow-down of exactly T would be found in
-one check of forty, however many pairs there were. Whoever wants to fail only where more than 5 % is certain sets a
-threshold of 10 %. An interval that lies within ±T as a whole is `equivalent`, whatever side of zero it is on.
+(`LINE`): T is the slow-down to be found. With the line at T itself, a slow-down of exactly T would be found in one
+check of forty, whatever the number of pairs. To fail only if more than 5 % is certain, set a threshold of 10 %. An
+interval that lies within ±T as a whole is `equivalent`, whatever side of zero it is on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from xbench.records import Interval, SideName
 Vector = NDArray[np.float64]
 
 LINE = 0.5
-"""The share of the threshold that the lower end of a regression's interval has to pass."""
+"""Share of the threshold that the lower end of a regression's interval has to pass."""
 
 CONFIDENCE = 0.95
 MIN_PAIRS = 6
@@ -55,9 +55,9 @@ _DRAWS_AT_ONCE = 250
 
 
 class SignedRank(NamedTuple):
-    """The test of one case and what it says of the size. `center` and `interval` are on the scale of the differences.
+    """The test of one case, and its estimate. `center` and `interval` are on the scale of the differences.
 
-    `interval` is None where there are too few pairs for one. `p_slower` tests "not above zero", `p_faster` "not below".
+    `interval` is None for too few pairs. `p_slower` tests "not above zero", `p_faster` "not below".
     """
 
     pairs: int
@@ -84,8 +84,8 @@ def verdicts(
 ) -> list[PairsVerdict]:
     """One word for each case of a family that is judged together, from its pairs' log ratios and its threshold (share).
 
-    `equivalent`: the whole interval lies within the threshold on both sides. Else `regressed`: the interval's lower
-    end is above the line, `line` times the threshold, and Holm's p below alpha; `improved`: the mirror image.
+    `equivalent`: the whole interval lies within the threshold on both sides. Else `regressed`: the interval's lower end
+    is above the line, `line` times the threshold, and Holm's p is below alpha; `improved`: the mirror image.
     `inconclusive`: none of these, or too few pairs to reach alpha at all.
 
     Raises ValueError for a case without pairs, and for a threshold that is not above zero.
@@ -101,10 +101,10 @@ def verdicts(
 
 
 def agrees(fresh: PairsVerdict, threshold: float, alpha: float, *, line: float = LINE) -> bool:
-    """Whether fresh pairs of a suspected case bear the suspicion out.
+    """True if fresh pairs of a suspected case confirm the suspicion.
 
-    They do when Holm's p over the suspected cases is below alpha, the estimate (not the interval's end: the suspicion
-    has passed that test) is above the line, and their interval does not rule a slow-down of the threshold out.
+    They do if Holm's p over the suspected cases is below alpha, the estimate (not the interval's end: the suspicion has
+    passed that test) is above the line, and their interval does not rule a slow-down of the threshold out.
     """
     test = fresh.test
     slower = test.interval is not None and fresh.p_slower_holm < alpha and test.center > math.log1p(line * threshold)
@@ -112,7 +112,7 @@ def agrees(fresh: PairsVerdict, threshold: float, alpha: float, *, line: float =
 
 
 def _word(test: SignedRank, slower: bool, faster: bool, shares: tuple[float, float], enough: int) -> Word:
-    """`shares`: of the line and of the threshold."""
+    """Word of one case. `shares`: those of the line and of the threshold."""
     line, threshold = shares
     if threshold <= 0:
         raise ValueError(f"a threshold of {threshold} leaves no room for noise")
@@ -130,7 +130,7 @@ def _word(test: SignedRank, slower: bool, faster: bool, shares: tuple[float, flo
 
 
 def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) -> SignedRank:
-    """Wilcoxon's exact signed-rank test of paired differences, with the estimate and interval that belong to it.
+    """Wilcoxon's exact signed-rank test of paired differences, with its estimate and interval.
 
     Zeros keep their ranks and have no sign (Pratt), ties share midranks. Raises ValueError for no differences, or for
     one that is not finite.
@@ -139,7 +139,7 @@ def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) ->
     if values.ndim != 1 or not len(values) or not np.all(np.isfinite(values)):
         raise ValueError("a signed-rank test needs finite differences, and at least one")
     ranks = _doubled_ranks(np.abs(values))
-    chances = _sum_chances(tuple(sorted(ranks[values != 0].tolist())))
+    probabilities = _sum_probabilities(tuple(sorted(ranks[values != 0].tolist())))
     upper, lower = int(ranks[values > 0].sum()), int(ranks[values < 0].sum())
     averages = np.sort(_walsh_averages(values[None, :])[0])
     ends = _ends(len(values), confidence)
@@ -148,13 +148,13 @@ def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) ->
         len(values),
         float(np.median(averages)),
         interval,
-        min(1.0, float(chances[upper:].sum())),
-        min(1.0, float(chances[lower:].sum())),
+        min(1.0, float(probabilities[upper:].sum())),
+        min(1.0, float(probabilities[lower:].sum())),
     )
 
 
 def _doubled_ranks(sizes: Vector) -> NDArray[np.int64]:
-    """Midranks times two, so that they are whole: 1-based ranks of the sizes, ties sharing their mean."""
+    """Midranks times two, so that they are integers: 1-based ranks of the sizes, ties sharing their mean."""
     ordered = np.sort(sizes)
     below = np.searchsorted(ordered, sizes, side="left")
     up_to = np.searchsorted(ordered, sizes, side="right")
@@ -162,28 +162,28 @@ def _doubled_ranks(sizes: Vector) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=256)
-def _sum_chances(doubled_ranks: tuple[int, ...]) -> Vector:
-    """P(sum = s) for s = 0, 1, ..., where each rank is in the sum or not, by the toss of a fair coin."""
-    chances = np.zeros(sum(doubled_ranks) + 1)
-    chances[0] = 1.0
+def _sum_probabilities(doubled_ranks: tuple[int, ...]) -> Vector:
+    """P(sum = s) for s = 0, 1, ..., if each rank is in the sum with probability ½."""
+    probabilities = np.zeros(sum(doubled_ranks) + 1)
+    probabilities[0] = 1.0
     for rank in doubled_ranks:
-        chances[rank:] += chances[:-rank].copy()
-        chances *= 0.5
-    return chances
+        probabilities[rank:] += probabilities[:-rank].copy()
+        probabilities *= 0.5
+    return probabilities
 
 
 @lru_cache(maxsize=256)
 def _ends(pairs: int, confidence: float) -> int | None:
-    """How many of the sorted Walsh averages lie outside the interval at each end; None where there is no interval."""
-    below = np.cumsum(_sum_chances(tuple(range(1, pairs + 1))))
+    """Number of sorted Walsh averages outside the interval at each end; None without an interval."""
+    below = np.cumsum(_sum_probabilities(tuple(range(1, pairs + 1))))
     outside = int(np.searchsorted(below, (1 - confidence) / 2 * (1 + 1e-12), side="right"))
     return outside - 1 if outside > 0 else None
 
 
 def _walsh_averages(rows: Vector) -> Vector:
     """(values i and j) / 2 of each row, i ≤ j: rows × n(n+1)/2, unsorted."""
-    one, other = np.triu_indices(rows.shape[1])
-    averages: Vector = (rows[:, one] + rows[:, other]) / 2
+    first, second = np.triu_indices(rows.shape[1])
+    averages: Vector = (rows[:, first] + rows[:, second]) / 2
     return averages
 
 
@@ -196,11 +196,11 @@ def log_ratios(ratios: Sequence[float]) -> list[float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p values, in the order given: reject those below α and the family's error is at most α."""
+    """Holm's adjusted p values, in the order given: reject those below α, and the family's error is at most α."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+    for position, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[index]))
         adjusted[index] = largest
     return adjusted
 
@@ -219,7 +219,7 @@ def pairs_needed(alpha: float, cases: int) -> int:
 
 
 def first_sides(pairs: int) -> list[SideName]:
-    """Which side each pair launches first, so that launches are A-B-B-A."""
+    """The side that each pair launches first, so that launches are A-B-B-A."""
     return ["head" if number % 2 else "base" for number in range(pairs)]
 
 
@@ -233,9 +233,9 @@ def noise_floor(differences: Sequence[float], pairs: int, seed: int = 0) -> floa
     if len(values) < MIN_PAIRS or ends is None:
         return None
     random = np.random.default_rng(seed)
-    reaches = []
+    extents = []
     for _ in range(FLOOR_DRAWS // _DRAWS_AT_ONCE):
         drawn = random.choice(values, (_DRAWS_AT_ONCE, pairs)) * random.choice([-1.0, 1.0], (_DRAWS_AT_ONCE, pairs))
         averages = np.sort(_walsh_averages(drawn), axis=1)
-        reaches.append(np.maximum(-averages[:, ends], averages[:, -1 - ends]))
-    return math.expm1(float(np.quantile(np.concatenate(reaches), FLOOR_QUANTILE)))
+        extents.append(np.maximum(-averages[:, ends], averages[:, -1 - ends]))
+    return math.expm1(float(np.quantile(np.concatenate(extents), FLOOR_QUANTILE)))

@@ -1,4 +1,4 @@
-"""How much of the communication that DDP leaves exposed a schedule removed, by the bound of what it may overlap."""
+"""Share of DDP's exposed communication that a schedule removed, against the bound of what it may overlap."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ def removed_share(
 ) -> float | None:
     """Share of the removable communication that a schedule removed: (reference − mode) / (reference − bound).
 
-    `bound_s` [s] is that of what the mode may overlap: `Bounds.of`. Below 0 for a schedule slower than the reference;
-    above 1 only when the bound's model was wrong. None when nothing is shown to be removable: the reference is within
-    a thousandth of the bound or under it, or its interval, from `reference_low_s` on, holds the bound.
+    `bound_s` [s] belongs to what the mode may overlap: `Bounds.of`. The share is below 0 for a schedule slower than the
+    reference, and above 1 only if the bound's model was wrong. None if nothing is shown to be removable: the reference
+    is within a thousandth of the bound or under it, or its interval, from `reference_low_s` on, contains the bound.
     """
     removable_s = reference_step_s - bound_s
     if removable_s <= _NOTHING * reference_step_s:

@@ -1,13 +1,12 @@
-"""How long a step of several ranks takes.
+"""Duration of a step of several ranks.
 
-A step is over when the last rank is done with it. So it takes from when the last rank was done with the step before it
-until the last is done with it. That is not the longest that any rank took for it: where ranks wait for each other in
-the middle of their steps, as they do where gradients travel on into the next one, the rank that was ahead in one step
-waits in the next, and the other is ahead then. Each step is long for one of them, and the longest times add up to more
-than the steps took.
+A step ends when the last rank has finished it. So it lasts from the end of the previous step on the last rank to its
+own end on the last rank. That is not the longest time of any rank. If ranks wait for each other in the middle of their
+steps, because gradients carry over into the next one, the rank that was ahead in one step waits in the next. Then each
+step is long for another rank, and the longest times add up to more than the steps took.
 
-Ranks that never wait for each other are another matter: those of steps without communication. There the longest that
-any rank took is what the step would take if they did.
+Ranks of steps without communication never wait for each other. There the longest time of any rank is what the step
+would take if they did.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from itertools import accumulate, pairwise
 
 
 def steps_of_all(per_rank_s: Sequence[Sequence[float]]) -> list[float]:
-    """Time of each step [s], from each rank's own times of the same steps [s], begun together and one after the other.
+    """Time of each step [s], from each rank's own times of the same steps [s], begun together.
 
-    They add up to what the slowest rank took for all of them. Raises ValueError when ranks took different numbers of
+    They add up to the time of the slowest rank for all of them. Raises ValueError if ranks took different numbers of
     steps.
     """
     ends_s = [list(accumulate(steps_s, initial=0.0)) for steps_s in per_rank_s]
@@ -28,5 +27,5 @@ def steps_of_all(per_rank_s: Sequence[Sequence[float]]) -> list[float]:
 
 
 def longest_steps(per_rank_s: Sequence[Sequence[float]]) -> list[float]:
-    """The longest time [s] of any rank of each step, for ranks that do not wait for each other. Raises as above."""
+    """Longest time [s] of any rank in each step, for ranks that do not wait for each other. Raises as above."""
     return [max(times) for times in zip(*per_rank_s, strict=True)]

@@ -1,8 +1,8 @@
-"""One number and its interval from a handful of blocks, and which of them look odd. Nothing is ever deleted.
+"""Estimates with intervals from a handful of blocks, and detection of odd ones. Nothing is ever deleted.
 
-Blocks are few (6 to 50) and their noise has a long tail to the right, so everything here rests on order statistics:
-the median, the median absolute deviation (MAD), and intervals that assume no distribution where there are enough
-values for that. All functions keep the unit of their values.
+Blocks are few (6 to 50) and their noise has a long tail to the right. So everything here uses order statistics: the
+median, the median absolute deviation (MAD), and intervals that assume no distribution if there are enough values. All
+functions keep the unit of their values.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ MIN_WARMUP_VALUES = 6
 
 _LAUNCH_PRIOR_DF = 1
 _MIN_RELATIVE_SCALE = 1e-3
-# What the MAD of so few normal values falls short of its value for many (Croux & Rousseeuw 1992).
+# Correction of the MAD of few normal values to its value for many (Croux & Rousseeuw 1992).
 _MAD_SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 
 
 def median_estimate(values: Sequence[float]) -> Estimate:
     """The median and a 95 % interval of the median.
 
-    From six values on: [x(k), x(n+1−k)] with the largest k whose coverage 1 − 2·P(Binomial(n, ½) < k) is at least
-    95 %, whatever the distribution (David & Nagaraja 2003, §7.1). Six values give their minimum and maximum, 96.9 %.
+    From six values on: [x(k), x(n+1−k)] with the largest k whose coverage 1 − 2·P(Binomial(n, ½) < k) is at least 95 %,
+    whatever the distribution (David & Nagaraja 2003, §7.1). Six values give their minimum and maximum, 96.9 %.
 
-    Two to five values cannot give 95 % without an assumption (minimum to maximum covers 50 % at two, 94 % at five):
-    Student's interval of the mean, widened to hold the minimum and the maximum; where no value is negative it
-    ends at 0. One value has shown no spread, and its interval is (v, v).
+    Two to five values cannot give 95 % without an assumption (minimum to maximum covers 50 % at two, 94 % at five).
+    Then it is Student's interval of the mean, widened to contain the minimum and the maximum; without negative values
+    it is cut at 0. One value has shown no spread, and its interval is (v, v).
 
     Raises ValueError for no values, or for one that is not finite.
     """
-    data = np.sort(_checked(values))
+    data = np.sort(_finite_array(values))
     count = len(data)
     median = float(np.median(data))
     if count == 1:
@@ -56,17 +56,17 @@ def median_estimate(values: Sequence[float]) -> Estimate:
 def grouped_estimate(values_by_launch: Sequence[Sequence[float]]) -> Estimate:
     """The median over all blocks of all launches, with a 95 % interval that respects launches.
 
-    Blocks of one launch share its luck, so many blocks of two launches are not many independent values. The interval
+    Blocks of one launch share its offset, so many blocks of two launches are not many independent values. The interval
     is the union of two: `median_estimate`'s over all blocks (noise within launches), and median ± t·d/√L, where d is
-    the standard deviation of the L launches' medians (spread between launches). Student's t would have L − 1 degrees
-    of freedom, and be 12.7 for two launches; it has L here, as if one launch more had been seen, and is 4.3. Simulated
-    with six normal blocks a launch, the interval covers 98 % when launches do not differ, 90 % (two launches) to 94 %
-    (six) when they differ as much as blocks do, and 85 % (two) to 93 % (six) when launches are all that differs.
+    the standard deviation of the L launches' medians (spread between launches). Student's t would have L − 1 degrees of
+    freedom, and be 12.7 for two launches. It has L here, as if one launch more had been seen, and is 4.3. Simulated
+    with six normal blocks a launch, the interval covers 98 % if launches do not differ, 90 % (two launches) to 94 %
+    (six) if they differ as much as blocks do, and 85 % (two) to 93 % (six) if only launches differ.
 
-    Empty launches are left out; a single launch gives `median_estimate` of its values.
-    Raises ValueError for no values at all, or for one that is not finite.
+    Empty launches are left out; a single launch gives `median_estimate` of its values. Raises ValueError for no values
+    at all, or for one that is not finite.
     """
-    launches = [_checked(launch) for launch in values_by_launch if len(launch)]
+    launches = [_finite_array(launch) for launch in values_by_launch if len(launch)]
     if not launches:
         raise ValueError("an estimate needs at least one value")
     everything = np.concatenate(launches)
@@ -92,38 +92,38 @@ def relative_half_width(estimate: Estimate) -> float:
 
 
 def flag_outliers(values: Sequence[float], threshold: float = OUTLIER_THRESHOLD) -> list[bool]:
-    """Which values lie further from the median than `threshold` robust standard deviations, in the values' order.
+    """True for each value that lies further from the median than `threshold` robust standard deviations, in order.
 
-    The modified z-score of Iglewicz & Hoaglin 1993 (their 3.5), with the MAD corrected for small samples and not taken
-    below 0.1 % of the median: a series that repeats itself to the last digit has no outlier at 0.01 %. Fewer than
-    four values have no majority to be judged by, and none is flagged.
+    The modified z-score of Iglewicz & Hoaglin 1993 (their 3.5), with the MAD corrected for small samples and limited to
+    at least 0.1 % of the median: a series that repeats itself to the last digit has no outlier at 0.01 %. Fewer than
+    four values have no majority, and none is flagged.
 
     Raises ValueError for a value that is not finite.
     """
     if len(values) < 4:
         return [False] * len(values)
-    data = _checked(values)
+    data = _finite_array(values)
     center, scale = _center_and_scale(data)
     return [bool(distance > threshold * scale) for distance in np.abs(data - center)]
 
 
 def detect_warmup(values: Sequence[float]) -> int:
-    """How many leading values are warm-up: 0 to len(values) // 2, for values in the order in which they were taken.
+    """Number of leading values that are warm-up: 0 to len(values) // 2, for values in the order of measurement.
 
-    The second half is taken to be steady. Its median ± its robust spread make a band, and the warm-up ends where two
-    values in a row lie inside: one lucky value between two compilations does not end it, and a lone disturbed block
-    in the middle does not start it again. The band is 3.5 corrected MADs wide on either side, more for short series
-    (whose spread is itself uncertain), and at least 1 % of the median.
+    The second half counts as steady. Its median ± its robust spread make a band, and the warm-up ends at two
+    consecutive values inside: one lucky value between two compilations does not end it, and a lone disturbed block in
+    the middle does not start it again. The band is 3.5 corrected MADs wide on either side, more for short series (whose
+    spread is uncertain), and at least 1 % of the median.
 
-    A slow drift is not warm-up: the second half drifts too, its spread is wide, and the band takes most of it in.
-    Nothing is deleted; callers keep the leading values apart. Fewer than six values cannot tell: 0.
+    A slow drift is not warm-up: the second half drifts too, so its spread and the band are wide. Nothing is deleted;
+    callers keep the leading values separately. Fewer than six values give 0.
 
     Raises ValueError for a value that is not finite.
     """
     count = len(values)
     if count < MIN_WARMUP_VALUES:
         return 0
-    data = _checked(values)
+    data = _finite_array(values)
     half = count // 2
     center, scale = _center_and_scale(data[half:])
     band = max(OUTLIER_THRESHOLD * (1.0 + 24.0 / (count - half) ** 2) * scale, 0.01 * abs(center))
@@ -134,7 +134,7 @@ def detect_warmup(values: Sequence[float]) -> int:
     return half
 
 
-def _checked(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+def _finite_array(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:
         raise ValueError("an estimate needs at least one value")
@@ -152,7 +152,7 @@ def _center_and_scale(data: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _median_rank(count: int) -> int:
-    """The largest k with 2·P(Binomial(count, ½) < k) ≤ 5 %; exact in whole numbers. `count` is at least 6."""
+    """The largest k with 2·P(Binomial(count, ½) < k) ≤ 5 %, in exact integers. `count` is at least 6."""
     tail, rank = 0, 0
     while 40 * (tail := tail + math.comb(count, rank)) <= 2**count:
         rank += 1

@@ -1,21 +1,21 @@
-"""When has tuning been answered? From the blocks of a reference and its candidates: a choice, and if it is settled.
+"""Choice among tuning candidates, from blocks of a reference and its candidates, and a test whether it is settled.
 
-A candidate is worth a change when it takes less than 1 − margin of the reference's time, and its interval (95 %, paired
-within rounds, see `compare`) says on which side of that line it lies:
+A candidate is worth a change if it takes less than 1 − margin of the reference's time. Its interval (95 %, paired
+within rounds, see `compare`) decides:
 
     interval below the line        worth it
     interval not below the line    not worth it: a gain of `margin` is ruled out
     interval across the line       open
 
-The choice is the fastest candidate that is worth it; else the reference, when every candidate is not worth it or is
+The choice is the fastest candidate that is worth it; else the reference, if every candidate is not worth it or is
 clearly slower than the fastest one; else it is open. A candidate that is not worth it, or clearly slower than the
 fastest, need not be timed again.
 
-The question is asked after every launch and of several candidates at once, and each time chance has another go. So an
-answer is settled only after two launches, because what one launch does to a mode cannot be seen in one; the intervals
-of `compare` err on the wide side (1 to 2 % of A/A comparisons come out as a difference, not 5 %); and the line lies a
-margin away from 1. Two launches that agree give an interval of ±1.4 % (`compare.LAUNCH_FLOOR`), so a margin below that
-needs more of them. Between candidates nobody waits for a difference that `compare` calls equivalent.
+The test is repeated after every launch and for several candidates, and each repetition adds a chance of error. So a
+choice is settled only after two launches, because one launch cannot show its own effect on a mode. The intervals of
+`compare` are conservative (1 to 2 % of A/A comparisons come out as a difference, not 5 %), and the line is a margin
+away from 1. Two launches that agree give an interval of ±1.4 % (`compare.LAUNCH_FLOOR`), so a margin below that needs
+more of them. A difference between candidates that `compare` calls equivalent needs no further launches.
 `tests/unit/stats/test_tuning_choice.py` simulates it.
 """
 
@@ -37,20 +37,20 @@ Blocks = Mapping[str, Sequence[tuple[int, int, float]]]
 
 @dataclass(frozen=True)
 class Choice:
-    """What the blocks say so far."""
+    """Choice so far."""
 
     kind: Literal["faster", "reference", "open"]
-    """A candidate is worth the change; none is; or it cannot be said yet."""
+    """A candidate is worth the change; none is; or it is not known yet."""
     best: str | None
-    """The candidate that is worth it, or else the one with the smallest ratio; None where none was timed."""
+    """The candidate that is worth it, or else the one with the smallest ratio; None if none was timed."""
     ratios: dict[str, Ratio]
-    """Of every candidate with blocks, to the reference."""
+    """Ratio of every candidate with blocks to the reference."""
     close: tuple[str, ...]
-    """Candidates that `best` was not told from."""
+    """Candidates that are not distinguished from `best`."""
     out: frozenset[str]
     """Candidates that need not be timed again."""
     settled: bool
-    """Whether more launches are not expected to change the answer."""
+    """True if more launches are not expected to change the answer."""
 
     @property
     def winner(self) -> str | None:
@@ -61,7 +61,7 @@ class Choice:
 
 
 def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
-    """The choice among the modes of `blocks` that are not the reference. Modes without a common round are left out.
+    """The choice among the modes of `blocks` without the reference. Modes without a common round are left out.
 
     Raises ValueError for a margin outside [0, 1) or a value that is not positive and finite.
     """
@@ -69,11 +69,11 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
         raise ValueError(f"a margin of {margin} is no share of a time")
     line = 1 - margin
     base = blocks.get(reference, ())
-    turns = _turns(base)
+    rounds = _rounds(base)
     ratios = {
         name: paired_ratio(values, base, margin)
         for name, values in blocks.items()
-        if name != reference and turns & _turns(values)
+        if name != reference and rounds & _rounds(values)
     }
     if not ratios:
         return Choice("open", None, {}, (), frozenset(), settled=False)
@@ -84,13 +84,13 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
     for name in ratios:
         if name == best:
             continue
-        most = _most(blocks[best], blocks[name])
-        if most < 1:
+        upper = _upper_ratio(blocks[best], blocks[name])
+        if upper < 1:
             out.add(name)
         else:
             close.append(name)
-            beaten = beaten and (most <= 1 + max(margin, MARGIN) or name in out)
-    enough = len({launch for launch, _ in turns}) >= MIN_LAUNCHES
+            beaten = beaten and (upper <= 1 + max(margin, MARGIN) or name in out)
+    enough = len({launch for launch, _ in rounds}) >= MIN_LAUNCHES
     if worth:
         return Choice("faster", best, ratios, tuple(close), frozenset(out), beaten and enough)
     if len(out) == len(ratios):
@@ -98,12 +98,12 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
     return Choice("open", best, ratios, tuple(close), frozenset(out), settled=False)
 
 
-def _most(best: Sequence[tuple[int, int, float]], other: Sequence[tuple[int, int, float]]) -> float:
-    """The upper end of best over other; infinite where they have no round in common."""
-    if not _turns(best) & _turns(other):
+def _upper_ratio(best: Sequence[tuple[int, int, float]], other: Sequence[tuple[int, int, float]]) -> float:
+    """Upper end of the interval of best over other; infinite without a common round."""
+    if not _rounds(best) & _rounds(other):
         return math.inf
     return paired_ratio(best, other).ci95[1]
 
 
-def _turns(values: Sequence[tuple[int, int, float]]) -> set[tuple[int, int]]:
+def _rounds(values: Sequence[tuple[int, int, float]]) -> set[tuple[int, int]]:
     return {(launch, turn) for launch, turn, _ in values}

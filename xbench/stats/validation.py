@@ -1,9 +1,9 @@
-"""How good the predictions were, and whether `auto` kept what it promises: summaries of a validation's cells.
+"""Summary of a validation's cells: accuracy of the predictions, and the claims about `auto`.
 
-The error of a prediction is predicted over measured, minus one; groups are summed up by the median and the 95th
-percentile of its absolute value (the smallest error that at least 95 % of them do not exceed), which no share of small
-errors can hide. Claims about `auto` that concern single cells are held to the cell's paired interval: noise alone
-decides which of two equal plans has the smaller median.
+The error of a prediction is predicted over measured, minus one. Groups are summarised by the median and the 95th
+percentile of its absolute value (the smallest error that at least 95 % of them do not exceed), which many small errors
+cannot hide. Claims about `auto` on single cells use the cell's paired interval: noise alone decides which of two equal
+plans has the smaller median.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARE_OF_CELLS = 0.9
 NEAR_BOUND = 0.06
 REMOVED = 0.6
 SLOW_LINK_BPS = 1e9
-"""Up to this rate a link is what a step waits for, and the claims about the bound are made."""
+"""Largest rate at which a step waits for the link, so that the claims about the bound are made."""
 
 CONTROLS = ("compute",)
 PREDICTED = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
@@ -38,8 +38,8 @@ SHORT = f"steps below {format_seconds(MIN_PREDICTABLE_S, 2)}"
 def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> list[ErrorSummary]:
     """Errors of all predictions, then by length of step, mode, workload and link, each in order of appearance.
 
-    `at_speed`: of the predictions at the speed that computation had among the timed blocks. Controls do not count.
-    There are no rows by length where every step is long enough to predict.
+    `at_speed`: errors of the predictions at the speed of computation in the timed blocks. Controls do not count.
+    There are no rows by length if every step is long enough to predict.
     """
     rows: list[tuple[ValidationCell, ValidationPoint, float]] = []
     for cell in cells:
@@ -60,7 +60,7 @@ def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> lis
 
 
 def summary(name: str, errors: Sequence[float]) -> ErrorSummary:
-    """One group's figures. Raises ValueError for no errors."""
+    """Summary of one group. Raises ValueError for no errors."""
     if not errors:
         raise ValueError(f"{name!r} has no predictions to sum up")
     sizes = sorted(abs(error) for error in errors)
@@ -75,77 +75,77 @@ def summary(name: str, errors: Sequence[float]) -> ErrorSummary:
 
 
 def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> list[Goal]:
-    """The claims that these cells can decide, each with what was found.
+    """The claims that these cells can decide, each with its result.
 
-    `overlap`: what gradients might overlap under `auto`, and so which bound its steps are held to.
+    `overlap`: what gradients may overlap under `auto`, which selects the bound of its steps.
     """
     cells = [cell for cell in cells if cell.points]
-    found: list[Goal] = []
+    results: list[Goal] = []
     claimed = [point for cell in cells for point in cell.points if point.mode in PREDICTED]
     errors = [point.error for point in claimed if is_predictable(point.predicted_step_s)]
     short = len(claimed) - len(errors)
     left_out = f"; {short} of {SHORT} left out" if short else ""
     if errors:
-        whole = summary(LONG, errors)
-        for name, value, most in (("median", whole.median, MEDIAN_GOAL), ("95th percentile", whole.p95, P95_GOAL)):
-            found.append(
+        total = summary(LONG, errors)
+        for name, value, most in (("median", total.median, MEDIAN_GOAL), ("95th percentile", total.p95, P95_GOAL)):
+            results.append(
                 Goal(
                     claim=f"{name} of the prediction error at most {most:.0%} for {LONG}",
-                    found=f"{value:.1%} of {whole.count} predictions{left_out}",
+                    found=f"{value:.1%} of {total.count} predictions{left_out}",
                     held=value <= most,
                 )
             )
-    return found + _auto_goals([cell for cell in cells if _point(cell, "auto") is not None], overlap)
+    return results + _auto_goals([cell for cell in cells if _point(cell, "auto") is not None], overlap)
 
 
 def _auto_goals(cells: Sequence[ValidationCell], overlap: Overlap) -> list[Goal]:
-    found: list[Goal] = []
+    results: list[Goal] = []
     with_ddp = [cell for cell in cells if _point(cell, "ddp") is not None]
-    telling = [cell for cell in cells if cell.blocks >= MIN_PAIRS]
-    too_few = f"; {len(cells) - len(telling)} had too few rounds to tell" if len(telling) < len(cells) else ""
-    paired = [cell for cell in telling if cell in with_ddp]
+    decisive = [cell for cell in cells if cell.blocks >= MIN_PAIRS]
+    too_few = f"; {len(cells) - len(decisive)} had too few rounds to tell" if len(decisive) < len(cells) else ""
+    paired = [cell for cell in decisive if cell in with_ddp]
     if paired:
         slower = [name_of(cell) for cell in paired if _verdict(cell) == "slower"]
-        found.append(
+        results.append(
             Goal(
                 claim="auto is never slower than ddp beyond its interval",
-                found=f"slower in {len(slower)} of {len(paired)} cells{_listed(slower)}{too_few}",
+                found=f"slower in {len(slower)} of {len(paired)} cells{_in_brackets(slower)}{too_few}",
                 held=not slower,
             )
         )
-    if telling:
-        behind = [name_of(c) for c in telling if any(o.verdict == "slower" for o in c.auto_against)]
-        ahead = len(telling) - len(behind)
-        found.append(
+    if decisive:
+        behind = [name_of(c) for c in decisive if any(o.verdict == "slower" for o in c.auto_against)]
+        ahead = len(decisive) - len(behind)
+        results.append(
             Goal(
                 claim=f"auto is not shown slower than any other mode in {SHARE_OF_CELLS:.0%} of the cells",
-                found=f"in {ahead} of {len(telling)}{_listed(behind, 'behind')}{too_few}{_power(telling)}",
-                held=ahead >= SHARE_OF_CELLS * len(telling),
+                found=f"in {ahead} of {len(decisive)}{_in_brackets(behind, 'behind')}{too_few}{_power(decisive)}",
+                held=ahead >= SHARE_OF_CELLS * len(decisive),
             )
         )
     slow = [c for c in with_ddp if _bound_s(c, overlap) and (c.fabric.rate_bps or math.inf) <= SLOW_LINK_BPS]
     what = "backward overlap" if overlap == "backward" else "overlap with the next forward pass too"
     if slow:
-        over = {name_of(cell): _step_s(cell, "auto") / _bound_s(cell, overlap) - 1 for cell in slow}
-        far = [f"{name} {share:.1%}" for name, share in over.items() if share > NEAR_BOUND]
-        found.append(
+        excess = {name_of(cell): _step_s(cell, "auto") / _bound_s(cell, overlap) - 1 for cell in slow}
+        above = [f"{name} {share:.1%}" for name, share in excess.items() if share > NEAR_BOUND]
+        results.append(
             Goal(
                 claim=f"auto is within {NEAR_BOUND:.0%} of the bound of {what} in every cell up to 1 Gbit/s",
-                found=f"in {len(slow) - len(far)} of {len(slow)}" + _listed(far, "above"),
-                held=not far,
+                found=f"in {len(slow) - len(above)} of {len(slow)}" + _in_brackets(above, "above"),
+                held=not above,
             )
         )
-        found.append(_removed([(_step_s(c, "auto"), _step_s(c, "ddp"), _bound_s(c, overlap)) for c in slow], what))
-    return found
+        results.append(_removed([(_step_s(c, "auto"), _step_s(c, "ddp"), _bound_s(c, overlap)) for c in slow], what))
+    return results
 
 
 def _bound_s(cell: ValidationCell, overlap: Overlap) -> float:
-    """The bound [s] of what gradients might overlap under `auto`; 0 where the cell has none."""
+    """The bound [s] of what gradients may overlap under `auto`; 0 if the cell has none."""
     return (cell.backward_overlap_bound_s if overlap == "backward" else cell.overlap_bound_s) or 0.0
 
 
 def _power(cells: Sequence[ValidationCell]) -> str:
-    """What "not slower" is worth: the width of the intervals, and how often the medians alone say otherwise."""
+    """Precision behind "not slower": the width of the intervals, and the cells in which the medians disagree."""
     halves = [(o.ci95[1] - o.ci95[0]) / 2 / o.ratio for cell in cells for o in cell.auto_against if o.ratio > 0]
     behind = []
     for cell in cells:
@@ -165,30 +165,30 @@ def _removed(steps_s: Sequence[tuple[float, float, float]], what: str) -> Goal:
 
     `steps_s`: auto's step, ddp's and the bound [s] of each cell.
     """
-    plain = removed_share(*(sum(times) for times in zip(*steps_s, strict=True)))
-    even = removed_share(*(sum(times) for times in zip(*((a / d, 1.0, b / d) for a, d, b in steps_s), strict=True)))
+    by_seconds = removed_share(*(sum(times) for times in zip(*steps_s, strict=True)))
+    by_cells = removed_share(*(sum(times) for times in zip(*((a / d, 1.0, b / d) for a, d, b in steps_s), strict=True)))
     return Goal(
         claim=f"auto removes at least {REMOVED:.0%} of the exposed communication that ddp leaves and {what} could "
         "remove, up to 1 Gbit/s",
         found="nothing can be removed: ddp is at the bound"
-        if plain is None or even is None
-        else f"{plain:.0%} of all such seconds, {even:.0%} with every cell counted alike",
-        held=plain is None or even is None or min(plain, even) >= REMOVED,
+        if by_seconds is None or by_cells is None
+        else f"{by_seconds:.0%} of all such seconds, {by_cells:.0%} with every cell counted alike",
+        held=by_seconds is None or by_cells is None or min(by_seconds, by_cells) >= REMOVED,
     )
 
 
 def name_of(cell: ValidationCell) -> str:
-    """'resnet18 at 1gbit', for people."""
+    """Name of a cell for people: 'resnet18 at 1gbit'."""
     return f"{cell.workload.title} {link_of(cell)}"
 
 
 def link_of(cell: ValidationCell) -> str:
-    """'at 1gbit', or 'on local:ranks=2' where links have no rate."""
+    """'at 1gbit', or 'on local:ranks=2' if links have no rate."""
     rate = next((part[5:] for part in cell.fabric.spec.split(":")[-1].split(",") if part.startswith("rate=")), None)
     return f"at {rate}" if rate else f"on {cell.fabric.spec}"
 
 
-def _listed(names: Sequence[str], word: str = "") -> str:
+def _in_brackets(names: Sequence[str], word: str = "") -> str:
     return f" ({word}{': ' if word else ''}{', '.join(names)})" if names else ""
 
 
@@ -197,11 +197,11 @@ def _point(cell: ValidationCell, mode: str) -> ValidationPoint | None:
 
 
 def _verdict(cell: ValidationCell) -> str | None:
-    found = _point(cell, "auto")
-    return found.verdict if found is not None else None
+    point = _point(cell, "auto")
+    return point.verdict if point is not None else None
 
 
 def _step_s(cell: ValidationCell, mode: str) -> float:
-    found = _point(cell, mode)
-    assert found is not None
-    return found.measured_step_s.median
+    point = _point(cell, mode)
+    assert point is not None
+    return point.measured_step_s.median

@@ -1,8 +1,8 @@
-"""What jobs that share the devices achieve together, counted over the time in which all of them ran.
+"""Progress of jobs that share devices, counted over the time in which all of them ran.
 
-Jobs that share devices do not begin and end together: while the slower one finishes its last steps, the other has
-gone and no longer disturbs it. Only the window in which every job was stepping is the shared regime, so
-steps are counted inside that window, with fractions at its edges.
+Jobs that share devices do not begin and end together. While the slower one finishes its last steps, the other has ended
+and no longer disturbs it. Only the window in which every job ran steps is shared, so steps are counted inside that
+window, with fractions at its edges.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Window:
-    """Progress of each job inside the common window. Times are seconds on the clock of the given stamps."""
+    """Progress of each job inside the common window. Times [s] are on the clock of the given stamps."""
 
     start_s: float
     end_s: float
     rates_per_s: tuple[float, ...]
     """Steps a second, by job."""
     steps: tuple[float, ...]
-    """Steps completed inside the window, by job; not whole at its edges."""
+    """Steps completed inside the window, by job; fractional at its edges."""
 
     @property
     def length_s(self) -> float:
-        """The window's length."""
+        """Length of the window [s]."""
         return self.end_s - self.start_s
 
 
 def overlap_rates(boundaries_s: Sequence[Sequence[float]]) -> Window:
-    """Each job's rate over the window in which all jobs were stepping.
+    """Each job's rate over the window in which all jobs ran steps.
 
-    `boundaries_s[j]`: the increasing stamps of job j's step ends on a common clock, preceded by the start of its
-    first timed step; n steps are n + 1 stamps. The window goes from the latest first stamp to the earliest last
-    one. A step that straddles an edge counts by the share of its time that lies inside.
+    `boundaries_s[j]`: the increasing stamps of job j's step ends on a common clock, preceded by the start of its first
+    timed step; n steps are n + 1 stamps. The window goes from the latest first stamp to the earliest last one. A step
+    that crosses an edge counts by the share of its time that lies inside.
 
     Raises ValueError for no jobs, for a job of fewer than two stamps, stamps that do not increase or are not finite,
     and jobs that never ran at the same time.
@@ -63,14 +63,14 @@ def overlap_rates(boundaries_s: Sequence[Sequence[float]]) -> Window:
 def weighted_progress(rates_per_s: Sequence[float], alone_step_s: Sequence[float]) -> float:
     """Σ_j rate_j · s_j: seconds of lone-job work done in each second of sharing (1 = as good as one job at a time).
 
-    A step of one job and a step of another are different amounts of work, and adding steps (or samples) a second
-    rewards whoever favours the cheap job. Measured in the time s_j that it takes with the devices to itself, a step
-    is worth the same whoever takes it: rate_j · s_j is the fraction of its lone speed that job j keeps. Jobs that take
-    turns in any proportion, without overlap, come out at 1; two that do not disturb each other at all at 2. This is
-    the weighted speed-up of Snavely & Tullsen 2000.
+    Steps of different jobs are different amounts of work, and adding steps (or samples) a second would reward a
+    preference for the cheap job. Measured in the time s_j that it takes with the devices to itself, every step has the
+    same worth: rate_j · s_j is the fraction of its lone speed that job j keeps. Jobs that take turns in any proportion,
+    without overlap, give 1; two that do not disturb each other at all give 2. This is the weighted speed-up of Snavely
+    & Tullsen 2000.
 
-    `alone_step_s`: each job's step time with the devices to itself, seconds.
-    Raises ValueError for no jobs, lists of unequal length, a negative rate or a step time that is not above zero.
+    `alone_step_s`: each job's step time [s] with the devices to itself. Raises ValueError for no jobs, lists of unequal
+    length, a negative rate or a step time that is not above zero.
     """
     if not rates_per_s or len(rates_per_s) != len(alone_step_s):
         raise ValueError(f"{len(rates_per_s)} rates and {len(alone_step_s)} lone step times cannot be combined")

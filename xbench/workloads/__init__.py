@@ -1,15 +1,15 @@
-"""Workloads: what one training step does. A model, its batch, a loss and an optimizer.
+"""Workloads, which define a training step: a model, its batch, a loss and an optimizer.
 
-| file | what it holds |
+| file | content |
 | --- | --- |
 | `catalog` | the registry: names, families, published sizes |
 | `torchvision_models` | image sizes, parameter counts and defaults of torchvision's classification models |
 | `parse` | text to spec, spec to resolved spec |
-| `probe` | asks a process of its own whether workloads can be built and fit in memory |
+| `probe` | checks in a separate process that workloads can be built and fit in memory |
 | `build` | resolved spec to a live `Workload`, on a rank |
 | `vision`, `text`, `synthetic`, `custom` | one recipe each |
-| `loading`, `handed_in`, `variation` | the user's file, the models that are refused, the batch of each rank |
-| `preflight`, `trial`, `memory` | what runs in the process that `probe` starts |
+| `loading`, `handed_in`, `variation` | the user's file, refused models, the batch of each rank |
+| `preflight`, `trial`, `memory` | code of the process that `probe` starts |
 
 Importing this package does not import torch; only `build` and the files below it in the table do.
 """

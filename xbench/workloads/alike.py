@@ -1,4 +1,4 @@
-"""Ranks train one network only where they start from one: a check of what each has built."""
+"""Check that all ranks have built the same network. Ranks train one network only if they start from one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xbench.workloads.build import Workload
 
 
 def check_alike(workload: Workload) -> None:
-    """Raise WorkloadError, on every rank, where their parameters differ in a bit.
+    """Raise WorkloadError, on every rank, if the ranks' parameters differ in a bit.
 
     Collective: every rank of the default process group must call it.
     """

@@ -1,15 +1,15 @@
-"""From a resolved `WorkloadSpec` to something that trains, on one rank.
+"""Construction of a trainable `Workload` from a resolved `WorkloadSpec`, on one rank.
 
-The model is initialised from `spec.seed`, so it is the same on every rank; the batch from `spec.seed + 1000 + rank`, so
-gradients differ and a schedule that forgets to average is found out. Weights are drawn on the CPU and then moved, so
-that a CPU and a GPU rank start from the same numbers.
+The model is initialised from `spec.seed`, so it is the same on every rank. The batch is drawn from
+`spec.seed + 1000 + rank`, so gradients differ, and a schedule that forgets to average is detected. Weights are drawn on
+the CPU and then moved, so that CPU and GPU ranks start from the same numbers.
 
-`build` leaves every random-number generator as it found it (torch's on the CPU and on the device, numpy's, Python's).
-It seeds nothing for the training loop: dropout draws from whatever state the caller has set.
+`build` restores every random-number generator (torch's on the CPU and on the device, numpy's, Python's). It seeds
+nothing for the training loop: dropout draws from the state that the caller has set.
 
-`dtype="bf16"` is pure bf16: parameters, buffers, floating-point inputs and targets are all converted, so gradients
-travel as two bytes an element and the optimizer keeps its state in bf16. Steps below bf16's resolution are lost to
-rounding, which does not matter to the time that a step takes.
+`dtype="bf16"` is pure bf16: parameters, buffers, floating-point inputs and targets are all converted. So gradients have
+two bytes per element, and the optimizer keeps its state in bf16. Updates below bf16's resolution are lost to rounding,
+which does not affect the time of a step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ADAMW_LR = 1e-4
 
 
 class Recipe(ABC):
-    """How one workload is made. `model` is called once and first, then `batch`, each with its generator seeded."""
+    """Recipe of one workload. `model` is called first and once, then `batch`, each with its generator seeded."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self.spec = spec
@@ -61,7 +61,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def input_description(self) -> str:
-        """One sample for people: '3×128×128 images'."""
+        """Description of one sample for people: '3×128×128 images'."""
 
 
 @dataclass
@@ -78,13 +78,13 @@ class Workload:
 
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Made when it is first asked for: a process's first takes torch seconds, which a check can do without."""
+        """Optimizer, made on first use: a process's first one takes torch seconds, which a check can avoid."""
         return make_optimizer(self.spec, self.model)
 
     def outputs(self, model: nn.Module | None = None) -> Any:
         """The model's outputs: `model(x)` for a tensor, `model(*x)` for a tuple or list, `model(**x)` for a dict.
 
-        `model` stands in for our own when a schedule wraps it.
+        `model` replaces the workload's own when a schedule wraps it.
         """
         network = self.model if model is None else model
         if isinstance(self.inputs, dict):
@@ -128,7 +128,7 @@ class Workload:
 
     @property
     def parameter_dtypes(self) -> str:
-        """What the trainable parameters are made of, most bytes first: 'fp32', 'bf16', 'fp32 and bf16'."""
+        """Dtypes of the trainable parameters, most bytes first: 'fp32', 'bf16', 'fp32 and bf16'."""
         nbytes: dict[str, int] = {}
         for parameter in self.trainable:
             name = str(parameter.dtype).removeprefix("torch.")
@@ -138,21 +138,21 @@ class Workload:
     @property
     def buffer_bytes(self) -> list[int]:
         """Bytes of the model's buffers (batch-norm statistics) by dtype, in order of first appearance."""
-        found: dict[torch.dtype, int] = {}
+        by_dtype: dict[torch.dtype, int] = {}
         for buffer in self.model.buffers():
-            found[buffer.dtype] = found.get(buffer.dtype, 0) + buffer.numel() * buffer.element_size()
-        return list(found.values())
+            by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.numel() * buffer.element_size()
+        return list(by_dtype.values())
 
 
 def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workload:
-    """Build a resolved workload on `device` for `rank`. Built-in models are in training mode, a factory's as it is.
+    """Build a resolved workload on `device` for `rank`. Built-in models are in training mode; a factory's is unchanged.
 
-    `device` may be meta: then nothing is allocated, and only shapes can be asked about. Raises WorkloadError when the
-    model cannot be built or has nothing to train, and SpecError for an unknown name.
+    `device` may be meta: then nothing is allocated, and only shapes are available. Raises WorkloadError if the model
+    cannot be built or has nothing to train, and SpecError for an unknown name.
     """
     recipe = recipe_of(spec)
     on_meta = device.type == "meta"
-    with _generators_kept(device):
+    with _preserved_generators(device):
         seed_all(spec.seed)
         with _EmptyOnMeta() if on_meta else nullcontext():
             model = recipe.model()
@@ -188,7 +188,7 @@ def recipe_of(spec: WorkloadSpec) -> Recipe:
     if family == "vision":
         from xbench.workloads.vision import VisionRecipe
 
-        return VisionRecipe(spec)  # a torchvision newer than our table has names that the registry lacks
+        return VisionRecipe(spec)  # a newer torchvision has names that the registry lacks
     kind: type[Recipe] = WORKLOADS.load(plain)
     return kind(spec)
 
@@ -236,14 +236,14 @@ _DRAWING = frozenset(
         nn.init.kaiming_normal_,
     )
 )
-"""What fills its first argument, or the one named `tensor`, with random numbers."""
+"""Functions that fill their first argument, or the one named `tensor`, with random numbers."""
 
 
 class _EmptyOnMeta(TorchFunctionMode):
     """Puts only `torch.empty` on the meta device: parameters take no memory and initialisers do nothing.
 
-    A whole `torch.device("meta")` would also catch the little arithmetic by which regnet computes its widths. Drawing
-    random numbers there is left out: torch would do nothing by its compiler, which takes seconds to import.
+    A whole `torch.device("meta")` would also catch the small arithmetic by which regnet computes its widths. Drawing
+    random numbers is skipped: torch would skip it through its compiler, which takes seconds to import.
     """
 
     def __torch_function__(
@@ -267,7 +267,7 @@ def seed_all(seed: int) -> None:
 
 
 @contextmanager
-def _generators_kept(device: torch.device) -> Iterator[None]:
+def _preserved_generators(device: torch.device) -> Iterator[None]:
     numpy_state, python_state = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:

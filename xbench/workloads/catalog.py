@@ -1,8 +1,8 @@
-"""The workloads by name, with the facts that listing and defaults need. Nothing here imports torch.
+"""The workloads by name, with the facts for listing and defaults. Nothing here imports torch.
 
-An entry's target is a `build.Recipe` class, except for names that other packages register through the entry-point
-group `xbench.workloads`: those name a factory, a function without arguments that returns `(model, batch, loss)`, just
-like the user's own `path/to/file.py:factory`.
+An entry's target is a `build.Recipe` class. Names that other packages register through the entry-point group
+`xbench.workloads` are an exception. They name a factory: a function without arguments that returns `(model, batch,
+loss)`, as the user's own `path/to/file.py:factory` does.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def split_factory(text: str) -> tuple[str, str] | None:
 
 
 def family_of(name: str) -> Family:
-    """Which family a `WorkloadSpec.name` belongs to. Raises SpecError with the nearest name."""
+    """Family of a `WorkloadSpec.name`. Raises SpecError with the nearest name."""
     if split_factory(name):
         return "factory"
     plain = name.partition(":")[0]

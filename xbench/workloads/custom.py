@@ -1,14 +1,14 @@
 """The user's own workload: `path/to/train.py:make`, or a factory that a package registers by name.
 
-`make()` returns `(model, batch, loss)`; `batch` is `(inputs, targets)`, and a step computes
+`make()` returns `(model, batch, loss)`. `batch` is `(inputs, targets)`, and a step computes
 `loss(model(inputs), targets)`. See `examples/train.py`.
 
-The file is imported afresh, as Python would import it (`workloads.loading`), with its folder on `sys.path` while it is
-imported and while the factory runs, so it can import its neighbours. `if __name__ == "__main__":` does not hold there.
+The file is imported afresh, as Python would import it (`workloads.loading`). Its folder is on `sys.path` during the
+import and while the factory runs, so it can import its neighbours. `if __name__ == "__main__":` is false there.
 
-Every rank calls the factory with the same seed (torch, numpy, random), so models start equal; a factory must not draw
-its weights from anywhere else. The batch would be equal too, so rank 0 keeps the factory's and every other rank varies
-it: see `workloads.variation`.
+Every rank calls the factory with the same seed (torch, numpy, random), so models start equal. A factory must not draw
+its weights from another source. The batch would be equal too, so rank 0 keeps the factory's, and every other rank
+varies it: see `workloads.variation`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targe
 
 
 class FactoryRecipe(Recipe):
-    """Calls a factory once, checks what it returned, and varies its batch by rank."""
+    """Calls a factory once, checks its result, and varies its batch by rank."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         super().__init__(spec)
@@ -44,22 +44,22 @@ class FactoryRecipe(Recipe):
         """Call the factory and keep its batch and loss. Raises WorkloadError with the factory's own message."""
         parts = split_factory(self.spec.name)
         file = Path(parts[0]).absolute() if parts is not None else None
-        in_group = _in_group()
-        with as_script(file) as heard:
+        had_group = _has_process_group()
+        with as_script(file) as log:
             try:
                 factory = WORKLOADS.load(self.spec.name) if parts is None else self._factory(Path(parts[0]), parts[1])
                 _check_takes_nothing(self.spec.title, factory)
-                made = factory()
+                result = factory()
             except WorkloadError:
                 raise
             except (Exception, SystemExit) as error:
-                raise raised(self.spec.title, error, file, heard.last_line) from error
-        if in_group and not _in_group():
+                raise raised(self.spec.title, error, file, log.last_line) from error
+        if had_group and not _has_process_group():
             raise WorkloadError(
                 f"{self.spec.title} destroys the process group, which is xbench's",
                 hint="destroy only a group that the factory itself has made",
             )
-        model, self._batch, self._loss = self._checked(made)
+        model, self._batch, self._loss = self._check_result(result)
         check_model(self.spec.title, model)
         return model
 
@@ -84,8 +84,8 @@ class FactoryRecipe(Recipe):
         module = load_file(file.absolute())
         factory = getattr(module, name, None)
         if callable(factory):
-            made: Callable[[], Any] = factory
-            return made
+            function: Callable[[], Any] = factory
+            return function
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         close = nearest(name, functions)
         what = "is not a function" if factory is not None else "does not exist"
@@ -93,18 +93,18 @@ class FactoryRecipe(Recipe):
             f"{self.spec.title}: {name!r} {what} in {file.name}", hint=f"did you mean {close!r}?" if close else None
         )
 
-    def _checked(self, made: Any) -> tuple[nn.Module, tuple[Inputs, Any], Callable[[Any, Any], Tensor]]:
+    def _check_result(self, result: Any) -> tuple[nn.Module, tuple[Inputs, Any], Callable[[Any, Any], Tensor]]:
         def wrong(what: str) -> WorkloadError:
             return WorkloadError(f"{self.spec.title} {what}", hint=_WANTED)
 
-        if isinstance(made, tuple | list) and any(_is_optimizer(one) for one in made):
+        if isinstance(result, tuple | list) and any(_is_optimizer(item) for item in result):
             raise WorkloadError(
                 f"{self.spec.title} returned an optimizer, and xbench makes its own over the parameters",
                 hint="return (model, batch, loss), and choose with --optimizer",
             )
-        if not isinstance(made, tuple | list) or len(made) != 3:
-            raise wrong(f"returned {_kind(made)} and not (model, batch, loss)")
-        model, batch, loss = made
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            raise wrong(f"returned {_kind(result)} and not (model, batch, loss)")
+        model, batch, loss = result
         if not isinstance(model, nn.Module):
             raise wrong(f"returned {_kind(model)} as its model, which is no torch.nn.Module")
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -128,10 +128,14 @@ def _check_takes_nothing(title: str, factory: Callable[..., Any]) -> None:
     """Raise WorkloadError for a factory that cannot be called without arguments."""
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # a callable that does not say
+    except (TypeError, ValueError):  # a callable without a signature
         return
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind not in several]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in variadic
+    ]
     if needed:
         raise WorkloadError(
             f"{title} needs {', '.join(needed)}, and a factory is called without arguments",
@@ -139,12 +143,12 @@ def _check_takes_nothing(title: str, factory: Callable[..., Any]) -> None:
         )
 
 
-def _in_group() -> bool:
+def _has_process_group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
 def _is_optimizer(value: Any) -> bool:
-    """An optimizer, or what wraps one."""
+    """True for an optimizer, or for a wrapper of one."""
     return hasattr(value, "param_groups") and callable(getattr(value, "step", None))
 
 

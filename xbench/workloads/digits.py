@@ -1,9 +1,9 @@
-"""Real data that a package ships: scikit-learn's handwritten digits, without a download.
+"""Real data from a package, without a download: scikit-learn's handwritten digits.
 
 1797 grey images of 8 × 8 pixels, values 0 to 16, ten classes: the test half of "Optical Recognition of Handwritten
 Digits" (E. Alpaydin, C. Kaynak; UCI Machine Learning Repository, 1998, CC BY 4.0), written by 13 people. A fifth of
-each class is kept for testing, always the same images. They are enlarged to the size that a workload takes, repeated
-over its channels, and normalised by the mean and deviation of the training images.
+each class is kept for testing, always the same images. They are enlarged to a workload's image size, repeated over its
+channels, and normalised by the mean and deviation of the training images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPLIT_SEED = 0
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (n, 1, 8, 8), normalised, and labels (n,), for training and for testing."""
+    """Normalised images (n, 1, 8, 8) and labels (n,), for training and for testing."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -32,7 +32,7 @@ class Digits:
 
 
 def digits() -> Digits:
-    """The images, split by class with a fixed seed. Raises WorkloadError where scikit-learn is missing."""
+    """The images, split by class with a fixed seed. Raises WorkloadError if scikit-learn is missing."""
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

@@ -1,4 +1,7 @@
-"""Models that a factory may not hand in, each refused in one sentence, here and on the ranks."""
+"""Checks of the model that a factory returns.
+
+Each unsuitable model is refused in one sentence, here and on the ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _WRAPPERS = {
     "FullyShardedDataParallel": "FullyShardedDataParallel",
     "FSDPModule": "fully_shard",
 }
-"""Classes of torch by their names, so that none has to be imported to see that nobody used it."""
+"""Names of torch's classes. Comparing names avoids importing the classes."""
 
 
 def check_model(title: str, model: nn.Module) -> None:
@@ -21,9 +24,9 @@ def check_model(title: str, model: nn.Module) -> None:
     for name, module in model.named_modules():
         wrapper = next((_WRAPPERS[c.__name__] for c in _torch_classes(module) if c.__name__ in _WRAPPERS), None)
         if wrapper is not None:
-            which = "the model" if not name else f"the model's part {name!r}"
+            part = "the model" if not name else f"the model's part {name!r}"
             raise WorkloadError(
-                f"{title}: {which} is wrapped in {wrapper}, and xbench attaches every schedule itself, DDP among them",
+                f"{title}: {part} is wrapped in {wrapper}, and xbench attaches every schedule itself, DDP among them",
                 hint="hand the model in unwrapped",
             )
     for name, parameter in model.named_parameters():

@@ -1,8 +1,8 @@
-"""Import a user's file the way Python would, and turn what goes wrong in it into one sentence with its line.
+"""Import of a user's file as Python would do it, and conversion of its errors to one sentence with the line.
 
-A module gets its own name (`train`, or `package.train` when `__init__.py` files make its folders a package), so that
-relative imports work and a process that the factory spawns, such as a data loader's worker, can import it again. Where
-that name already means another module, a private name takes its place, and neither of the two works.
+A module gets its own name (`train`, or `package.train` if `__init__.py` files make its folders a package). So relative
+imports work, and a process that the factory spawns, such as a data loader's worker, can import it again. If that name
+already belongs to another module, a private name takes its place, and neither of the two works.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TextIO, cast
 from xbench.errors import WorkloadError
 
 PRIVATE = "xbench_workload_"
-_HEARD = 2000
+_TAIL_CHARACTERS = 2000
 _TWICE = "trying to initialize the default process group twice"  # torch's words
 
 
@@ -41,7 +41,7 @@ def load_file(file: Path) -> Any:
 
 
 def _import_package(name: str, root: Path) -> None:
-    """Import the file's package from its own root: a module of the same name beside the file is not it."""
+    """Import the file's package from its own root, not a module of the same name next to the file."""
     sys.path.insert(0, str(root))
     try:
         importlib.import_module(name)
@@ -59,44 +59,44 @@ def package_root(file: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def module_name(file: Path) -> str:
-    """The name under which the file is imported: its own, or a private one where that is taken or is no name."""
+    """Name under which the file is imported: its own, or a private one if that is taken or invalid."""
     root, parts = package_root(file)
-    own = file if len(parts) == 1 else root / parts[0] / "__init__.py"
-    if not file.stem.isidentifier() or _taken(parts[0], own, (str(file.parent), str(root))):
+    file_or_package = file if len(parts) == 1 else root / parts[0] / "__init__.py"
+    if not file.stem.isidentifier() or _taken(parts[0], file_or_package, (str(file.parent), str(root))):
         return f"{PRIVATE}{file.stem}"
     return ".".join(parts)
 
 
-def _taken(name: str, own: Path, folders: tuple[str, ...]) -> bool:
-    """True if a module of that name that is not our own file is there, or would be found outside of these folders."""
+def _taken(name: str, own_file: Path, folders: tuple[str, ...]) -> bool:
+    """True if that name belongs to a loaded module of another file, or would be found outside of these folders."""
     if name in sys.stdlib_module_names:
         return True
     if name in sys.modules:
         origin = getattr(sys.modules[name], "__file__", None)
     else:
         elsewhere = [entry for entry in sys.path if entry not in folders]
-        found = PathFinder.find_spec(name, elsewhere)
-        if found is None or found.origin is None:  # None: a folder without __init__.py, which a file comes before
+        spec = PathFinder.find_spec(name, elsewhere)
+        if spec is None or spec.origin is None:  # None: a folder without __init__.py, which a file precedes
             return False
-        origin = found.origin
-    return origin is None or Path(origin).resolve() != own.resolve()
+        origin = spec.origin
+    return origin is None or Path(origin).resolve() != own_file.resolve()
 
 
 class Heard:
-    """A text stream that remembers the end of what is written to it, and is the stream beneath it otherwise."""
+    """A text stream that keeps the end of what is written to it, and otherwise acts as the underlying stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._end = ""
 
     def write(self, text: str) -> int:
-        """Write to the stream beneath."""
-        self._end = (self._end + text)[-_HEARD:]
+        """Write to the underlying stream."""
+        self._end = (self._end + text)[-_TAIL_CHARACTERS:]
         return self._stream.write(text)
 
     @property
     def last_line(self) -> str:
-        """The last line that is not empty; '' where there is none."""
+        """The last line that is not empty; '' without one."""
         return next((line.strip() for line in reversed(self._end.splitlines()) if line.strip()), "")
 
     def __getattr__(self, name: str) -> Any:
@@ -105,18 +105,18 @@ class Heard:
 
 @contextmanager
 def as_script(file: Path | None) -> Iterator[Heard]:
-    """`sys.path` and `sys.argv` as if Python had been started with this file alone: no option of ours reaches it.
+    """Set `sys.path` and `sys.argv` as if Python had been started with this file alone, without xbench's options.
 
-    Yields what is written to `sys.stderr` meanwhile.
+    Yields the text that is written to `sys.stderr` meanwhile.
     """
     argv, path, stderr = sys.argv, list(sys.path), sys.stderr
     folders = [] if file is None else list(dict.fromkeys((str(file.parent), str(package_root(file)[0]))))
-    heard = Heard(stderr)
+    tail = Heard(stderr)
     sys.argv = [argv[0] if file is None else str(file)]
     sys.path[:0] = folders
-    sys.stderr = cast(TextIO, heard)
+    sys.stderr = cast(TextIO, tail)
     try:
-        yield heard
+        yield tail
     finally:
         sys.argv, sys.stderr = argv, stderr
         for folder in folders:
@@ -125,39 +125,39 @@ def as_script(file: Path | None) -> Iterator[Heard]:
 
 
 def raised(title: str, error: BaseException, file: Path | None, last_line: str = "") -> WorkloadError:
-    """Error that a file or its factory raised, as one sentence with the line, and the way out where one is known.
+    """Error of a file or its factory as one sentence with the line, and a remedy if one is known.
 
-    `last_line`: the last that it wrote to stderr, which says why where it ended the process.
+    `last_line`: the last line that it wrote to stderr. It tells why the file ended the process.
     """
     detail = "".join(traceback.format_exception(error))
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, SystemExit) and isinstance(error.code, int) and last_line:
         text += f" ({last_line})"
-    where = _place(error, file)
+    location = _location(error, file)
     if _TWICE in text:
         return WorkloadError(
-            f"{title} cannot be built: {where} makes a process group, and xbench has already made one",
+            f"{title} cannot be built: {location} makes a process group, and xbench has already made one",
             hint="guard it: if not torch.distributed.is_initialized()",
             detail=detail,
         )
     return WorkloadError(
-        f"{title} cannot be built: {where} raised {type(error).__name__}: {text}",
-        hint=_way_out(error, file, text),
+        f"{title} cannot be built: {location} raised {type(error).__name__}: {text}",
+        hint=_remedy(error, file, text),
         detail=detail,
     )
 
 
-def _place(error: BaseException, file: Path | None) -> str:
+def _location(error: BaseException, file: Path | None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if file is not None and frame.filename == str(file)]
-    foreign = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
-    frame = (own or foreign or list(frames))[-1]
+    user_frames = [frame for frame in frames if file is not None and frame.filename == str(file)]
+    other_frames = [frame for frame in frames if not frame.filename.startswith(str(Path(__file__).parent))]
+    frame = (user_frames or other_frames or list(frames))[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
-def _way_out(error: BaseException, file: Path | None, text: str) -> str | None:
+def _remedy(error: BaseException, file: Path | None, text: str) -> str | None:
     if isinstance(error, SystemExit):
         return "parse arguments under if __name__ == '__main__': the file is imported, without arguments"
     if isinstance(error, ImportError) and "relative import" in text and file is not None:

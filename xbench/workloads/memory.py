@@ -1,11 +1,11 @@
-"""How much memory a step needs, before it is run, and how much there is.
+"""Estimate of the memory that a step needs, before it runs, and of the free memory.
 
 One rank of one job holds its parameters P and frozen tensors, their gradients G, the optimizer's state S (SGD with
 momentum: one P; AdamW: two), gradients packed into flat buckets (another G), a copy of the initial weights for the
-correctness gate (another P), what autograd saves between forward and backward A, and the process itself. A is
-measured on a forward pass through `saved_tensors_hooks`, each storage once; on the meta device that costs no memory.
-Left out are an operator's own workspace and gradients of activations, so the estimate is rather low: it serves to
-refuse what clearly cannot fit.
+parity check (another P), the activations A that autograd saves between forward and backward, and the process itself. A
+is measured in a forward pass through `saved_tensors_hooks`, each storage once; on the meta device that costs no memory.
+The workspace of operators and gradients of activations are left out, so the estimate is low: it serves to refuse what
+clearly cannot fit.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from xbench.units import Bytes, format_bytes
 from xbench.workloads.build import Workload
 
 PROCESS_BYTES = 400 * 1024**2
-"""Resident memory of a rank that has imported torch and done nothing, rounded up; on a GPU: of its CUDA context."""
+"""Resident memory of an idle rank that has imported torch, rounded up; on a GPU: of its CUDA context."""
 
 _STATE_COPIES = {"sgd": 1, "adamw": 2}
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 class Footprint(NamedTuple):
-    """One rank's memory for one job: what the batch does not change, and what grows with it."""
+    """One rank's memory for one job: a fixed part, and a part that grows with the batch."""
 
     fixed_bytes: Bytes
     activation_bytes: Bytes
 
     @property
     def total_bytes(self) -> Bytes:
-        """Both."""
+        """Sum of both parts [B]."""
         return self.fixed_bytes + self.activation_bytes
 
 
 def footprint(workload: Workload) -> tuple[Footprint, Tensor]:
-    """The estimate and the loss of the forward pass that it took. Raises what the model raises."""
+    """The estimate, and the loss of the forward pass that it ran. Raises what the model raises."""
     weights = {id(tensor): tensor for tensor in (*workload.model.parameters(), *workload.model.buffers())}
     known = {tensor.untyped_storage()._cdata for tensor in weights.values()}
     saved: dict[int, Bytes] = {}
-    kept: list[Tensor] = []  # a storage that died could give its address to the next one
+    kept: list[Tensor] = []  # the next storage could reuse the address of a deleted one
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -65,7 +65,7 @@ def footprint(workload: Workload) -> tuple[Footprint, Tensor]:
 
 
 def available_bytes(gpus: Sequence[int]) -> Bytes:
-    """Free memory: of the fullest of these GPUs when there are any, else of this machine and its control group."""
+    """Free memory [B]: of the fullest of these GPUs if there are any, else of this machine and its control group."""
     if gpus:
         return min(int(torch.cuda.mem_get_info(index)[0]) for index in gpus)
     free = int(psutil.virtual_memory().available)
@@ -74,10 +74,10 @@ def available_bytes(gpus: Sequence[int]) -> Bytes:
 
 
 def check_fits(workloads: list[tuple[Workload, Footprint]], ranks: int, gpus: Sequence[int]) -> None:
-    """Refuse jobs that cannot stand in memory side by side, `ranks` processes each. Raises WorkloadError.
+    """Refuse jobs that do not fit in memory together, `ranks` processes each. Raises WorkloadError.
 
-    `gpus` are the GPUs that they share, none where they compute on the CPU. The sentence names the largest job; the
-    hint names the batch that fits, or says that none does.
+    `gpus` are the GPUs that they share, none if they compute on the CPU. The sentence names the largest job. The hint
+    names the batch that fits, or says that none does.
     """
     sharers = -(-ranks // len(gpus)) if gpus else ranks
     free = available_bytes(gpus)
@@ -88,11 +88,11 @@ def check_fits(workloads: list[tuple[Workload, Footprint]], ranks: int, gpus: Se
     others = needed - sharers * largest.total_bytes
     spec = workload.spec
     sizes = f" with batch {workload.batch_size}" if spec.batch_size else ""
-    beside = " and its companions need" if len(workloads) > 1 else " needs"
+    verb = " and its companions need" if len(workloads) > 1 else " needs"
     shared = f" for {sharers} ranks" if sharers > 1 else ""
     where = " on the GPU" if gpus else ""
     raise WorkloadError(
-        f"{spec.title}{sizes}{beside} about {format_bytes(needed)}{shared}, {format_bytes(free)} are free{where}",
+        f"{spec.title}{sizes}{verb} about {format_bytes(needed)}{shared}, {format_bytes(free)} are free{where}",
         hint=_smaller(workload, largest, (free - others) // sharers),
     )
 
@@ -111,7 +111,7 @@ def _smaller(workload: Workload, estimate: Footprint, share: Bytes) -> str:
 
 
 def _control_group_bytes(root: Path = _CGROUP) -> Bytes | None:
-    """What the control group (v2) still allows, not counting page cache that can be dropped; None without a limit."""
+    """Memory [B] that the control group (v2) still allows, without droppable page cache; None without a limit."""
     try:
         limit = int((root / "memory.max").read_text())
         used = int((root / "memory.current").read_text())

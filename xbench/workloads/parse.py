@@ -1,8 +1,8 @@
-"""From what the user typed to a `WorkloadSpec`, and from there to one with every default filled in. No torch.
+"""From the user's text to a `WorkloadSpec`, and from there to one with every default filled in, without torch.
 
 A workload is written as a name (`resnet50`), as `synthetic:layers=200,bytes=64k`, or as `path/to/file.py:factory`. A
-name takes its options from the command line, or its own, which win: `resnet50:batch-size=4,image-size=96` (two
-workloads of one comparison may need different ones).
+name takes its options from the command line. Its own options take precedence: `resnet50:batch-size=4,image-size=96`
+(two workloads of one comparison may need different ones).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_LAYER_BYTES = 2**30
 
 
 class SyntheticShape(NamedTuple):
-    """The options of `synthetic:`; see `workloads.synthetic` for what they mean."""
+    """Options of `synthetic:`, explained in `workloads.synthetic`."""
 
     layers: int = 200
     layer_bytes: Bytes = 64 * 1024
@@ -42,16 +42,16 @@ class SyntheticShape(NamedTuple):
 def parse_workload(text: str, **options: Any) -> WorkloadSpec:
     """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed`.
 
-    An option that is None is left to the device's default. Raises SpecError for an unknown name (with the nearest), an
-    unknown or malformed option, a size out of range or one that the workload does not take, and a factory whose file
-    does not exist. The file is not opened.
+    An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
+    unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The
+    file is not opened.
     """
     text = text.strip()
     if not text.isprintable():
         raise SpecError(f"the workload name {text!r} has characters that cannot be printed")
     known_options("workload", dict(options), _OPTIONS)
     name = text
-    own: dict[str, str] = {}
+    inline_options: dict[str, str] = {}
     if ".py" in text:
         _check_factory(text)
     else:
@@ -60,9 +60,9 @@ def parse_workload(text: str, **options: Any) -> WorkloadSpec:
         if family_of(plain) == "synthetic":
             parse_synthetic(text)
         else:
-            name, own = plain, {key.replace("-", "_"): value for key, value in inline.items()}
-            known_options(plain, own, _OPTIONS)
-    values = {key: value for key, value in {**options, **own}.items() if value is not None}
+            name, inline_options = plain, {key.replace("-", "_"): value for key, value in inline.items()}
+            known_options(plain, inline_options, _OPTIONS)
+    values = {key: value for key, value in {**options, **inline_options}.items() if value is not None}
     checked = {key: _option(name, key, value) for key, value in values.items()}
     try:
         spec = WorkloadSpec.model_validate({"name": name, **checked})
@@ -73,9 +73,9 @@ def parse_workload(text: str, **options: Any) -> WorkloadSpec:
 
 
 def parse_synthetic(text: str) -> SyntheticShape:
-    """The shape in 'synthetic:layers=200,bytes=64k,width=64,compute=0'; every option may be left out.
+    """The shape in 'synthetic:layers=200,bytes=64k,width=64,compute=0'. Every option is optional.
 
-    Raises SpecError for unknown keys, values out of range, and bytes that are no multiple of four (fp32 gradients).
+    Raises SpecError for unknown keys, values out of range, and bytes that are not a multiple of four (fp32 gradients).
     """
     _, options = parse_options(text)
     known_options("synthetic", options, ("layers", "bytes", "width", "compute"))
@@ -122,10 +122,10 @@ def check_sizes(spec: WorkloadSpec) -> None:
 
 
 def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
-    """The same workload with every None replaced by the default that fits the device.
+    """The same workload with every None replaced by the default for the device.
 
-    On a CPU sizes make a step of about a second on one core; on a GPU they are usual training sizes. A factory's sizes
-    stay None: it chooses its own batch. Raises SpecError as `check_sizes` does.
+    On a CPU the sizes make a step of about a second on one core; on a GPU they are usual training sizes. A factory's
+    sizes stay None, because it chooses its batch. Raises SpecError as `check_sizes` does.
     """
     check_sizes(spec)
     sizes: dict[str, int]
@@ -161,11 +161,11 @@ def _check_image_size(spec: WorkloadSpec) -> None:
     size = spec.image_size
     if size is None or (size >= facts.minimum and size % facts.multiple == 0):
         return
-    works = max(facts.minimum, -(-size // facts.multiple) * facts.multiple)
+    valid_px = max(facts.minimum, -(-size // facts.multiple) * facts.multiple)
     rule = f", only multiples of {facts.multiple}" if facts.multiple > 1 else ""
     raise SpecError(
-        f"{spec.name} cannot take images of {size} px{rule}; the smallest above it that works is {works} px",
-        hint=f"try --image-size {works}",
+        f"{spec.name} cannot take images of {size} px{rule}; the smallest above it that works is {valid_px} px",
+        hint=f"try --image-size {valid_px}",
     )
 
 
@@ -189,6 +189,6 @@ def _check_factory(text: str) -> None:
         if file.is_file():
             return
         close = nearest(file.name, [other.name for other in folder.glob("*.py")])
-    except (OSError, ValueError):  # a name that no file can have, or a folder that may not be read
+    except (OSError, ValueError):  # an impossible file name, or an unreadable folder
         pass
     raise SpecError(f"there is no file {parts[0]!r}", hint=f"did you mean {str(folder / close)!r}?" if close else None)

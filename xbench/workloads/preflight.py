@@ -1,22 +1,21 @@
-"""`python -m xbench.workloads.preflight`: can these workloads be built, run and held in memory here?
+"""`python -m xbench.workloads.preflight`: check that workloads can be built, run and held in memory on this machine.
 
-It runs in a process of its own, so that the parent never imports torch and a factory that crashes takes nothing with
-it. `workloads.probe` is the other side. One JSON object comes in on stdin:
+It runs in a separate process, so that the parent never imports torch and a crashing factory harms nothing else.
+`workloads.probe` is the other side. It reads one JSON object from stdin:
 
     {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda" | "cuda:3", "ranks_per_host": 2}
 
-`ranks_per_host` is the number of processes of one job that share this machine's memory. One object goes out on stdout:
+`ranks_per_host` is the number of processes of one job that share this machine's memory. It writes one object to stdout:
 
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "gpu_trouble": null, "torch": "2.15.0",
      "torchvision": "0.29.2", "nccl": null, "cuda": null,
      "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123, "warnings": []}, ...],
      "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ...}}
 
-`gpu` is the 3 of "cuda:3"; `gpu_trouble` says why a GPU that seems to be there cannot be used, and the CPU is taken.
+`gpu` is the 3 of "cuda:3". `gpu_trouble` tells why a GPU that seems to exist cannot be used, so that the CPU is taken.
 
-Whatever a factory prints goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and
-no memory; a factory is really called, in a process group as the ranks have one, and steps of what it returns are really
-run: see `workloads.trial`.
+All output of a factory goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and no
+memory. A factory is really called, in a process group, and steps of its result are really run: see `workloads.trial`.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ from xbench.workloads.trial import (
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
 _SEARCH_PX = 64
 _COMPILED_STEPS = 3
-"""Only then are CUDA graphs recorded and replayed."""
+"""Steps of a compiled workload. CUDA graphs are recorded and replayed only from the third step on."""
 
 
 def main() -> None:
-    """Answer one request, and end without waiting for threads that a factory may have left."""
+    """Answer one request, and exit without waiting for threads that a factory may have left."""
     answer_to = os.dup(1)
     os.dup2(2, 1)
     answer = respond(json.loads(sys.stdin.read()))
@@ -76,11 +75,11 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request; an error becomes part of it."""
     answer: dict[str, Any] = {**software(), "device": "cpu", "gpus": 0, "gpu_names": [], "workloads": [], "error": None}
     try:
-        names, said = usable_gpus()
-        device = choose_device(request["device"], names, said)
+        names, gpu_warning = usable_gpus()
+        device = choose_device(request["device"], names, gpu_warning)
         index = gpu_index(request["device"])
         answer |= {"device": device, "gpu": index, "gpus": len(names), "gpu_names": names}
-        answer["gpu_trouble"] = unusable_gpu(said, torch.version.cuda)
+        answer["gpu_trouble"] = unusable_gpu(gpu_warning, torch.version.cuda)
         specs = [WorkloadSpec.model_validate(spec) for spec in request["workloads"]]
         answer["workloads"] = examine(specs, device, int(request["ranks_per_host"]), len(names), index)
     except XbenchError as error:
@@ -93,7 +92,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def software() -> dict[str, str | None]:
-    """Versions of torch and what it was built with; None for what is missing."""
+    """Versions of torch and of the libraries that it was built with; None for missing ones."""
     try:
         torchvision: str | None = version("torchvision")
     except PackageNotFoundError:
@@ -105,7 +104,7 @@ def software() -> dict[str, str | None]:
 
 
 def usable_gpus() -> tuple[list[str], str]:
-    """The GPUs' names, and what torch warned of when it looked for them; nothing where there is simply none."""
+    """Names of the GPUs, and torch's warnings when it looked for them; no text if there is simply none."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -114,9 +113,9 @@ def usable_gpus() -> tuple[list[str], str]:
 
 
 def choose_device(asked: str, names: Sequence[str], said: str = "") -> DeviceType:
-    """'auto' takes GPUs where there are any; `names` are theirs, `said` is why there is none.
+    """The device: 'auto' takes GPUs if there are any. `names` are their names, `said` the reason without any.
 
-    Raises SpecError when cuda is asked for and none is usable, or one that does not exist.
+    Raises SpecError if cuda is requested and none is usable, or a GPU that does not exist.
     """
     if asked.startswith("cuda") and not names:
         why, hint = no_gpu(said, torch.version.cuda)
@@ -128,29 +127,29 @@ def choose_device(asked: str, names: Sequence[str], said: str = "") -> DeviceTyp
 def examine(
     specs: Iterable[WorkloadSpec], device: DeviceType, ranks: int, gpus: int = 0, index: int | None = None
 ) -> list[dict[str, Any]]:
-    """Resolve, build and try every workload, then see whether all of them fit in memory together.
+    """Resolve, build and try every workload, then check that all of them fit in memory together.
 
-    A workload that stands twice is tried once, and counts twice against the memory: it is two jobs. `index` is the one
-    GPU to use, where one was picked. Raises SpecError and WorkloadError.
+    A workload that is given twice is tried once, and counts twice against the memory: it is two jobs. `index` is the
+    one GPU to use, if one was picked. Raises SpecError and WorkloadError.
     """
     resolved = [resolve(spec, device) for spec in specs]
-    where = torch.device(device) if index is None else torch.device(device, index)
-    once = {spec: examine_one(spec, where) for spec in dict.fromkeys(resolved)}
-    tried = [once[spec] for spec in resolved]
+    target = torch.device(device) if index is None else torch.device(device, index)
+    by_spec = {spec: examine_one(spec, target) for spec in dict.fromkeys(resolved)}
+    tried = [by_spec[spec] for spec in resolved]
     shared = [] if device == "cpu" else [index] if index is not None else list(range(gpus))
-    check_fits([(one.workload, one.memory) for one in tried], ranks, shared)
+    check_fits([(result.workload, result.memory) for result in tried], ranks, shared)
     return [
         {
-            "record": one.workload.describe().model_dump(mode="json"),
-            "memory_bytes_estimate": one.memory.total_bytes,
-            "warnings": one.warnings,
+            "record": result.workload.describe().model_dump(mode="json"),
+            "memory_bytes_estimate": result.memory.total_bytes,
+            "warnings": result.warnings,
         }
-        for one in tried
+        for result in tried
     ]
 
 
 class Tried(NamedTuple):
-    """A workload whose steps have run, one rank's memory for it, and what a user must know of it."""
+    """A workload whose steps have run, one rank's memory for it, and warnings for the user."""
 
     workload: Workload
     memory: Footprint
@@ -163,16 +162,16 @@ def examine_one(spec: WorkloadSpec, device: torch.device) -> Tried:
         with group_of_one():
             return _examine_factory(spec, device)
     workload = build(spec, torch.device("meta"))
-    return Tried(workload, _tried(workload), [])
+    return Tried(workload, _measure_steps(workload), [])
 
 
 def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
-    """Really build it, really train it, and see whether what torch.compile and CUDA graphs left of it can be timed."""
+    """Build and train a factory's workload. Check that torch.compile and CUDA graphs leave its layers visible."""
     with Recordings() as recordings:
         workload = build(spec, device)
         recorder = recorded_by(workload.model)
         if recorder is None:
-            estimate = _tried(workload, steps=_COMPILED_STEPS if regions(workload.model) else STEPS)
+            estimate = _measure_steps(workload, steps=_COMPILED_STEPS if regions(workload.model) else STEPS)
     if recorder is not None or recordings.seen:
         raise WorkloadError(
             f"{spec.title}: its step is recorded in a CUDA graph{f' by {recorder}' if recorder else ''}, in which no "
@@ -181,7 +180,7 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
         )
     try:
         hidden = compiled_inside(workload.model, workload.forward_loss)
-        variation, of_batch = varied(workload)
+        variation, variation_notes = varied(workload)
     except Exception as error:
         raise _failed_step(workload, STEPS, error) from error
     if hidden is not None:
@@ -190,16 +189,16 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
             "seen",
             hint="compile the module that calls it: module.compile() or torch.compile(module)",
         )
-    told = []
+    notes = []
     if not workload.model.training:
-        told.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
+        notes.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
     if variation != "samples":
         workload = replace(workload, spec=spec.model_copy(update={"variation": variation}))
-    return Tried(workload, estimate, told + of_batch)
+    return Tried(workload, estimate, notes + variation_notes)
 
 
-def _tried(workload: Workload, steps: int = 0) -> Footprint:
-    """The memory of a forward pass, and whether it and so many backward passes can be run. Raises WorkloadError."""
+def _measure_steps(workload: Workload, steps: int = 0) -> Footprint:
+    """Memory of a forward pass, after running it and `steps` backward passes. Raises WorkloadError."""
     step = 0
     try:
         parameters = dict(workload.model.named_parameters())
@@ -217,32 +216,33 @@ def _tried(workload: Workload, steps: int = 0) -> Footprint:
 
 
 def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadError:
-    """Error for a step that raised, with the user's line: that of the operation, where a backward pass raised."""
+    """Error for a step that raised, with the user's line: that of the operation if a backward pass raised."""
     spec, detail = workload.spec, traceback.format_exc()
     short = shortage(type(error).__name__, str(error), " on its own batch")
     if short is not None:
         return WorkloadError(f"{spec.title} {short}", hint=lower_what(spec), detail=detail)
     if spec.image_size is not None:
         return _refused_image(spec, error, detail)
-    place = place_of(error)
-    if place is None and family_of(spec.name) == "factory":
-        place = place_in_forward(spec, next(tensors_in(workload.inputs)).device, step + 1)
+    location = place_of(error)
+    if location is None and family_of(spec.name) == "factory":
+        location = place_in_forward(spec, next(tensors_in(workload.inputs)).device, step + 1)
     if FREED_GRAPH in str(error) and step > 0:
         return WorkloadError(
-            f"{spec.title}: its second step goes back through the graph of the first{f', at {place}' if place else ''}",
+            f"{spec.title}: its second step goes back through the graph of the first"
+            f"{f', at {location}' if location else ''}",
             hint="detach() what is kept from one step to the next: a hidden state, or inputs that a model computed",
             detail=detail,
         )
     return WorkloadError(
         f"{spec.title} cannot run a{('', ' second', ' third')[step]} step on its own batch ({_shapes(workload)}): "
-        f"{f'{place} raised ' if place else ''}{type(error).__name__}: {message_of(error)}",
+        f"{f'{location} raised ' if location else ''}{type(error).__name__}: {message_of(error)}",
         hint=_hint_of_outputs(workload) if isinstance(error, TypeError) else None,
         detail=detail,
     )
 
 
 def _hint_of_outputs(workload: Workload) -> str | None:
-    """What to do where a loss of tensors is given an object that holds them, as models of Hugging Face return."""
+    """Remedy for a loss of tensors that gets an object with tensors, as models of Hugging Face return."""
     try:
         with torch.no_grad():
             outputs = workload.outputs()
@@ -266,23 +266,23 @@ def _check_loss(workload: Workload, loss: Any) -> None:
 
 
 def _refused_image(spec: WorkloadSpec, error: Exception, detail: str) -> WorkloadError:
-    works = nearest_image_size(spec)
+    valid_px = nearest_image_size(spec)
     batch = f" in batches of {spec.batch_size}" if spec.batch_size == 1 else ""
-    found = f"; the smallest above it that works is {works} px" if works else f": {message_of(error)}"
+    explanation = f"; the smallest above it that works is {valid_px} px" if valid_px else f": {message_of(error)}"
     return WorkloadError(
-        f"{spec.name} cannot take images of {spec.image_size} px{batch}{found}",
-        hint=f"try --image-size {works}" if works else None,
+        f"{spec.name} cannot take images of {spec.image_size} px{batch}{explanation}",
+        hint=f"try --image-size {valid_px}" if valid_px else None,
         detail=detail,
     )
 
 
 def nearest_image_size(spec: WorkloadSpec) -> int | None:
-    """The smallest image size above the spec's that passes a forward pass, or None when a short search finds none."""
-    asked = spec.image_size or 1
+    """The smallest image size above the spec's that passes a forward pass, or None after a short search."""
+    requested_px = spec.image_size or 1
     facts = facts_of(spec.name)
     step = facts.multiple
-    start = max(facts.minimum, (asked // step + 1) * step)
-    usual = [size for size in (*_USUAL_SIZES, facts.native) if size > asked]
+    start = max(facts.minimum, (requested_px // step + 1) * step)
+    usual = [size for size in (*_USUAL_SIZES, facts.native) if size > requested_px]
     sizes: set[int] = {*range(start, start + _SEARCH_PX * step, step), *usual}
     for size in sorted(sizes):
         try:

@@ -1,4 +1,4 @@
-"""The parent's side of `workloads.preflight`: start it, wait a bounded time, turn its answer into values or errors.
+"""Parent's side of `workloads.preflight`: starts it, waits a bounded time, and turns its answer into values or errors.
 
 Nothing here imports torch.
 """
@@ -31,7 +31,7 @@ _LOG_CHARACTERS = 20_000
 
 
 class Probed(BaseModel):
-    """One workload as it will run, and one rank's memory for it."""
+    """One resolved workload, and one rank's memory for it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,7 +46,7 @@ class Probed(BaseModel):
 
 
 class Preflight(BaseModel):
-    """What the machine and its torch are, and the workloads with every default filled in."""
+    """Facts about the machine and its torch, and the workloads with every default filled in."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,27 +63,27 @@ class Preflight(BaseModel):
 
     @property
     def specs(self) -> tuple[WorkloadSpec, ...]:
-        """The resolved specs, in the order asked."""
+        """The resolved specs, in the order of the request."""
         return tuple(probed.record.spec for probed in self.workloads)
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the workloads for the user, each once."""
+        """Warnings about the workloads for the user, without duplicates."""
         return list(dict.fromkeys(sentence for probed in self.workloads for sentence in probed.warnings))
 
     def environment_facts(self) -> dict[str, object]:
-        """What `environment.capture` wants to know of it."""
+        """Facts for `environment.capture`."""
         return facts_for(self.model_dump(exclude={"workloads"}))
 
 
-def facts_for(found: Mapping[str, Any]) -> dict[str, object]:
-    """For `environment.capture`: the GPUs' name in the place of 'cuda', and how many there are; none on the CPU."""
-    on_gpus = found["device"] == "cuda"
-    names = list(dict.fromkeys(found["gpu_names"]))
+def facts_for(facts: Mapping[str, Any]) -> dict[str, object]:
+    """Facts for `environment.capture`: the name of the GPUs instead of 'cuda', and their number, 0 on the CPU."""
+    on_gpus = facts["device"] == "cuda"
+    names = list(dict.fromkeys(facts["gpu_names"]))
     return {
-        "device": " and ".join(names) if on_gpus and names else found["device"],
-        "device_count": found["gpus"] if on_gpus else 0,
-        **{name: found[name] for name in ("torch", "torchvision", "nccl", "cuda")},
+        "device": " and ".join(names) if on_gpus and names else facts["device"],
+        "device_count": facts["gpus"] if on_gpus else 0,
+        **{name: facts[name] for name in ("torch", "torchvision", "nccl", "cuda")},
     }
 
 
@@ -94,10 +94,10 @@ def probe(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Preflight:
-    """Check in a process of its own that the workloads can be built, run and held in memory.
+    """Check in a separate process that the workloads can be built, run and held in memory.
 
-    `device` is auto, cpu, cuda or cuda:N, `ranks` the number of processes of one job on this machine. Takes the seconds
-    that importing torch takes. Raises SpecError and WorkloadError with what the preflight found, or when it crashes or
+    `device` is auto, cpu, cuda or cuda:N. `ranks` is the number of processes of one job on this machine. It takes the
+    seconds of an import of torch. Raises SpecError and WorkloadError with the preflight's findings, or if it crashes or
     takes longer than `timeout_s`.
     """
     request = {
@@ -106,14 +106,14 @@ def probe(
         "ranks_per_host": ranks,
     }
     titles = ", ".join(dict.fromkeys(spec.title for spec in specs))
-    out, log, status = _ask(json.dumps(request), timeout_s, titles)
+    out, log, status = _run_preflight(json.dumps(request), timeout_s, titles)
     try:
         answer: dict[str, Any] = json.loads(out)
         failure = answer.pop("error")
     except (ValueError, AttributeError, KeyError, TypeError):
-        said = last_line(log)
+        log_line = last_line(log)
         raise WorkloadError(
-            f"checking {titles} ended with {_ending(status)} and no answer{f': {said}' if said else ''}",
+            f"checking {titles} ended with {_ending(status)} and no answer{f': {log_line}' if log_line else ''}",
             hint=limit_behind(log),
             detail=log or None,
         ) from None
@@ -123,7 +123,7 @@ def probe(
     return Preflight.model_validate(answer)
 
 
-def _ask(request: str, timeout_s: float, titles: str) -> tuple[str, str, int]:
+def _run_preflight(request: str, timeout_s: float, titles: str) -> tuple[str, str, int]:
     """(stdout, tail of stderr, exit status) of one preflight, which is never left running."""
     process = subprocess.Popen(
         [*GUARD, str(os.getpid()), *PREFLIGHT],
@@ -142,7 +142,7 @@ def _ask(request: str, timeout_s: float, titles: str) -> tuple[str, str, int]:
             hint="does its factory download, or wait for something?",
         ) from None
     finally:
-        # The whole session: a factory may have started processes (data loaders) of its own.
+        # The whole session: a factory may have started processes (data loaders).
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,13 +1,13 @@
-"""`synthetic:layers=200,bytes=64k[,width=64][,compute=0]`: a chain whose traffic and compute can be set apart.
+"""A chain with independent traffic and compute: `synthetic:layers=200,bytes=64k[,width=64][,compute=0]`.
 
 Each layer owns one vector w of exactly `bytes` of fp32 gradient (half of that in bf16) and hardly computes with it:
 
     z ← sin(z R)         `compute` times, from z = x; R is a fixed width × width matrix, shared, without a gradient
     y = x + 0.1·‖w‖·cos(z)
 
-‖w‖ costs one pass over w forward and one backward, and its gradient w/‖w‖ touches every element. Each unit of
-`compute` adds 2·batch·width² FLOP forward and as many backward. The residual form keeps hundreds of layers stable, and
-gradients depend on the rank's data through cos(z), so a missing average shows.
+‖w‖ costs one pass over w forward and one backward, and its gradient w/‖w‖ touches every element. Each unit of `compute`
+adds 2·batch·width² FLOP forward and as many backward. The residual form keeps hundreds of layers stable. Gradients
+depend on the rank's data through cos(z), so a missing average shows.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ STEP = 0.1
 
 
 class NormLayer(nn.Module):
-    """One link of the chain; (batch, width) to the same."""
+    """One layer of the chain; (batch, width) to the same."""
 
     def __init__(self, elements: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(elements).normal_(std=1 / math.sqrt(elements)))
 
     def forward(self, x: Tensor, mixing: Tensor | None, repeats: int) -> Tensor:
-        """See the module's docstring."""
+        """Apply the formula in the module's docstring."""
         z = x
         for _ in range(repeats):
             z = torch.sin(z @ mixing) if mixing is not None else z
@@ -49,12 +49,12 @@ class Chain(nn.Module):
         super().__init__()
         self.compute = shape.compute
         self.layers = nn.ModuleList(NormLayer(shape.layer_bytes // 4) for _ in range(shape.layers))
-        # A frozen parameter and not a buffer: DDP would broadcast a buffer before every forward pass.
+        # A frozen parameter instead of a buffer: DDP would broadcast a buffer before every forward pass.
         mixing = torch.empty(shape.width, shape.width).normal_(std=1 / math.sqrt(shape.width))
         self.mixing = nn.Parameter(mixing, requires_grad=False) if shape.compute else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
+        """Apply all layers."""
         for layer in self.layers:
             x = layer(x, self.mixing, self.compute)
         return x

@@ -1,13 +1,13 @@
 """Transformers at their published sizes, written with torch.nn: random weights, synthetic tokens, no downloads.
 
-- BERT (Devlin et al., arXiv 1810.04805): post-norm encoder, learned positions, the masked-language-model head whose
-  output matrix is the token embedding itself. 15 % of a sequence's tokens, at least one, are masked and predicted.
+- BERT (Devlin et al., arXiv 1810.04805): post-norm encoder, learned positions, and the masked-language-model head
+  whose output matrix is the token embedding. 15 % of a sequence's tokens, at least one, are masked and predicted.
 - GPT-2 (Radford et al. 2019): pre-norm causal decoder, output matrix tied to the token embedding. Every position
   predicts the next token.
 
-Both are as published in what decides time and traffic: shapes, tensors, tying, dropout 0.1, GELU. The tied matrix gets
-its gradient from both ends of backward, so it is complete only at the very last: schedules must cope with that. BERT
-has no pooler and no next-sentence head, as in today's fine-tuning and pre-training code.
+Both match the publications in what decides time and traffic: shapes, tensors, tying, dropout 0.1, GELU. The tied matrix
+gets its gradient from both ends of the backward pass, so it is complete only at its very end, which schedules must
+handle. BERT has no pooler and no next-sentence head, as in today's fine-tuning and pre-training code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Attention(nn.Module):
         self.project = nn.Linear(facts.width, facts.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Softmax(QKᵀ/√d)V, heads side by side, projected."""
+        """Softmax(QKᵀ/√d)V, with the heads concatenated, projected."""
         batch, tokens, width = x.shape
         q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         dropout = DROPOUT if self.training else 0.0
@@ -96,11 +96,11 @@ class Transformer(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """See the class."""
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.tokens(tokens) + self.positions(place)
+        """Logits (batch, tokens, vocabulary) of token indices (batch, tokens)."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)
         if not self.causal:
-            x = self.norm(x + self.segments(torch.zeros_like(place)))
+            x = self.norm(x + self.segments(torch.zeros_like(positions)))
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x)
@@ -124,14 +124,14 @@ class TextRecipe(Recipe):
         return Transformer(self.facts)
 
     def batch(self, rank: int) -> tuple[Inputs, Any]:
-        """Tokens (batch, tokens), and the token to predict at each place, or -100 where none is."""
+        """Tokens (batch, tokens), and the token to predict at each position, or -100 for none."""
         tokens = torch.randint(self.facts.vocabulary, (self.batch_size, self.seq_len + 1))
         if self.facts.causal:
             return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         tokens = tokens[:, :-1].contiguous()
         count = max(1, round(MASKED_SHARE * self.seq_len))
-        masked_places = torch.rand(self.batch_size, self.seq_len).argsort(dim=1)[:, :count]
-        masked = torch.zeros(self.batch_size, self.seq_len, dtype=torch.bool).scatter(1, masked_places, True)
+        masked_positions = torch.rand(self.batch_size, self.seq_len).argsort(dim=1)[:, :count]
+        masked = torch.zeros(self.batch_size, self.seq_len, dtype=torch.bool).scatter(1, masked_positions, True)
         return tokens.masked_fill(masked, self.facts.vocabulary - 1), tokens.masked_fill(~masked, IGNORED)
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:

@@ -1,16 +1,16 @@
 """Facts about torchvision's classification models that the parent needs without importing torch.
 
-Everything here is the model's own property except the two defaults. `parameters` counts what xbench trains: without the
-auxiliary classifiers of googlenet and inception_v3. `minimum` is the smallest image that the network passes in training
-mode with a batch of two. `multiple` is the step between image sizes that the constructor accepts (patches in vit_*,
+All are properties of the model except for the two defaults. `parameters` counts the trained ones: without the auxiliary
+classifiers of googlenet and inception_v3. `minimum` is the smallest image that the network accepts in training mode
+with a batch of two. `multiple` is the step between image sizes that the constructor accepts (patches in vit_*,
 partitions in maxvit_t).
 
-`cpu` is sized for a step of 0.1 to 1.7 s on one core: forward and backward cost about 6 FLOP a multiply-add, and a core
-gives some 20 to 60 GFLOP/s, so the batch (at most 8) and the image are the largest that stay near 20 GFLOP a step (the
-heaviest networks end above it, at their smallest sensible input). `cuda` is a usual training input, with the batch
+`cpu` is sized for a step of 0.1 to 1.7 s on one core. Forward and backward cost about 6 FLOP per multiply-add, and a
+core gives some 20 to 60 GFLOP/s. So the batch (at most 8) and the image are the largest that stay near 20 GFLOP a step
+(the heaviest networks exceed it at their smallest sensible input). `cuda` is a usual training input, with the batch
 halved from 64 until a forward pass stays under 600 giga-multiply-adds.
 
-A model that the installed torchvision has and this table does not still works: see `facts_of`.
+A model of the installed torchvision that this table lacks still works: see `facts_of`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ TORCHVISION_MODELS: dict[str, VisionFacts] = {
 
 
 def facts_of(name: str) -> VisionFacts:
-    """The table's row, or cautious defaults for a model that is newer than the table."""
+    """The table's row, or cautious defaults for a model that the table lacks."""
     return TORCHVISION_MODELS.get(name, UNLISTED)
 
 
@@ -131,7 +131,7 @@ def installed_models() -> frozenset[str]:
     """Names of the classification models in the installed torchvision, read from its source text.
 
     Importing torchvision would import torch. Its builders all carry the decorator `@register_model()`, and the
-    classification ones stand directly in `torchvision/models/`. Empty when torchvision is missing.
+    classification ones are directly in `torchvision/models/`. Empty if torchvision is missing.
     """
     spec = importlib.util.find_spec("torchvision")
     names: set[str] = set()

@@ -1,8 +1,8 @@
-"""Trial steps of what a factory handed in, before ranks are started: what only shows in a step is found here.
+"""Trial steps of a factory's workload before the ranks start, which find errors that appear only in a step.
 
-The preflight takes two steps, since much that is wrong shows only in the second (a graph that is kept, a parameter that
-is made in the first), and then tries the variations of the batch: the first that the model can take, and that changes
-its gradient, is the one for the ranks.
+The preflight takes two steps, since many errors appear only in the second (a graph that is kept, a parameter that is
+made in the first). Then it tries the variations of the batch. The ranks use the first that the model accepts and that
+changes its gradient.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ FREED_GRAPH = "Trying to backward through the graph a second time"  # torch's wo
 
 _VARIATIONS: tuple[Variation, ...] = get_args(Variation)
 _PACKAGE = str(Path(__file__).parents[1])
-_NOT_THE_USERS = (_PACKAGE, str(Path(torch.__file__).parent), "<frozen")
+_FOREIGN_PREFIXES = (_PACKAGE, str(Path(torch.__file__).parent), "<frozen")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class Varied(NamedTuple):
-    """The variation of a batch that serves, and what a user must know of it."""
+    """The chosen variation of a batch, and warnings about it."""
 
     variation: Variation
     warnings: list[str]
@@ -49,12 +49,12 @@ class Varied(NamedTuple):
 
 @contextmanager
 def group_of_one() -> Iterator[None]:
-    """A process group, as the ranks have one when they call the factory: this process alone, over loopback."""
+    """A process group of this process alone, over loopback. The ranks have a group, too, when they call the factory."""
     made = False
     if dist.is_available() and not dist.is_initialized():
         before = os.environ.get("GLOO_SOCKET_IFNAME")
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        with suppress(RuntimeError, ValueError):  # a machine without Gloo, or without loopback: then do without
+        with suppress(RuntimeError, ValueError):  # a machine without Gloo or loopback: continue without a group
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
             made = True
         del os.environ["GLOO_SOCKET_IFNAME"]
@@ -68,7 +68,7 @@ def group_of_one() -> Iterator[None]:
 
 
 def check_parameters(title: str, model: nn.Module, before: dict[str, nn.Parameter]) -> None:
-    """Raise WorkloadError where a step has made a parameter, or put another in its place: no optimizer has it."""
+    """Raise WorkloadError if a step has made or replaced a parameter, which no optimizer would train."""
     for name, parameter in model.named_parameters():
         if parameter is not before.get(name):
             how = "replaces" if name in before else "makes"
@@ -82,35 +82,43 @@ def varied(workload: Workload) -> Varied:
     """Try the variations on rank 0's and rank 1's batches, from the same state of the model."""
     title = workload.spec.title
     buffers = {name: buffer.clone() for name, buffer in workload.model.named_buffers()}
-    alone = _gradient(workload, buffers)
-    trouble: list[str] = []
+    gradients = _gradient(workload, buffers)
+    failures: list[str] = []
     for variation in _VARIATIONS[:-1]:
         try:
             seed_all(workload.spec.seed + BATCH_SEED + 1)
             inputs, targets = vary((workload.inputs, workload.targets), 1, variation)
-            beside = _gradient(replace(workload, inputs=inputs, targets=targets), buffers)
+            varied_gradients = _gradient(replace(workload, inputs=inputs, targets=targets), buffers)
         except Exception as error:
-            trouble.append(f"{_WAYS[variation]} makes the model raise {type(error).__name__}: {message_of(error, 120)}")
+            failures.append(
+                f"{_DESCRIPTIONS[variation]} makes the model raise {type(error).__name__}: {message_of(error, 120)}"
+            )
             continue
-        if not difference(alone, beside) < ALIKE:  # NaN: a loss that is not finite, which is told elsewhere
-            told = [f"{title}: the ranks' batches differ by {_WAYS[variation]}, for {trouble[0]}"] if trouble else []
-            return Varied(variation, told)
-    told = [
+        if (
+            not difference(gradients, varied_gradients) < ALIKE
+        ):  # NaN: a loss that is not finite, which is reported elsewhere
+            notes = (
+                [f"{title}: the ranks' batches differ by {_DESCRIPTIONS[variation]}, for {failures[0]}"]
+                if failures
+                else []
+            )
+            return Varied(variation, notes)
+    notes = [
         f"{title}: all ranks have (nearly) equal gradients, because no variation of the batch changes them, so a "
         "schedule that never averages would train the same network; a batch of several different samples would tell"
     ]
-    return Varied("none", told)
+    return Varied("none", notes)
 
 
-_WAYS: dict[Variation, str] = {
+_DESCRIPTIONS: dict[Variation, str] = {
     "samples": "repeating some samples",
     "noise": "noise on the inputs",
     "sequence": "rolling the inputs along their second dimension",
 }
 
 
-def difference(alone: list[Tensor | None], beside: list[Tensor | None]) -> float:
-    """‖b − a‖ / ‖a‖ over all parameters' gradients; 0 for two that are zero, NaN where one holds a NaN."""
+def difference(alone: list[Tensor | None], varied: list[Tensor | None]) -> float:
+    """‖b − a‖ / ‖a‖ over all parameters' gradients; 0 if both are zero, NaN if one contains a NaN."""
 
     def norm(tensor: Tensor | None) -> float:
         return 0.0 if tensor is None else float(torch.linalg.vector_norm(tensor.to_dense()))
@@ -118,37 +126,37 @@ def difference(alone: list[Tensor | None], beside: list[Tensor | None]) -> float
     def less(b: Tensor | None, a: Tensor | None) -> Tensor | None:
         return b if a is None else -a if b is None else b - a
 
-    apart = math.hypot(*(norm(less(b, a)) for a, b in zip(alone, beside, strict=True)))
-    size = math.hypot(*(norm(a) for a in alone))
-    return apart / size if size else apart
+    difference_norm = math.hypot(*(norm(less(b, a)) for a, b in zip(alone, varied, strict=True)))
+    base_norm = math.hypot(*(norm(a) for a in alone))
+    return difference_norm / base_norm if base_norm else difference_norm
 
 
 def _gradient(workload: Workload, buffers: dict[str, Tensor]) -> list[Tensor | None]:
     """One step's gradient, from these buffers and the workload's seed."""
     with torch.no_grad():
         for name, buffer in workload.model.named_buffers():
-            kept = buffers.get(name)
-            if kept is not None and kept.shape == buffer.shape:
-                buffer.copy_(kept)
+            saved = buffers.get(name)
+            if saved is not None and saved.shape == buffer.shape:
+                buffer.copy_(saved)
     seed_all(workload.spec.seed)
     workload.model.zero_grad(set_to_none=True)
     workload.forward_loss().backward()  # type: ignore[no-untyped-call]
-    found = [parameter.grad for parameter in workload.trainable]
+    gradients = [parameter.grad for parameter in workload.trainable]
     workload.model.zero_grad(set_to_none=True)
-    return found
+    return gradients
 
 
 def place_of(error: BaseException) -> str | None:
-    """'train.py:12' for the innermost line that is neither torch's nor ours."""
+    """'train.py:12' for the innermost line that belongs neither to torch nor to xbench."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     return _innermost(frames)
 
 
 def place_in_forward(spec: WorkloadSpec, device: torch.device, steps: int) -> str | None:
-    """The user's line whose operation an error in a backward pass belongs to; None where none is found.
+    """The user's line with the operation that failed in a backward pass; None if unknown.
 
-    A backward pass runs without the user's frames, so the factory is called again and its steps are taken again, under
-    torch's anomaly mode, which remembers where each operation was called.
+    A backward pass runs without the user's frames. So the factory is called again and its steps are repeated under
+    torch's anomaly mode, which records where each operation was called.
     """
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -168,10 +176,10 @@ def place_in_forward(spec: WorkloadSpec, device: torch.device, steps: int) -> st
 
 
 def _innermost(frames: list[tuple[str, Any]]) -> str | None:
-    own = [(file, line) for file, line in frames if not file.startswith(_NOT_THE_USERS)]
-    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else None
+    user_frames = [(file, line) for file, line in frames if not file.startswith(_FOREIGN_PREFIXES)]
+    return f"{Path(user_frames[-1][0]).name}:{user_frames[-1][1]}" if user_frames else None
 
 
 def message_of(error: BaseException, most: int = 300) -> str:
-    """An error's text on one line, at most so many characters."""
+    """An error's text on one line, at most `most` characters."""
     return cut(one_line(str(error)) or "no message", most)

@@ -1,18 +1,17 @@
-"""Per-rank variation of a factory's batch: other gradients on every rank, from data that the model can take.
+"""Variation of a factory's batch by rank: different gradients on every rank, from data that the model accepts.
 
-Equal batches give equal gradients, under which a schedule that forgets to average goes unnoticed. The first variation
-that works is taken (`workloads.trial` tries them before ranks are started):
+Equal batches give equal gradients, and then a schedule that forgets to average goes unnoticed. The first variation that
+works is taken (`workloads.trial` tries them before the ranks start):
 
 | variation | the batch of rank r > 0 |
 | --- | --- |
-| `samples` | half of the factory's samples, inputs and targets together, each twice; which half is drawn by rank |
+| `samples` | half of the factory's samples, inputs and targets together, each twice; drawn by rank |
 | `noise` | floating-point inputs with normal noise of a tenth of their own standard deviation |
-| `sequence` | the other inputs rolled by r places along their second dimension, against the targets |
+| `sequence` | the other inputs rolled by r positions along their second dimension, against the targets |
 | `none` | rank 0's |
 
-Repeating samples makes no value that was not there: codes stay codes, and labels stay with their samples, in the inputs
-too. It changes nothing where there is one sample, or all are alike; hence the others. Shapes, dtypes and memory
-formats stay as they are.
+Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too. It has
+no effect on a single sample or on equal samples; hence the other variations. Shapes, dtypes and memory formats stay.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ def vary(batch: tuple[Inputs, Any], rank: int, variation: Variation = "samples")
 def drawn(samples: int) -> Tensor:
     """Indices of `samples` samples, in ascending order: half of them, rounded up, twice each.
 
-    Ascending: a batch that is sorted, by length for instance, stays so.
+    The order is ascending so that a sorted batch, by length for instance, stays sorted.
     """
     half = torch.randperm(samples, device="cpu")[: (samples + 1) // 2]
     return half.sort().values.repeat_interleave(2)[:samples]
 
 
 def picked(tensor: Tensor, order: Tensor) -> Tensor:
-    """These samples of a tensor, in its memory format; a leaf, as the factory's is."""
-    found = tensor.detach().index_select(0, order.to(tensor.device))
+    """These samples of a tensor, in its memory format; a leaf, as the factory's tensor is."""
+    samples = tensor.detach().index_select(0, order.to(tensor.device))
     if tensor.layout == torch.strided:
-        found = torch.empty_like(tensor, requires_grad=False).copy_(found)
-    return found.requires_grad_(tensor.requires_grad)
+        samples = torch.empty_like(tensor, requires_grad=False).copy_(samples)
+    return samples.requires_grad_(tensor.requires_grad)
 
 
 def noisy(tensor: Tensor) -> Tensor:
-    """A floating-point tensor with noise; one that holds a single value, or is a mask, as it is."""
+    """A floating-point tensor with noise. A tensor of a single value or a mask stays as it is."""
     spread = _spread(tensor) if tensor.is_floating_point() else 0.0
     return tensor + NOISE * spread * torch.randn_like(tensor) if spread else tensor
 

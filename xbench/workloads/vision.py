@@ -1,8 +1,8 @@
 """Torchvision's classification networks: random weights, synthetic ImageNet-shaped batches, cross-entropy.
 
-Pixels are standard normal, as normalised photographs roughly are; labels are uniform over 1000 classes. googlenet and
-inception_v3 train without their auxiliary classifiers, whose loss weights are a matter of taste. Vision transformers
-and maxvit fix the image size when they are constructed, so it is passed to the constructor.
+Pixels are standard normal, as normalised photographs roughly are. Labels are uniform over 1000 classes. googlenet and
+inception_v3 train without their auxiliary classifiers, whose loss weights are arbitrary. Vision transformers and maxvit
+fix the image size at construction, so the constructor gets it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class VisionRecipe(Recipe):
         self.batch_size, self.image_size = spec.batch_size, spec.image_size
 
     def model(self) -> nn.Module:
-        """The network with random weights. Raises WorkloadError when its constructor refuses the image size."""
+        """The network with random weights. Raises WorkloadError if its constructor refuses the image size."""
         builder = get_model_builder(self.spec.name)
         module = builder.__module__.rpartition(".")[2]
         extra: dict[str, Any] = {}

@@ -206,7 +206,7 @@ def digest(state: State) -> object:
             track.name, track.arrived, track.steps, track.kept, track.lost_steps, track.crashes, track.finished_s,
             track.gave_up, track.active.gpus, track.active.restarts, track.active.remaining(state.now_s),
             track.active.attained_s(state.now_s), track.speed.seen,
-            [(one.slots, one.started_s, one.from_steps, one.first, one.ended_s, one.how) for one in track.incarnations],
+            [(one.slots, one.started_s, one.from_steps, one.first, one.ended_s, one.how) for one in track.attempts],
         )
         for track in state.tracks.values()
     ]  # fmt: skip

@@ -47,7 +47,7 @@ def test_a_lost_node_costs_no_retry_and_the_job_goes_on_with_what_is_left(tmp_pa
     asked = began([entry("a", steps=60, gpus=2)], "doubling:plain=on", retries=0)
     state, events = played(asked, tmp_path, world)
     a = state.tracks["a"]
-    assert [(len(one.slots), one.how, one.from_steps) for one in a.incarnations] == [
+    assert [(len(one.slots), one.how, one.from_steps) for one in a.attempts] == [
         (2, "lost", 0.0), (1, "finished", 40.0),
     ]  # fmt: skip
     assert (a.crashes, a.lost_steps, a.finished_s) == (0, 6.0, 27.0 + 4.0 + 20.0)
@@ -77,8 +77,8 @@ def test_new_slots_are_used(tmp_path: Path) -> None:
     world = Played(1, sizes={14.0: 3})
     asked = began([entry("a", least=1), entry("b", least=1)], "equal-share:plain=on", slots=1)
     state, _ = played(asked, tmp_path, world)
-    assert state.tracks["b"].incarnations[0].started_s == 14.0
-    then = {name: [len(one.slots) for one in track.incarnations] for name, track in state.tracks.items()}
+    assert state.tracks["b"].attempts[0].started_s == 14.0
+    then = {name: [len(one.slots) for one in track.attempts] for name, track in state.tracks.items()}
     assert then == {"a": [1, 2], "b": [1, 3]}  # b is alone in the end
 
 
@@ -129,7 +129,7 @@ def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -
     a = state.tracks["a"]
     assert (a.gave_up, a.crashes, a.retried) == (None, 2, 1)
     assert a.finished_s is not None
-    assert [one.from_steps for one in a.incarnations] == [0.0, 10.0, 10.0]
+    assert [one.from_steps for one in a.attempts] == [0.0, 10.0, 10.0]
     again, _ = replayed(tmp_path)
     assert digest(again) == digest(state)
     assert outcome(state).jobs[0].status == "finished"
@@ -150,7 +150,7 @@ def test_a_resume_finds_another_number_of_slots(tmp_path: Path) -> None:
     asked = began([entry("a", steps=60, gpus=2, least=1)], "doubling:plain=on")
     Ledger.begin(tmp_path, asked).close()
     state = gone_on(tmp_path, Played(1))
-    assert [len(one.slots) for one in state.tracks["a"].incarnations] == [1]
+    assert [len(one.slots) for one in state.tracks["a"].attempts] == [1]
 
 
 def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:
     ledger, state = Ledger.begin(tmp_path, asked), State(asked)
     controller = Controller(state, ledger, world, world, said.append)
     for _ in range(5):
-        controller._turn()
+        controller._run_once()
     assert sum("a waits: another incarnation" in line for line in said) == 1
     world.refuse = {}
     controller.run()
     ledger.close()
     a = state.tracks["a"]
-    assert (a.crashes, len(a.incarnations)) == (0, 1)
+    assert (a.crashes, len(a.attempts)) == (0, 1)
     assert a.finished_s is not None
 
 

@@ -44,7 +44,7 @@ def test_the_decisions_are_the_simulator_s(policy: str, slots: int, tmp_path: Pa
     ends = {one.job.name: one.finished_s for one in finished.finished}
     assert {name: track.finished_s for name, track in state.tracks.items()} == ends
     restarts = {one.job.name: one.restarts for one in finished.finished}
-    assert {name: len(track.incarnations) - 1 for name, track in state.tracks.items()} == restarts
+    assert {name: len(track.attempts) - 1 for name, track in state.tracks.items()} == restarts
 
 
 def test_speeds_that_nobody_declared_are_learned_by_trying(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_nobody_starts_before_what_it_waits_for_is_free(tmp_path: Path) -> None:
     world = Played(2, stop_s=3.0)
     state, _ = played(began(some_jobs(), "doubling", 2), tmp_path, world)
     assert all(track.finished_s is not None for track in state.tracks.values())
-    stops = [one for track in state.tracks.values() for one in track.incarnations if one.how == "stopped"]
+    stops = [one for track in state.tracks.values() for one in track.attempts if one.how == "stopped"]
     assert stops
     assert all(one.ended_s == one.stopping_s + 3.0 for one in stops)
 
@@ -76,7 +76,7 @@ def test_one_that_has_yet_to_train_is_stopped_at_once(tmp_path: Path) -> None:
     jobs = [entry("a", steps=64, gpus=2), entry("b", steps=4, arrival_s=3.0)]
     state, events = played(began(jobs, "srtf", 2), tmp_path, Played(2, stop_s=50.0))
     a = state.tracks["a"]
-    assert [(one.how, one.ended_s) for one in a.incarnations] == [("stopped", 3.0), ("finished", 11.0 + 4.0 + 32.0)]
+    assert [(one.how, one.ended_s) for one in a.attempts] == [("stopped", 3.0), ("finished", 11.0 + 4.0 + 32.0)]
     assert (a.crashes, a.lost_steps) == (0, 0.0)
     assert state.tracks["b"].finished_s == 11.0
     assert digest(State.of(events)) == digest(state)
@@ -106,7 +106,7 @@ def test_a_job_that_ends_while_it_is_being_stopped(policy: str, tmp_path: Path) 
     """It does its last step before it looks at what it was asked."""
     jobs = [entry("a", steps=40, gpus=2, least=1), entry("b", steps=4, arrival_s=22.0, gpus=2, least=2)]
     state, events = played(began(jobs, policy, 2), tmp_path, Played(2, stop_s=50.0))
-    assert [one.how for one in state.tracks["a"].incarnations] == ["finished"]
+    assert [one.how for one in state.tracks["a"].attempts] == ["finished"]
     assert state.tracks["a"].finished_s == 24.0
     assert state.tracks["b"].finished_s == 24.0 + 4.0 + 2.0
     assert digest(State.of(events)) == digest(state)
@@ -129,7 +129,7 @@ def test_what_cannot_be_launched_is_retried(tmp_path: Path) -> None:
 def test_one_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     jobs = [entry("a", steps=1000, gpus=2), entry("b", steps=4, arrival_s=50.0)]
     state, events = played(began(jobs, "srtf", 2), tmp_path, Played(2, stop_s=1e9))
-    assert state.tracks["a"].incarnations[0].how == "failed"
+    assert state.tracks["a"].attempts[0].how == "failed"
     assert all(track.finished_s is not None for track in state.tracks.values())
     assert digest(State.of(events)) == digest(state)
 
@@ -147,7 +147,7 @@ def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
     assert any(isinstance(one, Paused) for one in events)
     resumed = State.of(events)
     assert digest(resumed) == digest(state)
-    assert all(track.incarnation is None for track in resumed.tracks.values())
+    assert all(track.attempt is None for track in resumed.tracks.values())
     world.now = resumed.now_s
     controller = Controller(resumed, again, world, world)
     controller.resume()

@@ -267,7 +267,7 @@ class Watched:
 
     def decide(self, now_s: float) -> list[Change]:
         changes = list(self.policy.decide(now_s))
-        places = list(self.policy._places.values())
+        places = list(self.policy._allocations.values())
         assert sum(place.gpus for place in places) <= self.policy.cluster.gpus
         members = [member.number for place in places for member in place.members]
         assert len(members) == len(set(members))
@@ -280,7 +280,7 @@ class Watched:
             assert {member.job.gpus for member in place.members} == {place.gpus}
             if len(place.members) > 1:
                 self.shared += 1
-                rates = self.policy.rates(place.gpus, place.crew)
+                rates = self.policy.rates(place.gpus, place.member_kinds)
                 assert rates is not None
                 assert all(0 < rate <= 1 for rate in rates)
                 assert sum(rates) >= 1 + self.policy.gain * (len(rates) - 1) - 1e-9

@@ -108,5 +108,5 @@ def test_a_launch_after_an_arrival_that_nobody_has_looked_at_loses_nothing() -> 
         flights = [pacer.launch_for(20e-6), pacer.launch_for(20e-6)]
         time.sleep(30e-6)
         flights.append(pacer.launch_for(20e-6))
-        assert all(flight.landed.wait(10) for flight in flights)
+        assert all(flight.arrived.wait(10) for flight in flights)
     pacer.close()

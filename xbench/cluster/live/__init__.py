@@ -1,1 +1,1 @@
-"""Real jobs on real slots, under the policies that the simulator runs: `xbench cluster run` and `restart`."""
+"""Live clusters: real jobs on real slots, under the simulator's policies (`xbench cluster run` and `restart`)."""

@@ -1,11 +1,11 @@
-"""What runs real jobs: the one interface between the controller and the local and the Ray engine.
+"""Interface between the controller and the engines that run real jobs (local and Ray).
 
-A job lives in one folder and passes through *incarnations*: each is launched with a fixed number of workers, trains
-from the newest checkpoint of the folder (from nothing, the first time), and ends: stopped, with a checkpoint of the
-last step it applied; finished, with one of the job's last step; or failed, and then the newest whole checkpoint is
-where the next one begins. There is no elasticity within an incarnation.
+A job has one folder and passes through *attempts*. Each is launched with a fixed number of workers and trains from the
+newest checkpoint of the folder (the first one from nothing). It ends as stopped, with a checkpoint of the last applied
+step; as finished, with a checkpoint of the job's last step; or as failed, and then the next attempt begins at the
+newest whole checkpoint. The number of workers is constant within an attempt.
 
-A step is one step of the whole batch, however many workers share it, so steps count a job's work: `Job.work` is
+A step is one step of the whole batch, however many workers share it. So steps count a job's work: `Job.work` is
 `LiveJob.steps`, and its speed is steps a second.
 """
 
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 State = Literal["starting", "training", "stopped", "finished", "failed", "lost"]
-"""lost: the node of a worker is gone, which is no fault of the job."""
+"""lost: the node of a worker is gone, which is not the job's fault."""
 
 OVER: tuple[State, ...] = ("stopped", "finished", "failed", "lost")
 
 
 @dataclass(frozen=True)
 class LiveJob:
-    """A job of `jobs.toml`. `batch_size`: samples of a step over all workers; `checkpoint_steps`: between two.
+    """A job of `jobs.toml`. `batch_size`: samples of a step over all workers; `checkpoint_steps`: steps between two.
 
-    `workload` is as for `xbench profile`, without a batch size of its own.
+    `workload` is as for `xbench profile`, without a batch size.
     """
 
     name: str
@@ -41,39 +41,39 @@ class LiveJob:
 
 
 class Look(NamedTuple):
-    """An incarnation as it stands. Steps count from the beginning of the job, not of the incarnation."""
+    """State of an attempt. Steps count from the beginning of the job, not of the attempt."""
 
     state: State
     steps: int
-    """Applied so far, as far as rank 0 has told."""
+    """Applied steps, as far as rank 0 has reported."""
     kept_steps: int
-    """In the newest whole checkpoint."""
+    """Steps in the newest whole checkpoint."""
     reason: str = ""
-    """Cause of a failure or a loss, or what a starting incarnation waits for; one sentence."""
+    """Cause of a failure or a loss, or the obstacle of a starting attempt; one sentence."""
 
 
 class Running(Protocol):
-    """One incarnation. No call blocks for longer than a moment."""
+    """One attempt. No call blocks for longer than a moment."""
 
     def look(self) -> Look:
-        """As it stands. Once its state is in `OVER`, no process of it is left, and that never changes."""
+        """Present state. In a state of `OVER` no process is left, and the state never changes."""
 
     def stop(self) -> None:
-        """Ask it to keep a checkpoint after the step that it is in, and to end; `look` tells when it has."""
+        """Ask it to keep a checkpoint after the present step, and to end. `look` reports the end."""
 
     def kill(self) -> None:
-        """End every process of it, without a checkpoint."""
+        """End all its processes, without a checkpoint."""
 
 
 class Engine(Protocol):
-    """A machine, or several, with numbered slots of one worker each."""
+    """One machine or several, with numbered slots of one worker each."""
 
     @property
     def slots(self) -> int:
-        """Number of slots now. It may change from call to call, and is 0 while every node is away."""
+        """Present number of slots. It may change from call to call, and is 0 without any node."""
 
     def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Running:
-        """Launch an incarnation with one worker on each of these slots. Raises SpecError for what cannot be built."""
+        """Launch an attempt with one worker on each slot. Raises SpecError for a job that cannot be built."""
 
     def close(self) -> None:
         """End everything that still runs."""

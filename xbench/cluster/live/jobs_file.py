@@ -1,26 +1,26 @@
-"""jobs.toml to live jobs: every key, name and number is checked before anything is started.
+"""Parser of jobs.toml: every key, name and number of its live jobs is checked before any job starts.
 
     [cluster]
-    slots = 2                # left out: as many as the engine has
+    slots = 2                # default: all slots of the engine
 
     [[job]]
     name = "small"
     workload = "synthetic:layers=4,bytes=64k"
     steps = 400              # of the whole batch, however many workers share it
     batch_size = 16
-    arrival_s = 0.0          # since the run began; jobs stand in this order
-    gpus = 1                 # what a rigid policy gives it
-    least = 1                # what an elastic one gives it at least, and at most
+    arrival_s = 0.0          # since the beginning of the run; jobs are sorted by it
+    gpus = 1                 # number of workers under a rigid policy
+    least = 1                # limits under an elastic policy
     most = 2
     seed = 0
     checkpoint_steps = 50    # steps between two checkpoints
     speeds = { 1 = 20.0, 2 = 31.0 }    # steps a second by workers, for policies that need to know
 
-Instead of `speeds` a job may have `ring = { theta = [θ0, θ1, θ2, θ3], model_bytes = n }` (see `cluster.speeds`), or
-`scale = "record.json"`, what `xbench scale` wrote, with `mode` where that has several: its samples a second over
-`batch_size`, as far as samples a second do not depend on the batch. A job without any has speeds that nobody knows.
+Instead of `speeds` a job may have `ring = { theta = [θ0, θ1, θ2, θ3], model_bytes = n }` (see `cluster.speeds`) or
+`scale = "record.json"`, a record of `xbench scale`, with `mode` if that has several. Its samples a second are divided
+by `batch_size`; that assumes that they do not depend on the batch. Speeds of a job without any of these are unknown.
 
-What is wrong is one sentence: the file, the job, the field, and the nearest right one.
+An error is one sentence with the file, the job, the field, and the nearest valid one.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ MOST_NAME_BYTES = 200
 """Greatest length [B] of a job's name, which is also the name of a folder."""
 
 LONGEST_S = 1e9
-"""Thirty years, for an arrival and for a step."""
+"""Thirty years [s]: limit of an arrival and of a step."""
 
 LARGEST = 1e15
 """Largest number of steps a second, and of bytes."""
 
 START = "write [[job]] with name, workload, steps and batch_size: docs/cluster.md shows a jobs.toml"
-KNOWING = ("speeds", "ring", "scale")
-"""Keys that say how fast a job is; one of them is enough."""
+SPEED_KEYS = ("speeds", "ring", "scale")
+"""Keys that define a job's speed; one of them is enough."""
 
 
 class _Table(BaseModel):
@@ -61,14 +61,14 @@ class _Table(BaseModel):
 
 
 class Ring(_Table):
-    """`RingSpeed` as it is written: θ in seconds, and bytes of gradients."""
+    """`RingSpeed` as written in the file: θ in seconds, and bytes of gradients."""
 
     theta: list[Annotated[float, Field(le=LONGEST_S)]]
     model_bytes: float = Field(le=LARGEST)
 
 
 class JobEntry(_Table):
-    """A job as the ledger keeps it: `LiveJob`, and how fast it is, where that is known. Speeds in steps a second."""
+    """A job as the ledger keeps it: `LiveJob`, and its speed [steps/s] if known."""
 
     name: str
     workload: str
@@ -85,12 +85,12 @@ class JobEntry(_Table):
 
     @property
     def live(self) -> LiveJob:
-        """What an engine is given."""
+        """The job as engines take it."""
         return LiveJob(**self.model_dump(exclude={"speeds", "ring"}))
 
     @property
     def speed(self) -> Speed | None:
-        """Steps a second, as declared; None where nobody knows. Raises SpecError for what is no speed."""
+        """Declared steps a second; None if unknown. Raises SpecError for an invalid speed."""
         if self.ring is not None:
             theta = self.ring.theta
             if len(theta) != 4:
@@ -102,7 +102,7 @@ class JobEntry(_Table):
 
 
 class _Written(JobEntry):
-    """A job as it stands in the file."""
+    """A job as written in the file."""
 
     scale: str | None = None
     mode: str | None = None
@@ -114,18 +114,17 @@ class _Cluster(_Table):
 
 @dataclass(frozen=True)
 class JobsFile:
-    """What a jobs.toml asks for. `slots`: None leaves it to the engine."""
+    """Contents of a jobs.toml. `slots`: None leaves it to the engine."""
 
     slots: int | None
     jobs: tuple[JobEntry, ...]
 
 
 def load_jobs(path: Path) -> JobsFile:
-    """Read and check a jobs.toml. Whether the jobs fit a cluster is `check_fit`'s matter.
+    """Read and check a jobs.toml. `check_fit` checks whether the jobs fit a cluster.
 
-    Raises SpecError for a file that is not there or not TOML, an unknown key (with the nearest right one), a value of a
-    wrong kind, no work, a name that stands twice, arrivals out of order, a range of workers that is none, an unknown
-    workload, and speeds that are none.
+    Raises SpecError for a missing file, invalid TOML, an unknown key (naming the nearest), a value of a wrong kind, no
+    work, a duplicate name, unsorted arrivals, an empty range of workers, an unknown workload, and invalid speeds.
     """
     where = str(path)
     missing = SpecError(f"there is no file of jobs {str(path)!r}", hint="docs/cluster.md shows a jobs.toml")
@@ -137,11 +136,11 @@ def load_jobs(path: Path) -> JobsFile:
     known_keys(table, _Cluster.model_fields, where, "[cluster]")
     cluster = validated(_Cluster, table, where, "[cluster]")
     tables = data.get("job")
-    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
+    if not isinstance(tables, list) or not tables or not all(isinstance(table_of_job, dict) for table_of_job in tables):
         raise SpecError(f"{where}: there is no [[job]], so there is nothing to run", hint=START)
     jobs: list[JobEntry] = []
-    for number, one in enumerate(tables, start=1):
-        job = _job(one, number, path)
+    for number, table_of_job in enumerate(tables, start=1):
+        job = _job(table_of_job, number, path)
         if any(job.name == other.name for other in jobs):
             raise SpecError(f"{where}: two jobs are named {job.name!r}", hint=f'name one "{job.name}-2"')
         if jobs and job.arrival_s < jobs[-1].arrival_s:
@@ -159,12 +158,12 @@ def check_fit(jobs: Iterable[JobEntry], slots: int) -> None:
     jobs = list(jobs)
     for job in jobs:
         for key in ("gpus", "least"):
-            asked = getattr(job, key)
-            if asked > slots:
-                needed = max(max(one.gpus, one.least) for one in jobs)
+            wanted = getattr(job, key)
+            if wanted > slots:
+                needed = max(max(job.gpus, job.least) for job in jobs)
                 has = counted(slots, "slot")
                 raise SpecError(
-                    f"job {job.name!r}: {key} = {asked}, and the cluster has {has}",
+                    f"job {job.name!r}: {key} = {wanted}, and the cluster has {has}",
                     hint=f"give it {needed}, or the job at most {slots}",
                 )
 
@@ -173,45 +172,49 @@ def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
     where = str(path)
     name = table.get("name")
     fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= MOST_NAME_BYTES
-    place = f"job {name!r}" if fits else f"[[job]] number {number}"
-    known_keys(table, _Written.model_fields, where, place)
+    label = f"job {name!r}" if fits else f"[[job]] number {number}"
+    known_keys(table, _Written.model_fields, where, label)
     if isinstance(table.get("ring"), dict):
-        known_keys(table["ring"], Ring.model_fields, where, f"ring of {place}")
-    job = validated(_Written, table, where, place)
-    at = f"{where}: {place}"
+        known_keys(table["ring"], Ring.model_fields, where, f"ring of {label}")
+    job = validated(_Written, table, where, label)
+    prefix = f"{where}: {label}"
     if not job.name.strip() or not job.name.isprintable() or "/" in job.name or job.name in (".", ".."):
-        raise SpecError(f"{at}: name = {job.name!r} cannot name a folder", hint="give it a short name")
+        raise SpecError(f"{prefix}: name = {job.name!r} cannot name a folder", hint="give it a short name")
     if not fits:
-        raise SpecError(f"{at}: its name is longer than {MOST_NAME_BYTES} bytes", hint="give it a short name")
-    _check_range(job, at)
+        raise SpecError(f"{prefix}: its name is longer than {MOST_NAME_BYTES} bytes", hint="give it a short name")
+    _check_range(job, prefix)
     try:
         if parse_workload(job.workload).batch_size is not None:
             raise SpecError(
                 f"{job.workload!r} has a batch size of its own", hint="leave it to batch_size, which all workers share"
             )
     except UsageError as error:
-        raise SpecError(f"{at}: workload: {error}", hint=error.hint) from None
-    return _with_speeds(job, path, at)
+        raise SpecError(f"{prefix}: workload: {error}", hint=error.hint) from None
+    return _with_speeds(job, path, prefix)
 
 
-def _check_range(job: _Written, at: str) -> None:
+def _check_range(job: _Written, prefix: str) -> None:
     if job.most is not None and job.most < job.least:
-        raise SpecError(f"{at}: most = {job.most} is less than least = {job.least}", hint=f"write most = {job.least}")
+        raise SpecError(
+            f"{prefix}: most = {job.most} is less than least = {job.least}", hint=f"write most = {job.least}"
+        )
     for key in ("gpus", "least"):
         if getattr(job, key) > job.batch_size:
             raise SpecError(
-                f"{at}: {key} = {getattr(job, key)} workers cannot share batch_size = {job.batch_size} samples",
+                f"{prefix}: {key} = {getattr(job, key)} workers cannot share batch_size = {job.batch_size} samples",
                 hint=f"write {key} = {job.batch_size}, or a larger batch_size",
             )
 
 
-def _with_speeds(job: _Written, path: Path, at: str) -> JobEntry:
-    """The job as the ledger keeps it: a scaling record is read here, and not again."""
-    given = [key for key in KNOWING if getattr(job, key) is not None]
+def _with_speeds(job: _Written, path: Path, prefix: str) -> JobEntry:
+    """The job as the ledger keeps it. A scaling record is read here and never again."""
+    given = [key for key in SPEED_KEYS if getattr(job, key) is not None]
     if len(given) > 1:
-        raise SpecError(f"{at}: {' and '.join(given)} both say how fast it is", hint="leave one of them out")
+        raise SpecError(f"{prefix}: {' and '.join(given)} both say how fast it is", hint="leave one of them out")
     if job.mode is not None and job.scale is None:
-        raise SpecError(f"{at}: mode says which of scale's, and there is no scale", hint='add scale = "record.json"')
+        raise SpecError(
+            f"{prefix}: mode says which of scale's, and there is no scale", hint='add scale = "record.json"'
+        )
     speeds = job.speeds
     try:
         if job.scale is not None:
@@ -220,7 +223,7 @@ def _with_speeds(job: _Written, path: Path, at: str) -> JobEntry:
         entry = JobEntry(**(job.model_dump(exclude={"scale", "mode"}) | {"speeds": speeds}))
         entry.speed  # noqa: B018 (it is looked at to be refused)
     except UsageError as error:
-        raise SpecError(f"{at}: {given[0]}: {error}", hint=error.hint) from None
+        raise SpecError(f"{prefix}: {given[0]}: {error}", hint=error.hint) from None
     return entry
 
 

@@ -1,4 +1,4 @@
-"""How fast a real job is: as seen, else as declared, else a guess."""
+"""Speed of a real job: measured, else as declared, else a guess."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from xbench.cluster.jobs import Speed
 
 
 class LearnedSpeed:
-    """Steps a second on w workers: what was seen there; else what was declared, times what that was off elsewhere.
+    """Steps a second on w workers: the measurement there, or else the declared speed times its error elsewhere.
 
-    Where nothing was declared: as on the largest number below that was seen (so that nobody gains by a guess), and one
-    step a second while nothing was. `sizes` are the declared ones, or the caller's where nothing was.
+    Without a declared speed it is that on the largest measured number below (so that a guess never promises a gain),
+    and one step a second before any measurement. `sizes` are the declared ones, or else the caller's.
     """
 
     def __init__(self, declared: Speed | None, sizes: tuple[int, ...] | None = None) -> None:
@@ -29,14 +29,14 @@ class LearnedSpeed:
         if gpus in self.seen:
             return self.seen[gpus]
         if self.declared is not None:
-            return self.declared(gpus) * self._off()
+            return self.declared(gpus) * self._correction()
         below = [size for size in self.seen if size < gpus]
         if below:
             return self.seen[max(below)]
         return self.seen[min(self.seen)] if self.seen else 1.0
 
-    def _off(self) -> float:
-        """The geometric mean of seen over declared speeds; 1 while none was seen."""
+    def _correction(self) -> float:
+        """Geometric mean of measured over declared speeds; 1 without measurements."""
         assert self.declared is not None
         known = self.declared.sizes
         ratios = [

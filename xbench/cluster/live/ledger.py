@@ -1,13 +1,13 @@
-"""The ledger of a live cluster: every decision and event, one line of JSON each, on the disk before anything follows.
+"""The ledger of a live cluster: one JSON line per decision and event, on the disk before it takes effect.
 
-    FOLDER/ledger.jsonl     the lines; the first is what was asked for (`Began`)
-    FOLDER/controller.lock  flocked by the one controller that runs, and freed by the kernel however it ends
-    FOLDER/jobs/NAME/       of each job, the engine's
+    FOLDER/ledger.jsonl     the lines; the first is the user's request (`Began`)
+    FOLDER/controller.lock  flocked by the one running controller, and freed by the kernel when it ends
+    FOLDER/jobs/NAME/       files of each job, written by the engine
 
-What a cluster is, is what its ledger says: `state.State` is made of the events and of nothing else, so a controller
-that was killed at any point goes on where the lines end. A last line that was torn (the machine died while it was
-written) never had an effect, and is cut off; a broken line anywhere else is refused. Times are seconds of the cluster's
-own clock, which stands still while no controller runs.
+The ledger defines the state of a cluster: `state.State` is computed from the events alone. So a controller that was
+killed at any point continues where the lines end. A torn last line (the machine died during the write) never had an
+effect, and is cut off; a broken line anywhere else is refused. Times are seconds of the cluster's own clock, which
+stops while no controller runs.
 """
 
 from __future__ import annotations
@@ -55,35 +55,35 @@ class Began(Part):
 
 
 class Moment(Part):
-    """Something happened then, by the cluster's clock [s]."""
+    """An event at a time [s] of the cluster's clock."""
 
     at_s: float
 
 
 class OfJob(Moment):
-    """Something happened to a job."""
+    """An event of one job."""
 
     job: str
 
 
 class Arrived(OfJob):
-    """It is here."""
+    """The job has arrived."""
 
     event: Literal["arrived"] = "arrived"
 
 
 class Seen(Part):
-    """What an engine has seen of a job: steps done, steps a second, and from when on it trains. See `Active.learn`."""
+    """An engine's observation of a job: steps done, steps a second, and start of training. See `Active.learn`."""
 
     done: float
     speed: float
     ready_s: float
     measured: bool = False
-    """Whether the speed was measured on the workers that it has, and not declared or guessed."""
+    """True if the speed was measured on the present workers, and is neither declared nor guessed."""
 
 
 class Decided(Moment):
-    """What the policy was told of the jobs, and the workers that it changed, in the order of changing them."""
+    """Observations given to the policy, and the numbers of workers that it changed, in the order of change."""
 
     event: Literal["decided"] = "decided"
     seen: dict[str, Seen] = Field(default={})
@@ -91,7 +91,7 @@ class Decided(Moment):
 
 
 class Started(OfJob):
-    """An incarnation was launched, from so many steps."""
+    """An attempt was launched, from `steps`."""
 
     event: Literal["started"] = "started"
     slots: list[int]
@@ -99,27 +99,27 @@ class Started(OfJob):
 
 
 class Trained(OfJob):
-    """An incarnation was seen to train for the first time, when so many steps were done."""
+    """An attempt was seen to train for the first time, at `steps`."""
 
     event: Literal["trained"] = "trained"
     steps: float
 
 
 class Told(Moment):
-    """How far jobs are: (steps done, steps kept, when that was seen [s])."""
+    """Progress of jobs: (steps done, steps kept, time of the observation [s])."""
 
     event: Literal["told"] = "told"
     jobs: dict[str, tuple[float, float, float]]
 
 
 class Stopping(OfJob):
-    """An incarnation was asked to keep a checkpoint and to end."""
+    """An attempt was asked to keep a checkpoint and to end."""
 
     event: Literal["stopping"] = "stopping"
 
 
 class Ended(OfJob):
-    """An incarnation is over. `last`: (when [s], steps) it was last seen to train."""
+    """An attempt is over. `last`: (time [s], steps) of the last observation of training."""
 
     event: Literal["ended"] = "ended"
     how: Ending
@@ -143,7 +143,7 @@ class Paused(Moment):
 
 
 class Resumed(Moment):
-    """Another controller goes on. `retries`: crashes are counted from here, up to this limit.
+    """Another controller continues. `retries`: limit on crashes, counted from here.
 
     Given-up jobs are then tried again. None leaves the count, the limit and given-up jobs as they were.
     """
@@ -154,7 +154,7 @@ class Resumed(Moment):
 
 
 class Resized(Moment):
-    """The engine has another number of slots."""
+    """The engine's number of slots changed."""
 
     event: Literal["resized"] = "resized"
     slots: int
@@ -167,9 +167,9 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="e
 
 
 class Ledger:
-    """The ledger of a folder, held by this process alone. Close it to let another one have it.
+    """The ledger of a folder, held by this process alone. Close it to release it.
 
-    Raises RunError where another controller holds it.
+    Raises RunError if another controller holds it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -186,7 +186,7 @@ class Ledger:
 
     @classmethod
     def begin(cls, folder: Path, began: Began) -> Ledger:
-        """A new one. Raises SpecError where the folder has a ledger already, RunError as above, OSError."""
+        """Create a ledger. Raises SpecError if the folder has one already, RunError as above, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         ledger = cls(folder)
         if (folder / LEDGER).stat().st_size:
@@ -200,7 +200,7 @@ class Ledger:
 
     @classmethod
     def resume(cls, folder: Path) -> tuple[Ledger, list[Event]]:
-        """One that is there, with its events; a torn last line is cut off.
+        """Open an existing ledger, with its events. A torn last line is cut off.
 
         Raises SpecError for a folder without one, RecordError for a broken one, RunError as above, OSError.
         """
@@ -210,15 +210,15 @@ class Ledger:
             )
         ledger = cls(folder)
         try:
-            events, whole = read(folder)
+            events, whole_bytes = read(folder)
         except BaseException:
             ledger.close()
             raise
-        os.ftruncate(ledger._file, whole)
+        os.ftruncate(ledger._file, whole_bytes)
         return ledger, events
 
     def append(self, event: Event) -> None:
-        """On the disk when this returns. Raises OSError."""
+        """Write an event to the disk. Raises OSError."""
         line = event.model_dump_json(exclude_defaults=False).encode() + b"\n"
         written = os.write(self._file, line)
         if written != len(line):
@@ -226,23 +226,31 @@ class Ledger:
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Let another controller have it."""
+        """Release the ledger."""
         os.close(self._file)
         os.close(self._lock)
 
 
 def read(folder: Path) -> tuple[list[Event], int]:
-    """The events of a folder's ledger, and how many bytes of it are whole lines. Raises RecordError, OSError."""
+    """Events of a folder's ledger, and the number of bytes in whole lines. Raises RecordError, OSError."""
     path = folder / LEDGER
     data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
+    whole_bytes = data.rfind(b"\n") + 1
     events: list[Event] = []
-    for number, line in enumerate(data[:whole].splitlines(), start=1):
+    for number, line in enumerate(data[:whole_bytes].splitlines(), start=1):
         try:
             events.append(_EVENT.validate_json(line))
         except ValidationError as error:
-            told = error.errors()[0]["msg"]
-            raise RecordError(f"{str(path)!r} is not a ledger of ours: line {number}: {told}") from None
+            message = error.errors()[0]["msg"]
+            raise RecordError(f"{str(path)!r} is not a ledger of ours: line {number}: {message}") from None
     if not events or not isinstance(events[0], Began):
         raise RecordError(f"{str(path)!r} does not say what was asked for", hint="begin anew, in another --folder")
-    return events, whole
+    return events, whole_bytes
+
+
+def _fsync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,18 +1,17 @@
-"""What a live run comes to: its record, with two simulations of the same jobs beside it.
+"""Record of a live run, with two simulations of the same jobs.
 
-**The forecast** is what the simulator says before the run: all jobs of the file at their declared speeds, a start and a
-restart as dear as the policy is told. It can be wrong, and how far it is off says how far such a forecast can be
-trusted.
+**The forecast** is a simulation before the run: all jobs of the file at their declared speeds, with the declared cost
+of starts and restarts. Its error tells how far such a forecast can be trusted.
 
-**Afterwards** the simulator is given what the run measured: each job's steps a second on each number of workers, over
-all of its incarnations there, checkpoints included; and the overhead of an incarnation, its time from launch until its
-slots were free less the steps it did at that speed, as the mean over all that stopped or finished. A start and a
-restart both cost that. The policy is told what it was told in the run: the declared speeds and the declared cost, and
-measured speeds only once a job has been there. So the simulation knows nothing of when things happened, and its error
-is the simulator's alone: it foretells nothing.
+**The replay** is a simulation with the run's measurements: each job's steps a second on each number of workers, over
+all its attempts there, checkpoints included; and the overhead of an attempt, as the mean over all that stopped or
+finished. The overhead is the time from launch until the slots were free, less the steps at that speed. A start and a
+restart both cost that. The policy knows what it knew in the run: the declared speeds and cost, and a measured speed
+only once a job has been there. So the simulation knows no times of events, and its error is the simulator's alone. It
+is not a prediction.
 
-What both leave out: others wait while a job that is to shrink stops; jobs that share cores slow each other down;
-crashes and controllers that ended.
+Both ignore that jobs wait while a shrinking job stops, that jobs on shared cores slow each other down, crashes, and
+ends of controllers.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ from xbench.units import format_duration, format_percent
 from xbench.version import __version__
 
 GOAL = 0.10
-"""Simulated completion times are to be within this share of the live ones."""
+"""Goal: largest error, as a share, of simulated completion times against the live ones."""
 
 
 def overhead_s(state: State) -> float | None:
-    """The mean over incarnations that stopped or finished; None where no speed was measured."""
-    found = [
-        one.overhead_s
+    """Mean overhead [s] of attempts that stopped or finished; None without a measured speed."""
+    overheads_s = [
+        attempt.overhead_s
         for track in state.tracks.values()
-        for one in track.incarnations
-        if one.how in ("stopped", "finished") and one.overhead_s is not None
+        for attempt in track.attempts
+        if attempt.how in ("stopped", "finished") and attempt.overhead_s is not None
     ]
-    return max(0.0, statistics.fmean(found)) if found else None
+    return max(0.0, statistics.fmean(overheads_s)) if overheads_s else None
 
 
 def forecast(state: State) -> Mapping[str, Finished]:
-    """All jobs, simulated with what was declared, by name; empty where a job has no declared speed.
+    """All jobs, simulated with declared speeds, by name; empty if a job has no declared speed.
 
-    Raises RuntimeError and SpecError as `again`.
+    Raises RuntimeError and SpecError as `again` does.
     """
     jobs = []
     for track in state.tracks.values():
@@ -62,14 +61,14 @@ def forecast(state: State) -> Mapping[str, Finished]:
         jobs.append(replace(track.active.job, speed=track.entry.speed))
     began = state.began
     cluster = Cluster(began.slots, began.restart_s, start_s=began.restart_s)
-    return {one.job.name: one for one in simulate(jobs, parse_policy(began.policy), cluster).finished}
+    return {finished.job.name: finished for finished in simulate(jobs, parse_policy(began.policy), cluster).finished}
 
 
 def again(state: State) -> Mapping[str, Finished]:
-    """The jobs that finished, simulated with what the run measured, by name; empty where too little was.
+    """The finished jobs, simulated with the run's measurements, by name; empty without enough measurements.
 
-    Raises RuntimeError where the policy leaves jobs waiting, and SpecError where it restarts them without end: only
-    with speeds that are far from those that it knew.
+    Raises RuntimeError if the policy leaves jobs waiting, and SpecError if it restarts them without end. That happens
+    only with speeds that are far from those that it knew.
     """
     cost_s = overhead_s(state)
     jobs, paces = [], {}
@@ -82,17 +81,17 @@ def again(state: State) -> Mapping[str, Finished]:
         job = track.active.job
         known = LearnedSpeed(track.entry.speed, job.speed.sizes)
         jobs.append(replace(job, speed=known))
-        paces[job.name] = _Pace(known, measured)
+        paces[job.name] = _LearningSpeed(known, measured)
     if cost_s is None or not jobs:
         return {}
     believed = replace(state.cluster, gpus=state.began.slots)
     cluster = Cluster(believed.gpus, cost_s, start_s=cost_s)
     simulated = simulate(jobs, parse_policy(state.began.policy), cluster, believed=believed, truths=paces)
-    return {one.job.name: one for one in simulated.finished}
+    return {finished.job.name: finished for finished in simulated.finished}
 
 
-class _Pace:
-    """A job's measured speed, of which its policy learns where the job has been, as it does in a live run."""
+class _LearningSpeed:
+    """A job's measured speed. The policy learns it where the job has been, as in a live run."""
 
     def __init__(self, known: LearnedSpeed, measured: Mapping[int, float]) -> None:
         self.known = known
@@ -105,24 +104,24 @@ class _Pace:
         return self.known.sizes
 
     def __call__(self, gpus: int) -> float:
-        """See `Speed`. It runs there now."""
+        """See `Speed`. It records that the job runs there now."""
         speed = self.known.seen[gpus] = self.measured(gpus)
         return speed
 
 
 def outcome(state: State, error: str | None = None, environment: Environment | None = None) -> LiveRun:
-    """The record of a run as it stands; `error`: why it ended early; `environment`: where, and by default here."""
+    """Record of a run so far. `error`: reason of an early end. `environment`: by default that of this machine."""
     began = state.began
     warnings = []
-    found: list[Mapping[str, Finished]] = []
-    for simulation, what in ((forecast, "their declared speeds"), (again, "the speeds that were measured")):
+    simulations: list[Mapping[str, Finished]] = []
+    for simulation, speeds in ((forecast, "their declared speeds"), (again, "the speeds that were measured")):
         try:
-            found.append(simulation(state))
+            simulations.append(simulation(state))
         except (RuntimeError, SpecError) as failure:
-            found.append({})
-            warnings.append(f"the same jobs could not be simulated with {what}: {failure}")
-    foretold, simulated = found
-    jobs = [_result(track, foretold.get(track.name), simulated.get(track.name)) for track in state.tracks.values()]
+            simulations.append({})
+            warnings.append(f"the same jobs could not be simulated with {speeds}: {failure}")
+    forecasts, simulated = simulations
+    jobs = [_result(track, forecasts.get(track.name), simulated.get(track.name)) for track in state.tracks.values()]
     if not simulated and any(job.status == "finished" for job in jobs):
         warnings.append("too few steps were seen to measure every speed, so nothing is simulated")
     if state.resumed:
@@ -150,18 +149,19 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
         warnings=warnings,
         spans=[
             LiveSpan(
-                job=track.name, slots=list(one.slots), from_s=one.started_s,
-                trained_s=one.first[0] if one.first else None, to_s=one.ended_s, from_steps=one.from_steps,
-                to_steps=track.steps if one.ended_s is None else one.end_steps, how=one.how or "running",
+                job=track.name, slots=list(attempt.slots), from_s=attempt.started_s,
+                trained_s=attempt.first[0] if attempt.first else None, to_s=attempt.ended_s,
+                from_steps=attempt.from_steps,
+                to_steps=track.steps if attempt.ended_s is None else attempt.end_steps, how=attempt.how or "running",
             )
             for track in state.tracks.values()
-            for one in track.incarnations
+            for attempt in track.attempts
         ],
     )  # fmt: skip
     return record.model_copy(update={"findings": _findings(record)})
 
 
-def _result(track: Track, foretold: Finished | None, simulated: Finished | None) -> LiveResult:
+def _result(track: Track, forecast: Finished | None, simulated: Finished | None) -> LiveResult:
     entry = track.entry
     jct_s = None if track.finished_s is None else track.finished_s - entry.arrival_s
     return LiveResult(
@@ -175,14 +175,14 @@ def _result(track: Track, foretold: Finished | None, simulated: Finished | None)
         most=entry.most,
         status="finished" if jct_s is not None else "failed" if track.gave_up is not None else "unfinished",
         reason=track.gave_up or "",
-        began_s=track.incarnations[0].started_s if track.incarnations else None,
+        began_s=track.attempts[0].started_s if track.attempts else None,
         finished_s=track.finished_s,
         jct_s=jct_s,
-        forecast_jct_s=foretold.jct_s if foretold else None,
-        forecast_error=foretold.jct_s / jct_s - 1 if foretold and jct_s else None,
+        forecast_jct_s=forecast.jct_s if forecast else None,
+        forecast_error=forecast.jct_s / jct_s - 1 if forecast and jct_s else None,
         simulated_jct_s=simulated.jct_s if simulated else None,
         error=simulated.jct_s / jct_s - 1 if simulated and jct_s else None,
-        restarts=max(0, len(track.incarnations) - 1),
+        restarts=max(0, len(track.attempts) - 1),
         simulated_restarts=simulated.restarts if simulated else None,
         crashes=track.crashes,
         lost_steps=track.lost_steps,
@@ -191,37 +191,39 @@ def _result(track: Track, foretold: Finished | None, simulated: Finished | None)
 
 
 def _findings(record: LiveRun) -> list[str]:
-    """How it went, and how near the simulation came, in words."""
+    """Sentences on the run and on the accuracy of the simulations."""
     finished = [job for job in record.jobs if job.jct_s is not None]
     failed = [job for job in record.jobs if job.status == "failed"]
     count = f"{len(finished)} of {len(record.jobs)} jobs" if len(finished) < len(record.jobs) else "every job"
-    said = []
+    sentences = []
     if finished:
         ends = [job.jct_s for job in finished if job.jct_s is not None]
-        said.append(
+        sentences.append(
             f"{count[:1].upper()}{count[1:]} finished under {record.policy}; the mean job completion time is "
             f"{format_duration(statistics.fmean(ends))}."
         )
     else:
-        said.append(f"No job finished under {record.policy}.")
+        sentences.append(f"No job finished under {record.policy}.")
     if failed:
-        said.append(f"Given up: {', '.join(job.name for job in failed)}.")
-    foretold = {job.name: job.forecast_error for job in finished if job.forecast_error is not None}
-    if foretold:
+        sentences.append(f"Given up: {', '.join(job.name for job in failed)}.")
+    forecast_errors = {job.name: job.forecast_error for job in finished if job.forecast_error is not None}
+    if forecast_errors:
         cost = format_duration(record.believed_restart_s)
-        said.append(f"Forecast from declared speeds and starts of {cost}, completion times are {_off(foretold)}.")
+        sentences.append(
+            f"Forecast from declared speeds and starts of {cost}, completion times are {_errors_text(forecast_errors)}."
+        )
     errors = {job.name: job.error for job in finished if job.error is not None}
     if errors:
         within = "within" if max(map(abs, errors.values())) <= GOAL else "not within"
-        said.append(
+        sentences.append(
             f"Simulated again with what the run itself measured, they are {within} {format_percent(GOAL, 0)} of the "
-            f"live ones: {_off(errors)}."
+            f"live ones: {_errors_text(errors)}."
         )
-    return said
+    return sentences
 
 
-def _off(errors: Mapping[str, float]) -> str:
-    """'off by 2.0 % on average, by 5.5 % at most (long)'."""
+def _errors_text(errors: Mapping[str, float]) -> str:
+    """Errors in words: 'off by 2.0 % on average, by 5.5 % at most (long)'."""
     worst = max(errors, key=lambda name: abs(errors[name]))
     mean = statistics.fmean(abs(error) for error in errors.values())
     return f"off by {format_percent(mean)} on average, by {format_percent(abs(errors[worst]))} at most ({worst})"

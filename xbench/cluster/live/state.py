@@ -1,16 +1,16 @@
-"""The state of a live cluster: what the events of its ledger come to, and nothing else.
+"""State of a live cluster, computed from the events of its ledger alone.
 
-The same policy object as in the simulator is told of arrivals and ends, and asked for grants; what it was told, and
-what it answered, are events. So a state that is made anew from a ledger holds a policy that knows what the first one
-knew: it is asked again at every decision, and has to answer the same (policies are deterministic).
+The policy object is that of the simulator. It hears of arrivals and ends, and decides grants. Its observations and its
+decisions are events. So a state that is computed again from a ledger has a policy with the same knowledge: it decides
+again at every decision, and must decide the same (policies are deterministic).
 
-**Another number of slots** (`Resized`) begins the policy anew, with a new object: it is told of the jobs that hold
-slots first, and grants what still fits; then of the others. A job that fits no longer is withheld from the policy, and
-waits until it fits again. What a policy had learned or counted by itself starts from nothing.
+**A new number of slots** (`Resized`) begins with a new policy object. It first hears of the jobs that hold slots, and
+grants what still fits; then of the others. A job that no longer fits is withheld from the policy, and waits until it
+fits again. Knowledge and counts of the former policy object are lost.
 
-**Two views of a job.** `Track.active` is the policy's: it holds what was granted from the moment of the decision on, as
-in the simulator. `Track.incarnations` is what happened: a grant of another size ends one incarnation and starts
-another, which takes as long as it takes. Before each decision the policy's view learns from the other one (`seen`).
+**Two views of a job.** `Track.active` is the policy's view: it holds a grant from the moment of the decision on, as in
+the simulator. `Track.attempts` is the history: a grant of another size ends one attempt and starts another, which takes
+its time. Before each decision the policy's view is updated from the history (`seen`).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from xbench.spec import parse_options
 
 @dataclass
 class State:
-    """See the module. Raises SpecError for jobs that do not fit, and what the policy cannot serve."""
+    """State of a cluster. Raises SpecError for jobs that do not fit or that the policy cannot serve."""
 
     began: Began
     tracks: dict[str, Track] = field(init=False)
     now_s: float = 0.0
-    """Of the last event."""
-    again_s: float | None = None
-    """When the policy wants to be asked again."""
+    """Time [s] of the last event."""
+    next_decision_s: float | None = None
+    """Time [s] of the policy's next requested decision."""
     resumed: int = 0
     retries: int = 0
     """Crashes after which a job is started again."""
@@ -75,10 +75,10 @@ class State:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> State:
-        """What a ledger comes to. Raises RecordError where the policy does not answer as it did."""
+        """State after the events of a ledger. Raises RecordError if the policy does not decide as it did."""
         events = iter(events)
         began = next(events)
-        assert isinstance(began, Began)  # `ledger.read` has looked
+        assert isinstance(began, Began)  # checked by `ledger.read`
         state = cls(began)
         for event in events:
             if isinstance(event, Decided):
@@ -96,54 +96,55 @@ class State:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if all jobs are over."""
         return all(track.over for track in self.tracks.values())
 
     def free(self) -> list[int]:
-        """Slots on which nothing runs, ascending.
+        """Free slots, ascending.
 
-        After a loss of slots their numbers say nothing, only how many are taken: the lowest numbers are given again.
+        After a loss of slots the numbers have no meaning, only the count of taken slots has: the lowest numbers are
+        reused.
         """
-        taken = {slot for track in self.tracks.values() if track.incarnation for slot in track.incarnation.slots}
+        taken = {slot for track in self.tracks.values() if track.attempt for slot in track.attempt.slots}
         spare = [slot for slot in range(self.cluster.gpus + len(taken)) if slot not in taken]
         return spare[: max(0, self.cluster.gpus - len(taken))]
 
     def next_arrival_s(self) -> float | None:
-        """When the next job comes."""
+        """Time [s] of the next arrival; None without one."""
         return next((track.entry.arrival_s for track in self.tracks.values() if not track.arrived), None)
 
     def seen(self, now_s: float) -> dict[str, Seen]:
-        """What the policy's view has to learn before it decides."""
-        found = {}
+        """Observations for the policy's view before a decision."""
+        observations = {}
         for track in self.tracks.values():
-            active, running = track.active, track.incarnation
+            active, attempt = track.active, track.attempt
             if not track.arrived or track.over or (not active.gpus and track.learned == track.steps):
                 continue
             if not active.gpus:
-                found[track.name] = Seen(done=track.steps, speed=0.0, ready_s=now_s)
-            elif running and running.first and not running.stopping_s and running.workers == active.gpus:
-                speed = running.speed
-                found[track.name] = Seen(
-                    done=track.steps, speed=speed or track.speed(active.gpus), ready_s=running.first[0],
+                observations[track.name] = Seen(done=track.steps, speed=0.0, ready_s=now_s)
+            elif attempt and attempt.first and not attempt.stopping_s and attempt.workers == active.gpus:
+                speed = attempt.speed
+                observations[track.name] = Seen(
+                    done=track.steps, speed=speed or track.speed(active.gpus), ready_s=attempt.first[0],
                     measured=speed is not None,
                 )  # fmt: skip
             else:
-                found[track.name] = Seen(
+                observations[track.name] = Seen(
                     done=track.steps, speed=track.speed(active.gpus), ready_s=max(active.ready_s, now_s)
                 )
-        return found
+        return observations
 
     def decide(self, now_s: float, seen: dict[str, Seen]) -> dict[str, int]:
-        """Ask the policy: the workers that change, stops and shrinking first.
+        """Let the policy decide: the numbers of workers that change, stops and shrinks first.
 
-        Raises SpecError where it lets jobs share slots, RuntimeError where it grants more than there is.
+        Raises SpecError if it lets jobs share slots, RuntimeError if it grants more than there is.
         """
-        for name, one in seen.items():
+        for name, observation in seen.items():
             track = self.tracks[name]
-            track.active.learn(now_s, one.done, one.speed, one.ready_s)
-            track.learned = one.done
-            if one.measured:
-                track.speed.seen[track.active.gpus] = one.speed
+            track.active.learn(now_s, observation.done, observation.speed, observation.ready_s)
+            track.learned = observation.done
+            if observation.measured:
+                track.speed.seen[track.active.gpus] = observation.speed
         changes = sorted(self.policy.decide(now_s), key=lambda change: change[1].gpus - change[0].gpus)
         for change in changes:
             self._check(change)
@@ -156,12 +157,12 @@ class State:
     def _check(self, change: Change) -> None:
         job, grant = change
         if grant.gang is not None or grant.rate != 1:
-            raise _sharing(self.began.policy)
+            raise _sharing_error(self.began.policy)
         if grant.gpus < 0:
             raise RuntimeError(f"{self.began.policy} granted {grant} to job {job.job.name!r}")
 
     def grant(self, decided: Decided) -> None:
-        """What was decided holds from now on, and the policy says when it wants to be asked again."""
+        """Apply a decision, and store the time of the next requested one."""
         self.now_s = now_s = decided.at_s
         for name, gpus in decided.grants.items():
             active = self.tracks[name].active
@@ -172,134 +173,134 @@ class State:
             active.hold(now_s, gpus, 1.0, None, ready_s)
             if gpus and active.began_s is None:
                 active.began_s = now_s
-        self.again_s = self.policy.look_again_s(now_s)
+        self.next_decision_s = self.policy.look_again_s(now_s)
 
     def saw(self, track: Track, now_s: float, steps: float, kept: float) -> bool:
-        """An incarnation is so far; whether that is further than was known."""
-        running = track.incarnation
-        assert running is not None
-        further = steps > track.steps or kept > track.kept
-        if running.first is not None and (running.last is None or steps > running.last[1]):
-            running.last = (now_s, steps)
+        """Record an attempt's progress; True if it is further than known."""
+        attempt = track.attempt
+        assert attempt is not None
+        has_progress = steps > track.steps or kept > track.kept
+        if attempt.first is not None and (attempt.last is None or steps > attempt.last[1]):
+            attempt.last = (now_s, steps)
         track.steps, track.kept = steps, kept
-        return further
+        return has_progress
 
     def apply(self, event: Event) -> None:
-        """An event that has happened, but for decisions."""
+        """Apply an event other than a decision."""
         if isinstance(event, Moment):
             self.now_s = max(self.now_s, event.at_s)
         if isinstance(event, Resumed):
             self.resumed += 1
             if event.retries is not None:
-                self._take_up(event.retries, event.at_s)
+                self._retry(event.retries, event.at_s)
         elif isinstance(event, Resized):
             self._resize(event.slots, event.at_s)
         elif isinstance(event, Told):
             for name, (steps, kept, seen_s) in event.jobs.items():
                 self.saw(self.tracks[name], seen_s, steps, kept)
         elif isinstance(event, (Arrived, Started, Trained, Stopping, Ended, GaveUp)):
-            self._of_job(self.tracks[event.job], event)
+            self._apply_to_job(self.tracks[event.job], event)
 
-    def _of_job(self, track: Track, event: Arrived | Started | Trained | Stopping | Ended | GaveUp) -> None:
-        running = track.incarnation
+    def _apply_to_job(self, track: Track, event: Arrived | Started | Trained | Stopping | Ended | GaveUp) -> None:
+        attempt = track.attempt
         if isinstance(event, Arrived):
             track.arrived = True
-            self._tell(track, event.at_s)
+            self._add_to_policy(track, event.at_s)
         elif isinstance(event, Started):
             track.lost_steps += max(0.0, track.steps - event.steps)
             track.steps = track.kept = event.steps
-            track.incarnations.append(Incarnation(tuple(event.slots), event.at_s, event.steps))
+            track.attempts.append(Incarnation(tuple(event.slots), event.at_s, event.steps))
         elif isinstance(event, GaveUp):
             track.gave_up = event.reason
             track.lost_steps += max(0.0, track.steps - track.kept)
-            self._free(track, event.at_s)
+            self._release(track, event.at_s)
         else:
-            assert running is not None
+            assert attempt is not None
             if isinstance(event, Trained):
-                running.first = running.last = (event.at_s, event.steps)
+                attempt.first = attempt.last = (event.at_s, event.steps)
                 track.steps = event.steps
             elif isinstance(event, Stopping):
-                running.stopping_s = event.at_s
+                attempt.stopping_s = event.at_s
             else:
-                self._ended(track, running, event)
+                self._end_attempt(track, attempt, event)
 
-    def _ended(self, track: Track, running: Incarnation, event: Ended) -> None:
-        running.ended_s, running.how, running.end_steps = event.at_s, event.how, event.steps
-        running.last = event.last
+    def _end_attempt(self, track: Track, attempt: Incarnation, event: Ended) -> None:
+        attempt.ended_s, attempt.how, attempt.end_steps = event.at_s, event.how, event.steps
+        attempt.last = event.last
         track.steps, track.kept, track.last_reason = event.steps, event.kept_steps, event.reason
-        if running.speed is not None:
-            track.speed.seen[running.workers] = running.speed
+        if attempt.speed is not None:
+            track.speed.seen[attempt.workers] = attempt.speed
         active = track.active
         track.crashes += event.how == "failed"
         track.retried += event.how == "failed"
         if event.how == "finished":
             track.finished_s = event.at_s
-            self._free(track, event.at_s)
+            self._release(track, event.at_s)
         elif event.how in ("failed", "lost") and active.gpus:
-            if running.first is not None:  # what it computed until now counts as service
-                active.learn(event.at_s, event.steps, track.speed(active.gpus), running.first[0])
-            again_s = event.at_s + self.cluster.restart_s
-            active.learn(event.at_s, event.kept_steps, track.speed(active.gpus), again_s)
+            if attempt.first is not None:  # its computation until now counts as service
+                active.learn(event.at_s, event.steps, track.speed(active.gpus), attempt.first[0])
+            ready_s = event.at_s + self.cluster.restart_s
+            active.learn(event.at_s, event.kept_steps, track.speed(active.gpus), ready_s)
             track.learned = event.kept_steps
 
-    def _free(self, track: Track, now_s: float) -> None:
+    def _release(self, track: Track, now_s: float) -> None:
         track.active.hold(now_s, 0, 1.0, None, now_s)
         if not track.withheld:
             self.policy.finished(track.active, now_s)
 
-    def _tell(self, track: Track, now_s: float) -> None:
-        """The policy is told of a job that holds nothing, unless it cannot be served now."""
+    def _add_to_policy(self, track: Track, now_s: float) -> None:
+        """Add a job without slots to the policy, or withhold it if it does not fit."""
         track.withheld = not self._fits(track.active.job)
         if not track.withheld:
             self.policy.arrived(track.active, now_s)
 
     def _fits(self, job: Job) -> bool:
-        """True if the policy could serve this job on the slots that there are."""
+        """True if the policy could serve this job on the present slots."""
         if needed_gpus(job, self.policy.elastic) > self.cluster.gpus:
             return False
         return not self.policy.elastic or bool(all_sizes(job, self.cluster))
 
-    def _take_up(self, retries: int, now_s: float) -> None:
-        """Try given-up jobs again, and count crashes anew."""
+    def _retry(self, retries: int, now_s: float) -> None:
+        """Try given-up jobs again, and reset the count of crashes."""
         self.retries = retries
         for track in self.tracks.values():
             track.retried = 0
             if track.gave_up is not None:
                 track.gave_up = None
-                self._tell(track, now_s)
+                self._add_to_policy(track, now_s)
 
     def _resize(self, slots: int, now_s: float) -> None:
-        """Begin the policy anew on so many slots (see the module)."""
+        """Begin with a new policy object on `slots` slots (see the module)."""
         self.resized = True
         self.cluster = replace(self.cluster, gpus=slots)
         self.policy = parse_policy(self.began.policy)
         fitting = [track.active.job for track in self.tracks.values() if self._fits(track.active.job)]
         self.policy.begin(self.cluster, fitting)
-        here = [track for track in self.tracks.values() if track.arrived and not track.over]
-        held = {track.name: (track.active.gpus, track.active.ready_s) for track in here}
-        for track in here:
+        present = [track for track in self.tracks.values() if track.arrived and not track.over]
+        held = {track.name: (track.active.gpus, track.active.ready_s) for track in present}
+        for track in present:
             track.active.hold(now_s, 0, 1.0, None, now_s)
-        for track in here:
+        for track in present:
             if held[track.name][0]:
-                self._tell(track, now_s)
+                self._add_to_policy(track, now_s)
         for job, grant in list(self.policy.decide(now_s)):
             gpus, ready_s = held[job.job.name]
             ready_s = ready_s if grant.gpus == gpus else now_s + self.cluster.restart_s
             job.hold(now_s, grant.gpus, 1.0, None, ready_s)
-        self.again_s = self.policy.look_again_s(now_s)
-        for track in here:
+        self.next_decision_s = self.policy.look_again_s(now_s)
+        for track in present:
             if not held[track.name][0]:
-                self._tell(track, now_s)
+                self._add_to_policy(track, now_s)
 
 
 def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
-    """Refuse jobs whose speed a policy has to know and nobody declared, and a policy that lets jobs share slots.
+    """Refuse jobs whose speed the policy needs and no one declared, and a policy that shares slots.
 
     Raises SpecError with the first such job.
     """
     entry = POLICIES.entry(parse_options(policy)[0])
     if entry.facts.get("steps"):
-        raise _sharing(policy)
+        raise _sharing_error(policy)
     jobs = list(jobs)
     for job in jobs:
         speed = job.speed
@@ -319,7 +320,7 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
         )
 
 
-def _sharing(policy: str) -> SpecError:
+def _sharing_error(policy: str) -> SpecError:
     return SpecError(
         f"policy {policy!r} lets jobs share their slots, and real jobs do not yet",
         hint="xbench cluster compare simulates it",

@@ -1,4 +1,4 @@
-"""One job of a live cluster, and its incarnations: what was seen of them."""
+"""One job of a live cluster, and the observations of its attempts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from xbench.cluster.live.ledger import Ending
 from xbench.cluster.policy import Active
 
 FEWEST_STEPS = 5
-"""A speed over fewer says more of when it was looked at than of the job."""
+"""Fewest steps in a measurement of speed. With fewer, the times of observation dominate."""
 
 
 @dataclass
 class Incarnation:
-    """One launch of a job. Times by the cluster's clock [s]; steps since the job's beginning."""
+    """One launch of a job. Times by the cluster's clock [s]; steps count from the job's beginning."""
 
     slots: tuple[int, ...]
     started_s: float
     from_steps: float
     first: tuple[float, float] | None = None
-    """(when, steps): it was first seen to train, and last."""
+    """(time, steps) of the first observation of training; `last`: of the last one."""
     last: tuple[float, float] | None = None
     end_steps: float = 0.0
     stopping_s: float | None = None
@@ -31,12 +31,12 @@ class Incarnation:
 
     @property
     def workers(self) -> int:
-        """One a slot."""
+        """Number of workers, one per slot."""
         return len(self.slots)
 
     @property
     def measured(self) -> tuple[float, float] | None:
-        """(steps, seconds) of the stretch over which it was seen to train; None where that is too short."""
+        """(steps, seconds) of the interval in which it was seen to train; None if that is too short."""
         if self.first is None or self.last is None:
             return None
         steps, seconds = self.last[1] - self.first[1], self.last[0] - self.first[0]
@@ -44,19 +44,19 @@ class Incarnation:
 
     @property
     def speed(self) -> float | None:
-        """Steps a second, its checkpoints included."""
+        """Steps a second, checkpoints included."""
         return self.measured[0] / self.measured[1] if self.measured is not None else None
 
     @property
     def overhead_s(self) -> float | None:
-        """Time [s] from its launch until it was gone in which it did not train. None where its speed is not known."""
+        """Time [s] from its launch to its end in which it did not train; None without a known speed."""
         if self.speed is None or self.ended_s is None:
             return None
         return self.ended_s - self.started_s - (self.end_steps - self.from_steps) / self.speed
 
 
 class Track:
-    """One job: what the policy sees of it, and what became of it."""
+    """One job: the policy's view of it, and its history."""
 
     def __init__(self, entry: JobEntry, number: int, learns: bool) -> None:
         self.entry = entry
@@ -65,27 +65,27 @@ class Track:
         most = entry.batch_size if entry.most is None else min(entry.most, entry.batch_size)
         job = Job(entry.name, entry.arrival_s, entry.gpus, float(entry.steps), self.speed, entry.least, most)
         self.active = Active(job, number)
-        self.incarnations: list[Incarnation] = []
+        self.attempts: list[Incarnation] = []
         self.arrived = False
         self.steps = 0.0
-        """Done, as far as is known; what a crash took is done again."""
+        """Completed steps as far as known. Steps lost in a crash are done again."""
         self.kept = 0.0
         self.lost_steps = 0.0
         self.crashes = 0
         self.retried = 0
-        """Crashes, since the limit on them was last set."""
+        """Crashes since the limit on them was last set."""
         self.withheld = False
-        """True while the policy does not know of it, because it does not fit the slots that there are."""
+        """True while the policy does not know of it, because it does not fit the present slots."""
         self.finished_s: float | None = None
         self.gave_up: str | None = None
-        """Why."""
+        """Reason."""
         self.last_reason = ""
         self.learned = 0.0
         """Value of `steps` in the policy's view."""
 
     @property
     def name(self) -> str:
-        """Unique in its cluster."""
+        """Name, unique in its cluster."""
         return self.entry.name
 
     @property
@@ -94,15 +94,15 @@ class Track:
         return self.finished_s is not None or self.gave_up is not None
 
     @property
-    def incarnation(self) -> Incarnation | None:
-        """The one that runs."""
-        return self.incarnations[-1] if self.incarnations and self.incarnations[-1].ended_s is None else None
+    def attempt(self) -> Incarnation | None:
+        """The attempt that runs, or None."""
+        return self.attempts[-1] if self.attempts and self.attempts[-1].ended_s is None else None
 
     def speeds(self) -> dict[int, float]:
-        """Steps a second by workers, over all its incarnations."""
+        """Steps a second by workers, over all its attempts."""
         sums: dict[int, tuple[float, float]] = {}
-        for one in self.incarnations:
-            if one.measured is not None:
-                steps, seconds = sums.get(one.workers, (0.0, 0.0))
-                sums[one.workers] = steps + one.measured[0], seconds + one.measured[1]
+        for attempt in self.attempts:
+            if attempt.measured is not None:
+                steps, seconds = sums.get(attempt.workers, (0.0, 0.0))
+                sums[attempt.workers] = steps + attempt.measured[0], seconds + attempt.measured[1]
         return {workers: steps / seconds for workers, (steps, seconds) in sorted(sums.items())}

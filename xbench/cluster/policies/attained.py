@@ -1,14 +1,14 @@
-"""Policies that know nothing of a job's length, only how much service it has attained (Gu et al., Tiresias, NSDI 2019).
+"""Policies that know a job's attained service but not its length (Gu et al., Tiresias, NSDI 2019).
 
-Attained service is GPUs × time in which the job computed. Starting and restarting are no service: a job on many GPUs
-would otherwise attain the first threshold before it has done anything. `thresholds` [GPU seconds] cut service into
-levels; a job begins at level 0 and falls to the next as soon as it has attained the next threshold. A policy ranks the
-levels; within a level, first come, first served, by when a job came to the level (levels instead of the bare service,
-so that equal jobs do not take turns and pay a restart each). `ordered` says who runs.
+Attained service is GPUs × time in which the job computed. Starts and restarts do not count: otherwise a job on many
+GPUs would reach the first threshold before it has done anything. `thresholds` [GPU seconds] divide service into levels.
+A job begins at level 0 and falls to the next as soon as it has attained the next threshold. A policy ranks the levels;
+within a level, the job that came to it first runs first. (Levels instead of bare service keep equal jobs from taking
+turns and paying a restart each.) `ordered` selects the jobs that run.
 
-**Promotion** (the paper's PROMOTEKNOB): a job that has waited at a stretch for `promote` times as long as it has held
-GPUs since it last was promoted goes back to level 0, at its end, and its service counts from zero. 0: never. Here
-restarting counts: a promotion makes jobs restart, so it has to come more rarely the longer a restart takes.
+**Promotion** (the paper's PROMOTEKNOB) returns a job to the end of level 0 and resets its service. It happens when the
+job's current wait exceeds `promote` times the time for which it has held GPUs since its last promotion. 0: never. Here
+restarts count: a promotion causes restarts, so it must be rarer if a restart takes longer.
 """
 
 from __future__ import annotations
@@ -25,29 +25,32 @@ from xbench.errors import SpecError
 
 
 class Attained(Ordered):
-    """See the module. Raises SpecError for thresholds that do not rise from above zero, or a negative `promote`."""
+    """Base of these policies.
+
+    Raises SpecError for thresholds that do not rise from above zero, or a negative `promote`.
+    """
 
     def __init__(self, thresholds: Sequence[float], promote: float) -> None:
         super().__init__()
         rising = all(low < high for low, high in zip((0.0, *thresholds), thresholds, strict=False))
         if not rising or not all(math.isfinite(value) for value in thresholds):
-            said = "+".join(f"{value:g}" for value in thresholds)
-            raise SpecError(f"the thresholds {said} [GPU s] do not rise from above zero", hint="write 3600+36000")
+            written = "+".join(f"{value:g}" for value in thresholds)
+            raise SpecError(f"the thresholds {written} [GPU s] do not rise from above zero", hint="write 3600+36000")
         if not (math.isfinite(promote) and promote >= 0):
             raise SpecError(f"promote={promote:g} is no share of the time that a job ran", hint="write promote=8, or 0")
         self.thresholds = tuple(thresholds)
         self.promote = promote
         self._level: dict[int, int] = {}
-        self._came: dict[int, int] = {}
-        """In which order jobs came to the levels they are at."""
+        self._arrival_order: dict[int, int] = {}
+        """Number of each job in the order in which jobs came to their levels."""
         self._forgiven_s: dict[int, tuple[float, float]] = {}
-        """GPU seconds before a job's last promotion: computed, and held."""
+        """GPU seconds, computed and held, before each job's last promotion."""
         self._begun: list[Active] = []
-        """Jobs that have just been started: only after the grant it is known when they will compute."""
-        self._comings = 0
+        """Jobs that have just started. The time from which they compute is known only after the grant."""
+        self._arrivals = 0
         self._timers: list[tuple[float, int, Active]] = []
         self._timer: dict[int, int] = {}
-        """Of each job, by number, the one timer that holds: to fall, where it runs; to rise, where it waits."""
+        """The valid timer of each job, by number: to fall while it runs, to rise while it waits."""
         self._set_timers = 0
 
     @abstractmethod
@@ -55,57 +58,57 @@ class Attained(Ordered):
         """Lower ranks run first."""
 
     def level(self, job: Active) -> int:
-        """Where it is."""
+        """Level of a job."""
         return self._level[job.number]
 
     def waiting_key(self, job: Active, now_s: float) -> float:
-        """Its level's rank."""
+        """Rank of its level."""
         return self.rank(self._level[job.number])
 
     def tie(self, job: Active) -> int:
-        """Who came to the level first."""
-        return self._came[job.number]
+        """Number in the order of arrival at the level."""
+        return self._arrival_order[job.number]
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """At the level of its service: 0, unless it ran before this policy was told of it."""
+        """Put the job at the level of its service: 0, unless it ran before this policy began."""
         self._forgiven_s[job.number] = (0.0, 0.0)
         self._place_at(job, bisect_right(self.thresholds, job.computed_s(now_s)))
         super().arrived(job, now_s)
 
     def finished(self, job: Active, now_s: float) -> None:
-        """It is forgotten."""
+        """Forget the job."""
         super().finished(job, now_s)
-        for known in (self._level, self._came, self._forgiven_s, self._timer):
+        for known in (self._level, self._arrival_order, self._forgiven_s, self._timer):
             known.pop(job.number, None)
 
     def started(self, job: Active, now_s: float) -> None:
-        """It will fall when it has attained the next threshold, and does not rise any more."""
+        """Cancel its rise. Its fall is scheduled after the grant."""
         self._timer.pop(job.number, None)
         self._begun.append(job)
 
     def stopped(self, job: Active, now_s: float) -> None:
-        """It will rise when it has waited long enough."""
+        """Schedule its rise after a long enough wait."""
         self._timer.pop(job.number, None)
         ran_s = (job.attained_s(now_s) - self._forgiven_s[job.number][1]) / job.job.gpus
         if self.promote and self._level[job.number] and ran_s > 0:
             self._set(job, now_s + self.promote * ran_s)
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """Who falls and rises first, then the walk."""
+        """Apply due falls and rises, then walk."""
         while self._timers and due(self._timers[0][0], now_s):
             _, timer, job = heapq.heappop(self._timers)
             if self._timer.get(job.number) != timer:
                 continue
             del self._timer[job.number]
             if job.number in self._line:
-                if not due(self._falls_s(job, now_s), now_s):  # a real job that began later than it was thought to
-                    self._fall_later(job, now_s)
+                if not due(self._falls_s(job, now_s), now_s):  # a real job that began later than expected
+                    self._schedule_fall(job, now_s)
                     continue
                 level = self._level[job.number]
                 self._place_at(job, level + 1)
                 self._leave(job)
                 self._join(job, self.rank(level + 1))
-                self._fall_later(job, now_s)
+                self._schedule_fall(job, now_s)
             else:
                 self._forgiven_s[job.number] = (job.computed_s(now_s), job.attained_s(now_s))
                 self._place_at(job, 0)
@@ -113,17 +116,17 @@ class Attained(Ordered):
         yield from super().decide(now_s)
 
     def look_again_s(self, now_s: float) -> float | None:
-        """When the next job falls or rises."""
+        """Time [s] of the next fall or rise."""
         for job in self._begun:
             if job.number in self._line:
-                self._fall_later(job, now_s)
+                self._schedule_fall(job, now_s)
         self._begun.clear()
         while self._timers and self._timer.get(self._timers[0][2].number) != self._timers[0][1]:
             heapq.heappop(self._timers)
         return max(self._timers[0][0], math.nextafter(now_s, math.inf)) if self._timers else None
 
     def rank_anew(self) -> None:
-        """All ranks have changed: sort everybody again."""
+        """Sort all jobs again after a change of ranks."""
         for heap in self._waiting.values():
             held = [entry for entry in heap if self._stamp.get(entry[3].number) == entry[2]]
             heap[:] = [(self.rank(self._level[job.number]), tie, stamp, job) for _, tie, stamp, job in held]
@@ -136,16 +139,16 @@ class Attained(Ordered):
                 insort(self._running[gpus], entry)
 
     def _place_at(self, job: Active, level: int) -> None:
-        self._comings += 1
+        self._arrivals += 1
         self._level[job.number] = level
-        self._came[job.number] = self._comings
+        self._arrival_order[job.number] = self._arrivals
 
-    def _fall_later(self, job: Active, now_s: float) -> None:
+    def _schedule_fall(self, job: Active, now_s: float) -> None:
         if self._level[job.number] < len(self.thresholds):
             self._set(job, self._falls_s(job, now_s))
 
     def _falls_s(self, job: Active, now_s: float) -> float:
-        """When a running job will have attained the threshold of its level."""
+        """Time [s] at which a running job will have attained the threshold of its level."""
         attained_s = job.computed_s(now_s) - self._forgiven_s[job.number][0]
         left_s = max(0.0, self.thresholds[self._level[job.number]] - attained_s)
         return max(now_s, job.ready_s) + left_s / job.job.gpus

@@ -1,16 +1,15 @@
-"""Crossover pairs: two jobs on the same GPUs in turns, so that one computes while the other's gradients travel.
+"""Crossover pairs: two jobs take turns on the same GPUs, so that one computes while the other communicates.
 
-CrossoverScheduler (arXiv 2103.07974) brought to a cluster: `sharing` says who rides with whom and how pairs are
-matched, `planning.turns` how fast a pair is: the steady state of the best turn order, exactly, in which a job computes
-for `compute_s` and then waits `exposed_s` for its gradients over a link that the two share. A member's rate is its
-steps a second there over those alone.
+This brings CrossoverScheduler (arXiv 2103.07974) to a cluster. `sharing` matches the pairs, and `planning.turns`
+predicts their speed exactly: the steady state of the best turn order, in which a job computes for `compute_s` and then
+waits `exposed_s` for its gradients over a shared link. A member's rate is its steps a second there over those alone.
 
-**Admission** is by exposed communication over compute, ρ. GPUs compute for 1/(1+ρ) of a job's time alone and no more
-than always, so Σ rate/(1+ρ) ≤ 1 and Σ rates ≤ 1 + the larger ρ: two jobs that are both under `ratio` cannot gain more
-than `ratio`, and are not tried. One that is under it may still fill the gaps of one that is not. A pair is let in if
-its rates add up to 1 + `gain` at least. With known memory (`memory`: of a GPU [B]) both have to fit beside each other.
+**Admission** uses ρ, exposed communication over compute. GPUs compute for 1/(1+ρ) of a job's time alone and no more
+than always, so Σ rate/(1+ρ) ≤ 1 and Σ rates ≤ 1 + the larger ρ. Two jobs below `ratio` cannot gain more than `ratio`,
+and are not paired. A job below it may still fill the gaps of one above. A pair is admitted if its rates add up to at
+least 1 + `gain`. With known memory (`memory`: of a GPU [B]) both jobs have to fit together.
 
-What is not in the model: what passing a turn costs, a link that other pairs use too, caches.
+The model ignores the cost of passing a turn, other pairs on the same link, and caches.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from xbench.errors import SpecError
 from xbench.planning.turns import JobTimes, best_pattern
 
 LONGEST_PATTERN = 6
-"""Turns in a round: up to five short steps of one job to a long one of the other."""
+"""Largest number of turns in a round: up to five short steps of one job to a long one of the other."""
 
 
 class CrossoverPairs(Sharing):
-    """See the module. Raises SpecError for a ratio below zero, and as `Sharing` does."""
+    """The policy. Raises SpecError for a ratio below zero, and as `Sharing` does."""
 
     name = "crossover-pairs"
 
@@ -41,13 +40,13 @@ class CrossoverPairs(Sharing):
         self.ratio = ratio
 
     def times(self, job: Job) -> Kind:
-        """Seconds of computation and of exposed communication."""
-        found = step_times(job)
-        assert found is not None  # `begin` asked for them
-        return found
+        """Time [s] of computation and of exposed communication."""
+        step = step_times(job)
+        assert step is not None  # checked by `begin`
+        return step
 
     def together(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
-        """By the best turn order."""
+        """Rates in the best turn order."""
         jobs = [JobTimes(compute_s, exposed_s) for compute_s, exposed_s in kinds]
         if all(job.communication_s < self.ratio * job.compute_s for job in jobs):
             return None
@@ -56,6 +55,6 @@ class CrossoverPairs(Sharing):
 
 @lru_cache(maxsize=1 << 16)
 def pair_rates(*jobs: JobTimes) -> tuple[float, ...]:
-    """Steps a second of each in the best turn order, over those alone."""
+    """Steps a second of each job in the best turn order, over those alone."""
     plan = best_pattern(jobs, LONGEST_PATTERN)
-    return tuple(plan.pattern.count(place) * job.alone_s / plan.round_s for place, job in enumerate(jobs))
+    return tuple(plan.pattern.count(index) * job.alone_s / plan.round_s for index, job in enumerate(jobs))

@@ -1,17 +1,17 @@
-"""Doubling (Capes, Raheja, Kemertas and Mohomed, arXiv 1908.08082), with speeds that are known beforehand.
+"""Doubling (Capes, Raheja, Kemertas and Mohomed, arXiv 1908.08082), with known speeds.
 
-Every job starts at one GPU (or the least that it may have). Again and again the job whose remaining time t falls most
-per added GPU, gain(w) = (t(w) − t(2w)) / w, is doubled, while GPUs remain and a doubling helps. A doubling that does
-not fit is passed over. Planned anew whenever a job comes or goes; if not even everybody's first size fits, the last
-arrivals wait. The paper calls it `precompute`; rings want powers of two, and so a job has 1, 2, 4, ... GPUs.
+Every job starts at one GPU (or its least number). While GPUs remain and a doubling helps, the job whose remaining time
+t falls most per added GPU, gain(w) = (t(w) − t(2w)) / w, is doubled. A doubling that does not fit is skipped. A new
+plan is made whenever a job comes or goes. If not even the first sizes of all jobs fit, the last arrivals wait. The
+paper calls this `precompute`. Rings want powers of two, so a job has 1, 2, 4, ... GPUs.
 
-**Restarts.** t(w) holds the restart that w would cost: none on the GPUs that a job holds already, and `restart_s` on
-any other number. So a job is moved for no less than its restart, and a doubling that it has already counts for more
-than one it would have to restart for. `plain` leaves restarts out of t: the paper's rule.
+**Restarts.** t(w) includes the restart that w would cost: none on the GPUs that a job already holds, and `restart_s` on
+any other number. So a job moves only for a gain above the cost of its restart. `plain` leaves restarts out of t: the
+paper's rule.
 
-**Cost.** Which doublings the greedy takes is found without walking: a doubling is taken when every earlier one of its
-job has been, so what decides is the least of the gains so far, and all above some threshold are taken. The threshold
-moves little from plan to plan, so only doublings near the last one are sorted.
+**Cost.** The greedy selection is found without a walk. A doubling is taken only after all earlier ones of its job, so
+its effective gain is the least of these gains, and all above some threshold are taken. The threshold moves little from
+plan to plan, so only doublings near the last one are sorted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from xbench.cluster.policies.sizes import doubling_sizes, require_speeds
 from xbench.cluster.policy import Active, Change, Cluster, Policy
 
 NEAR = 1.25
-"""How far around the last threshold doublings are sorted, at first."""
+"""Initial factor around the last threshold within which doublings are sorted."""
 
 
 class Doubling(Policy):
-    """See the module. `begin` raises SpecError for jobs without speeds."""
+    """The policy. `begin` raises SpecError for jobs without speeds."""
 
     name = "doubling"
     elastic = True
@@ -48,32 +48,34 @@ class Doubling(Policy):
         steps = max((len(doubling_sizes(job, cluster)) for job in jobs), default=1)
         self._rows = Rows({"sizes": (steps, int), "added": (steps, float), "helps": (steps, float),
                            "first": (0, int), "number": (0, int)})  # fmt: skip
-        """By step: the size; GPUs that it adds; how much a unit of work gets faster by it, per added GPU. `first`: what
-        doubling starts from."""
+        """By step: `sizes`; `added` GPUs; `helps`: time saved per unit of work and added GPU.
+
+        `first`: the initial size.
+        """
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """Its sizes and speeds."""
-        place = self._rows.append(job)
+        """Add the job's sizes and speeds."""
+        row = self._rows.append(job)
         sizes = doubling_sizes(job.job, self.cluster)
-        self._rows["number"][place] = job.number
-        self._rows["first"][place] = sizes[0]
-        self._rows["sizes"][: len(sizes), place] = sizes
+        self._rows["number"][row] = job.number
+        self._rows["first"][row] = sizes[0]
+        self._rows["sizes"][: len(sizes), row] = sizes
         added = np.diff(sizes)
-        self._rows["added"][1 : len(sizes), place] = added
+        self._rows["added"][1 : len(sizes), row] = added
         pace = np.array([1 / job.job.speed(size) for size in sizes])
-        self._rows["helps"][1 : len(sizes), place] = -np.diff(pace) / added
+        self._rows["helps"][1 : len(sizes), row] = -np.diff(pace) / added
 
     def finished(self, job: Active, now_s: float) -> None:
-        """It is forgotten."""
+        """Forget the job."""
         self._rows.remove(job)
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """Plan anew."""
+        """Make a new plan."""
         if len(self._rows):
             yield from self._rows.changes(self.plan(now_s))
 
     def plan(self, now_s: float) -> Whole:
-        """What each row should hold."""
+        """GPUs of each row."""
         left = self._rows.remaining(now_s)
         first, helps = self._rows["first"], self._rows["helps"]
         gpus = np.zeros(len(left), dtype=np.int64)
@@ -93,20 +95,20 @@ class Doubling(Policy):
         return gpus
 
     def _charge(self, gains: Vector, added: Vector, served: int) -> None:
-        """A restart for every size but the one that a job holds: the step there gains it, the next one loses it."""
+        """Charge a restart for every size but the current one: the step to it gains it, the next step loses it."""
         held, sizes = self._rows.held[:served], self._rows["sizes"][:, :served]
-        here = (sizes == held) & (held > 0)
-        there = here[1:]
-        gains[there] += self.cluster.restart_s / added[there]
-        beyond = here[:-1] & (added > 0)
+        is_held = (sizes == held) & (held > 0)
+        reached = is_held[1:]
+        gains[reached] += self.cluster.restart_s / added[reached]
+        beyond = is_held[:-1] & (added > 0)
         gains[beyond] -= self.cluster.restart_s / added[beyond]
 
 
 def take(gains: Vector, added: Vector, spare: float, near: float) -> tuple[Whole, float]:
-    """How many steps of each column a greedy takes, and the gain below which it stopped.
+    """Number of steps of each column that a greedy selection takes, and the gain below which it stopped.
 
     `gains` (steps × columns) do not rise within a column. Steps above zero are taken by gain, then column, as long as
-    what they add fits; one that does not fit is passed over, and so are all that follow it in its column.
+    their GPUs fit. A step that does not fit is skipped, and so are all later steps of its column.
     """
     helping = gains > 0
     total = float(np.vdot(helping, added))
@@ -125,13 +127,13 @@ def take(gains: Vector, added: Vector, spare: float, near: float) -> tuple[Whole
         if len(window[0]):
             values = gains[window]
             order = np.lexsort((window[0], window[1], -values))
-            for place in order.tolist():
-                step, column = window[0][place], window[1][place]
+            for index in order.tolist():
+                step, column = window[0][index], window[1][index]
                 if step != taken[column] or added[step, column] > spare:
                     continue
                 spare -= added[step, column]
                 taken[column] += 1
-                threshold = float(values[place])
+                threshold = float(values[index])
                 if not spare:
                     break
         if not np.any(helping & (gains <= low)):

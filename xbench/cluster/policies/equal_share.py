@@ -1,11 +1,11 @@
-"""Everybody has the same number of GPUs, as far as jobs can use them and whole GPUs allow: max-min fairness.
+"""Equal share (max-min fairness): every job has the same number of GPUs, as far as its sizes and whole GPUs allow.
 
-Planned anew whenever a job comes or goes: the largest share s is found with which all jobs fit, where a job has the
-largest number up to s that it may have. What is left raises jobs to their next number, in the order of arrival, round
-after round, as far as it reaches. If not even everybody's least fits, the last arrivals wait.
+A new plan is made whenever a job comes or goes. It uses the largest share s with which all jobs fit, where a job gets
+its largest allowed number up to s. Remaining GPUs raise jobs to their next number, in the order of arrival, round after
+round, as long as they suffice. If not even the least of all jobs fits, the last arrivals wait.
 
-**Restarts.** A running job that is to grow stays as it is when that would shorten it by less than the restart costs;
-what that leaves lets jobs that were to shrink stay (`not_for_less`). `plain` switches this off.
+**Restarts.** A running job does not grow if that would shorten it by less than the restart costs. The GPUs that this
+leaves let shrinking jobs stay as they are (`not_for_less`). `plain` switches this off.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from xbench.cluster.policy import Active, Change, Cluster, Policy
 
 
 class EqualShare(Policy):
-    """See the module. `begin` raises SpecError for jobs without speeds."""
+    """The policy. `begin` raises SpecError for jobs without speeds."""
 
     elastic = True
 
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
         self._rows = Rows()
-        self._known = False
-        """Whether some jobs may have certain numbers alone."""
+        self._restricted = False
+        """True if some jobs allow only certain numbers of GPUs."""
         self._share = 1
 
     def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
@@ -38,24 +38,24 @@ class EqualShare(Policy):
         jobs = list(jobs)
         require_speeds("equal-share", cluster, jobs)
         known = [len(job.speed.sizes) for job in jobs if job.speed.sizes is not None]
-        self._known = bool(known)
+        self._restricted = bool(known)
         self._rows = Rows({"least": (0, int), "most": (0, int), "sizes": (max(known, default=1), int)})
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """One more to share with."""
-        place = self._rows.append(job)
+        """Add a job."""
+        row = self._rows.append(job)
         sizes = all_sizes(job.job, self.cluster)
-        self._rows["least"][place] = sizes[0]
-        self._rows["most"][place] = most_of(job.job, self.cluster)
+        self._rows["least"][row] = sizes[0]
+        self._rows["most"][row] = most_of(job.job, self.cluster)
         if not isinstance(sizes, range):
-            self._rows["sizes"][: len(sizes), place] = sizes
+            self._rows["sizes"][: len(sizes), row] = sizes
 
     def finished(self, job: Active, now_s: float) -> None:
-        """One less."""
+        """Remove a job."""
         self._rows.remove(job)
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """Share anew."""
+        """Make a new plan."""
         rows = self._rows
         if not len(rows):
             return
@@ -68,7 +68,7 @@ class EqualShare(Policy):
         yield from rows.changes(gpus)
 
     def _shares(self, served: int) -> Whole:
-        """Of the first `served` rows."""
+        """GPUs of the first `served` rows."""
         low, high, step = 0, self.cluster.gpus + 1, max(1, self._share)
         while low + step < high:
             if self._up_to(low + step, served).sum() <= self.cluster.gpus:
@@ -80,23 +80,23 @@ class EqualShare(Policy):
         spare = self.cluster.gpus - int(gpus.sum())
         while spare:
             more = self._next(gpus, served) - gpus
-            places = np.nonzero((more > 0) & (more <= spare))[0]
-            if not len(places):
+            growing = np.nonzero((more > 0) & (more <= spare))[0]
+            if not len(growing):
                 break
-            together = np.cumsum(more[places])
-            fitting = int(np.searchsorted(together, spare, side="right"))
-            gpus[places[:fitting]] += more[places[:fitting]]
-            spare -= int(together[fitting - 1])
-            for place in places[fitting:].tolist() if spare else ():
-                if more[place] <= spare:
-                    gpus[place] += more[place]
-                    spare -= int(more[place])
+            needed = np.cumsum(more[growing])
+            fitting = int(np.searchsorted(needed, spare, side="right"))
+            gpus[growing[:fitting]] += more[growing[:fitting]]
+            spare -= int(needed[fitting - 1])
+            for row in growing[fitting:].tolist() if spare else ():
+                if more[row] <= spare:
+                    gpus[row] += more[row]
+                    spare -= int(more[row])
         return gpus
 
     def _up_to(self, share: int, served: int) -> Whole:
-        """The largest number up to a share that each may have, or its least."""
+        """The largest allowed number of each row up to a share, or its least."""
         least, most = self._rows["least"][:served], self._rows["most"][:served]
-        if not self._known:
+        if not self._restricted:
             shares: Whole = np.clip(share, least, most)
             return shares
         sizes = self._rows["sizes"][:, :served]
@@ -105,9 +105,9 @@ class EqualShare(Policy):
         return gpus
 
     def _next(self, gpus: Whole, served: int) -> Whole:
-        """The next number that each may have, or the same if there is none."""
+        """The next allowed number of each row, or the same if there is none."""
         most = self._rows["most"][:served]
-        if not self._known:
+        if not self._restricted:
             one_more: Whole = np.minimum(gpus + 1, most)
             return one_more
         sizes = self._rows["sizes"][:, :served]

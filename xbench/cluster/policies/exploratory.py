@@ -1,13 +1,12 @@
-"""Doubling with speeds learned by trying (`exploratory` in Capes et al., arXiv 1908.08082).
+"""Doubling with speeds learned by trials (`exploratory` in Capes et al., arXiv 1908.08082).
 
-A new job is run on 1, 2, 4, ... GPUs, up to `most`, for `trial_s` each, one after the other; each change costs a
-restart as any does. Only then its speeds are known, and doubling decides, among the sizes that were tried. What is left
-to do is known, as under `doubling`.
+A new job runs on 1, 2, 4, ... GPUs, up to `most`, for `trial_s` each. Each change costs a restart. Then its speeds are
+known, and doubling chooses among the tried sizes. The remaining work is known, as under `doubling`.
 
-Trials come in the order of arrival, after everybody's first size and before any doubling. One that does not fit waits;
-until it does, the job takes part in doubling with what is known so far. A job whose trial runs keeps its GPUs. When a
-trial ends and the next one fits into GPUs that nobody holds, that job alone is moved; if it does not fit, the job stays
-as it is until the next plan. All is planned anew when jobs come or go, and when a job's last trial ends.
+Trials come in the order of arrival, after every job's first size and before any doubling. A trial that does not fit
+waits, and its job takes part in doubling with the speeds known so far. A job keeps its GPUs during a trial. When a
+trial ends and the next one fits into free GPUs, only that job changes; if it does not fit, the job stays as it is until
+the next plan. A new plan is made when jobs come or go, and when a job's last trial ends.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from xbench.errors import SpecError
 
 
 class Exploratory(Doubling):
-    """See the module. Raises SpecError for a trial of no length, or for less than one GPU."""
+    """The policy. Raises SpecError for a trial of no length, or for less than one GPU."""
 
     name = "exploratory"
 
@@ -39,29 +38,29 @@ class Exploratory(Doubling):
         self.trial_s = trial_s
         self.most = most
         self._known: dict[int, int] = {}
-        """Of each job, by number: how many of its sizes have been tried."""
+        """Number of tried sizes of each job, by number."""
         self._to_try: dict[int, tuple[Active, tuple[int, ...]]] = {}
-        """Jobs whose trials are not over, in the order of arrival, and the sizes to try."""
+        """Jobs with trials left, in the order of arrival, and the sizes to try."""
         self._on_trial: dict[int, int] = {}
-        """Of each job whose trial runs: its size."""
+        """Size of each job whose trial runs."""
         self._ends: list[tuple[float, int]] = []
         self._begun: list[Active] = []
         self._changed = False
-        """Whether jobs have come or gone."""
+        """True if jobs have come or gone since the last plan."""
         self._idle = 0
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """Nothing is known of it."""
+        """Add the job without known speeds."""
         super().arrived(job, now_s)
         self._changed = True
-        place = len(self._rows) - 1
-        self._rows["helps"][:, place] = 0.0
+        row = len(self._rows) - 1
+        self._rows["helps"][:, row] = 0.0
         sizes = doubling_sizes(job.job, self.cluster)
         self._known[job.number] = 0
         self._to_try[job.number] = (job, tuple(size for size in sizes if size <= self.most) or sizes[:1])
 
     def finished(self, job: Active, now_s: float) -> None:
-        """It is forgotten."""
+        """Forget the job."""
         super().finished(job, now_s)
         self._changed = True
         self._to_try.pop(job.number, None)
@@ -69,14 +68,14 @@ class Exploratory(Doubling):
         del self._known[job.number]
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """End trials, begin others, and double with what remains."""
+        """End trials, begin others, and double with the rest."""
         ended = []
         while self._ends and due(self._ends[0][0], now_s):
             _, number = heapq.heappop(self._ends)
             if number not in self._on_trial:
                 continue
             end_s = self._to_try[number][0].ready_s + self.trial_s
-            if not due(end_s, now_s):  # a real job that began later than it was thought to
+            if not due(end_s, now_s):  # a real job that began later than expected
                 heapq.heappush(self._ends, (end_s, number))
                 continue
             self._end_trial(number)
@@ -93,14 +92,14 @@ class Exploratory(Doubling):
         yield from super().decide(now_s)
 
     def look_again_s(self, now_s: float) -> float | None:
-        """When the next trial ends. (Only now it is seen when those that have just begun will compute.)"""
+        """Time [s] of the next end of a trial. (Only now it is known when jobs that have just begun will compute.)"""
         for job in self._begun:
             heapq.heappush(self._ends, (max(now_s, job.ready_s) + self.trial_s, job.number))
         self._begun.clear()
         return self._ends[0][0] if self._ends else None
 
     def plan(self, now_s: float) -> Whole:
-        """What each row should hold."""
+        """GPUs of each row."""
         first, least = self._rows["first"], self._rows["sizes"][0]
         served = int(np.searchsorted(np.cumsum(least), self.cluster.gpus, side="right"))
         spare = self.cluster.gpus - int(least[:served].sum()) - int((first - least).sum())
@@ -116,27 +115,27 @@ class Exploratory(Doubling):
         return gpus
 
     def _begin_trial(self, number: int) -> int:
-        """Of its next size, which it returns: the job has that, and is not doubled."""
+        """Begin the trial of the next size, which it returns. The job holds that size and is not doubled."""
         job, sizes = self._to_try[number]
         size = self._on_trial[number] = sizes[self._known[number]]
-        place = self._place(number)
-        self._rows["first"][place] = size
-        self._rows["helps"][:, place] = 0.0
+        row = self._row(number)
+        self._rows["first"][row] = size
+        self._rows["helps"][:, row] = 0.0
         self._begun.append(job)
         return size
 
     def _end_trial(self, number: int) -> None:
-        """One size more is known."""
+        """Learn the speed on the tried size."""
         del self._on_trial[number]
         known = self._known[number] = self._known[number] + 1
-        place = self._place(number)
+        row = self._row(number)
         job, sizes = self._to_try[number]
-        self._rows["first"][place] = self._rows["sizes"][0, place]
+        self._rows["first"][row] = self._rows["sizes"][0, row]
         pace = np.array([1 / job.job.speed(size) for size in sizes[:known]])
-        self._rows["helps"][1:known, place] = -np.diff(pace) / np.diff(sizes[:known])
+        self._rows["helps"][1:known, row] = -np.diff(pace) / np.diff(sizes[:known])
         if known == len(sizes):
             del self._to_try[number]
 
-    def _place(self, number: int) -> int:
-        """The row of a job: rows are in the order of arrival, as numbers are."""
+    def _row(self, number: int) -> int:
+        """Row of a job. Rows are in the order of arrival, as numbers are."""
         return int(np.searchsorted(self._rows["number"], number))

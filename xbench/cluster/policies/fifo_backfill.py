@@ -1,13 +1,14 @@
-"""First in, first out, with EASY backfilling (Lifka 1995): who does not delay the head of the queue may pass it.
+"""First in, first out, with EASY backfilling (Lifka 1995): a job that does not delay the head of the queue may pass it.
 
 The first job that does not fit has a reservation: the earliest time by which running jobs will have left it enough
-GPUs. What will be free beyond its need then is extra. A job behind it starts now if it fits now, and either ends by the
-time of the reservation or needs no more than the extra GPUs. Jobs are tried in the order of arrival. No preemption.
+GPUs. GPUs that will be free then beyond its need are extra. A job behind it starts now if it fits now, and either ends
+by the time of the reservation or needs no more than the extra GPUs. Jobs are tried in the order of arrival. No
+preemption.
 
-Durations (on the GPUs that were asked for) are known exactly; in real life users guess them, mostly too long.
+Durations (on the requested GPUs) are known exactly; in reality users guess them, mostly too long.
 
-The queue of each size is a tree of durations whose inner nodes hold the least below them: the first job that is short
-enough is found in O(log n), so an event does not look at the queue.
+The queue of each size is a tree of durations whose inner nodes hold the least below them. The first job that is short
+enough is found in O(log n), so an event does not scan the queue.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from xbench.cluster.policy import Active, Change, Cluster, Grant
 
 
 class FifoBackfill(Order):
-    """See the module."""
+    """The policy."""
 
     def __init__(self) -> None:
         self._queue: deque[Active] = deque()
-        self._passed: set[int] = set()
+        self._started: set[int] = set()
         """Numbers of jobs in the queue that have started already."""
         self._sizes: dict[int, _Queue] = {}
         self._ends: list[tuple[float, int, int]] = []
-        """(when, number, GPUs) of all that runs, in order."""
+        """(time, number, GPUs) of all running jobs, in order."""
         self._end_of: dict[int, tuple[float, int, int]] = {}
         self._free = 0
 
@@ -41,22 +42,22 @@ class FifoBackfill(Order):
         self._free = cluster.gpus
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """To the end of the queue."""
+        """Append the job to the queue."""
         self._queue.append(job)
         self._sizes.setdefault(job.job.gpus, _Queue()).append(job)
 
     def finished(self, job: Active, now_s: float) -> None:
-        """Its GPUs are free."""
+        """Free its GPUs."""
         self._free += job.job.gpus
         del self._ends[bisect_left(self._ends, self._end_of.pop(job.number))]
 
     def withdrawn(self, job: Active, now_s: float) -> None:
         """See `Order`."""
         self._sizes[job.job.gpus].remove(job)
-        self._passed.add(job.number)
+        self._started.add(job.number)
 
     def retimed(self, job: Active, now_s: float) -> None:
-        """What runs ends at another time. (What waits counts with its whole duration, whatever is left of it.)"""
+        """Update the end of a running job. (A waiting job counts with its whole duration.)"""
         end = self._end_of.get(job.number)
         if end is not None:
             del self._ends[bisect_left(self._ends, end)]
@@ -64,11 +65,11 @@ class FifoBackfill(Order):
             insort(self._ends, end)
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """From the head, as long as they fit; then whoever does not delay the first that does not."""
+        """Start jobs from the head while they fit, then jobs that do not delay the first that does not fit."""
         while self._queue:
             head = self._queue[0]
-            if head.number in self._passed:
-                self._passed.discard(head.number)
+            if head.number in self._started:
+                self._started.discard(head.number)
             elif head.job.gpus <= self._free:
                 yield self._start(head, now_s)
             else:
@@ -82,11 +83,11 @@ class FifoBackfill(Order):
         while (job := self._first(reserved_s - now_s, extra)) is not None:
             if job.job.duration_s > reserved_s - now_s:
                 extra -= job.job.gpus
-            self._passed.add(job.number)
+            self._started.add(job.number)
             yield self._start(job, now_s)
 
     def _reservation(self, head: Active) -> tuple[float, int]:
-        """When the head will have enough, and what will be free beyond that."""
+        """Time [s] at which enough GPUs are free for the head, and the number of extra GPUs then."""
         free, reserved_s = self._free, 0.0
         for end_s, _, gpus in self._ends:
             if free >= head.job.gpus and end_s > reserved_s:
@@ -96,13 +97,13 @@ class FifoBackfill(Order):
 
     def _first(self, window_s: float, extra: int) -> Active | None:
         """The first job that may pass the head."""
-        found: Active | None = None
+        first: Active | None = None
         for gpus, queue in self._sizes.items():
             if gpus <= self._free:
                 job = queue.first(math.inf if gpus <= extra else window_s)
-                if job is not None and (found is None or job.number < found.number):
-                    found = job
-        return found
+                if job is not None and (first is None or job.number < first.number):
+                    first = job
+        return first
 
     def _start(self, job: Active, now_s: float) -> Change:
         gpus = job.job.gpus
@@ -115,33 +116,33 @@ class FifoBackfill(Order):
 
 
 class _Queue:
-    """Jobs in the order of arrival; node i of the tree has the children 2i and 2i + 1, and the leaves are durations."""
+    """Jobs in the order of arrival. Node i of the tree has the children 2i and 2i + 1; the leaves are durations."""
 
     def __init__(self) -> None:
         self._jobs: list[Active] = []
-        self._place: dict[int, int] = {}
+        self._index: dict[int, int] = {}
         self._capacity = 1
         self._least_s = [math.inf, math.inf]
 
     def append(self, job: Active) -> None:
-        """To the end."""
-        place = len(self._jobs)
+        """Add a job at the end."""
+        index = len(self._jobs)
         self._jobs.append(job)
-        self._place[job.number] = place
-        if place == self._capacity:
+        self._index[job.number] = index
+        if index == self._capacity:
             leaves = self._least_s[self._capacity :] + [math.inf] * self._capacity
             self._capacity *= 2
             self._least_s = [math.inf] * self._capacity + leaves
             for node in range(self._capacity - 1, 0, -1):
                 self._least_s[node] = min(self._least_s[2 * node], self._least_s[2 * node + 1])
-        self._set(place, job.job.duration_s)
+        self._set(index, job.job.duration_s)
 
     def remove(self, job: Active) -> None:
-        """It does not wait any more."""
-        self._set(self._place.pop(job.number), math.inf)
+        """Remove a job."""
+        self._set(self._index.pop(job.number), math.inf)
 
     def first(self, at_most_s: float) -> Active | None:
-        """The first that takes at most so long."""
+        """The first job that takes at most that long."""
         least_s = self._least_s
         if least_s[1] > at_most_s or math.isinf(least_s[1]):
             return None
@@ -152,8 +153,8 @@ class _Queue:
                 node += 1
         return self._jobs[node - self._capacity]
 
-    def _set(self, place: int, duration_s: float) -> None:
-        least_s, node = self._least_s, place + self._capacity
+    def _set(self, index: int, duration_s: float) -> None:
+        least_s, node = self._least_s, index + self._capacity
         least_s[node] = duration_s
         while node > 1:
             node //= 2

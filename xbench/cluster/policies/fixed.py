@@ -1,7 +1,7 @@
-"""Every job gets the same number of GPUs, whatever it asked for, first in, first out. No preemption.
+"""Fixed size: every job gets the same number of GPUs, whatever it requests, first in, first out, without preemption.
 
-What a static cluster does, and so what elastic policies are compared with. A job that may not have that many gets the
-largest number below that it may have, or else the least that it may have.
+This models a static cluster, the baseline of elastic policies. A job that does not allow that number gets its largest
+allowed number below, or else its least.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xbench.errors import SpecError
 
 
 class Fixed(Policy):
-    """See the module. Raises SpecError for less than one GPU, and in `begin` for jobs without speeds."""
+    """The policy. Raises SpecError for less than one GPU, and in `begin` for jobs without speeds."""
 
     elastic = True
 
@@ -34,21 +34,21 @@ class Fixed(Policy):
         self._free = cluster.gpus
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """To the end of the queue."""
+        """Append the job to the queue."""
         self._queue.append(job)
 
     def finished(self, job: Active, now_s: float) -> None:
-        """Its GPUs are free."""
+        """Free its GPUs."""
         self._free += self.size(job.job)
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """From the head of the queue, as long as they fit."""
+        """Start jobs from the head of the queue, as long as they fit."""
         while self._queue and (gpus := self.size(self._queue[0].job)) <= self._free:
             self._free -= gpus
             yield self._queue.popleft(), Grant(gpus)
 
     def size(self, job: Job) -> int:
-        """What such a job gets."""
+        """GPUs that the job gets."""
         sizes = all_sizes(job, self.cluster)
         if isinstance(sizes, range):
             return min(max(self.gpus, sizes[0]), sizes[-1])

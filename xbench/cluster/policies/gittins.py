@@ -1,17 +1,17 @@
-"""Discretised two-dimensional Gittins index (Gu et al., Tiresias, NSDI 2019): who is likeliest to be done soon.
+"""Discretised two-dimensional Gittins index (Gu et al., Tiresias, NSDI 2019): the job likeliest to end soon runs first.
 
 With S the service [GPU s] that a job needs in all, a job that has attained a has the index
 
     G(a) = max over b > a of  P(S ≤ b | S > a) / E[min(S, b) − a | S > a]
 
-chances of being done over service spent, for the best stretch to bet on; the highest index runs first. On one machine,
-with S known as a distribution alone, no policy has a lower mean JCT (Gittins 1979). S is the empirical distribution of
-services, for which some b among them is the best, and the index is that of a level's lower end (`attained` says what
-levels and promotion are).
+the chance of completion over the service spent, for the best stretch. The highest index runs first. On one machine, if
+only the distribution of S is known, no policy has a lower mean JCT (Gittins 1979). S is the empirical distribution of
+services, for which one of them is the best b. A level has the index of its lower end (`attained` defines levels and
+promotion).
 
-**Where the distribution comes from.** From all of the trace, beforehand (the default, and what Tiresias does with the
-history of its cluster): it knows how long jobs are, not which. Or, with `learn`, from the jobs that have finished so
-far, anew whenever their number has doubled (8, 16, ...); until then the lower level goes first, as under `las`.
+**Source of the distribution.** By default it is the whole trace, beforehand, as Tiresias uses the history of its
+cluster. The policy then knows the lengths, but not which job has which. With `learn` it is the jobs that have finished
+so far, updated whenever their number has doubled (8, 16, ...). Until then the lower level runs first, as under `las`.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from xbench.cluster.policies.attained import Attained
 from xbench.cluster.policy import Active, Cluster
 
 THRESHOLDS = tuple(900.0 * 4**power for power in range(6))
-FIRST_LESSON = 8
+FIRST_UPDATE = 8
 
 
 class Gittins(Attained):
-    """See the module. `thresholds` and `promote` as under `las`. Raises SpecError, as `Attained` does."""
+    """The policy. `thresholds` and `promote` as under `las`. Raises SpecError, as `Attained` does."""
 
     def __init__(self, thresholds: Sequence[float] = THRESHOLDS, promote: float = 8.0, learn: bool = False) -> None:
         super().__init__(thresholds, promote)
         self.learn = learn
         self._ranks = [float(level) for level in range(len(self.thresholds) + 1)]
         self._services_s: list[float] = []
-        self._lesson = FIRST_LESSON
+        self._next_update = FIRST_UPDATE
 
     def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
         """See `Policy`."""
         super().begin(cluster, jobs)
         if not self.learn:
-            self._know(np.array([job.service_s for job in jobs]))
+            self._set_distribution(np.array([job.service_s for job in jobs]))
 
     def rank(self, level: int) -> float:
-        """Less than nothing, by the index."""
+        """The negative index of a level."""
         return self._ranks[level]
 
     def finished(self, job: Active, now_s: float) -> None:
-        """A service more is known."""
+        """Learn the service of a finished job."""
         super().finished(job, now_s)
         if self.learn:
             self._services_s.append(job.job.service_s)
-            if len(self._services_s) == self._lesson:
-                self._lesson *= 2
-                self._know(np.array(self._services_s))
+            if len(self._services_s) == self._next_update:
+                self._next_update *= 2
+                self._set_distribution(np.array(self._services_s))
                 self.rank_anew()
 
-    def _know(self, services_s: NDArray[np.float64]) -> None:
+    def _set_distribution(self, services_s: NDArray[np.float64]) -> None:
         ordered = np.sort(services_s)
         self._ranks = [-gittins_index(ordered, attained_s) for attained_s in (0.0, *self.thresholds)]
 
 
 def gittins_index(services_s: NDArray[np.float64], attained_s: float) -> float:
-    """The index of a job that has attained so much [GPU s], by an ascending sample of services; 0 if none is longer."""
+    """Index of a job with that attained service [GPU s], from an ascending sample of services; 0 if none is longer."""
     longer = services_s[np.searchsorted(services_s, attained_s, side="right") :] - attained_s
     if not len(longer):
         return 0.0

@@ -1,22 +1,22 @@
-"""JigSaw: jobs run spatial partial backpropagation, and iterations of others are fitted into the gaps that it leaves.
+"""JigSaw: jobs run spatial partial backpropagation, and iterations of other jobs fill the gaps that it leaves.
 
 After Kumar and others, *Doing More by Doing Less: How Structured Partial Backpropagation Improves Deep Learning
 Clusters* (DistributedML 2021, arXiv 2111.10672).
 
-**From the paper**, of which only the abstract was at hand: SPB controls how much each worker backpropagates, which
-saves network, computation and memory; JigSaw is a scheduler that knows of it and schedules iterations; it improves the
-efficiency of a large cluster by up to 28 %. **From first principles**, because no more was known: everything else here.
+**From the paper**, of which only the abstract was available: SPB controls how much each worker backpropagates, which
+saves network, computation and memory. JigSaw is a scheduler that uses this and schedules iterations. It improves the
+efficiency of a large cluster by up to 28 %. **From first principles**, without a source: everything else here.
 
-Jobs with the same number of GPUs may share them (`sharing`: who rides with whom). On w GPUs each has min(k, w) levels,
-and `planning.spatial_turns` finds where each job's deep and shallow workers go, the turn order, and the exact time of a
-round. A job keeps its `forward_share` of the computation (a third, where the trace does not say) on every worker; the
-rest is backward pass, of which a worker of level i does i/k. Exposed communication is charged in full, and nothing is
-saved of a job's memory, though partial backpropagation needs less of both: which part is not known.
+Jobs with the same number of GPUs may share them (`sharing`). On w GPUs each has min(k, w) levels.
+`planning.spatial_turns` places each job's deep and shallow workers, and finds the turn order and the exact time of a
+round. The forward pass takes a job's `forward_share` of the computation (by default a third) on every worker. The rest
+is the backward pass, of which a worker of level i does i/k. Exposed communication and memory are charged in full,
+although partial backpropagation needs less of both: the saved part is unknown.
 
-A job that is alone runs as fast as ever, for its full-depth workers decide; one on a single GPU has no shallow worker
-and shares with nobody. The gain is in **steps**: partial backpropagation changes the noise of gradients, and a step of
-it is not worth one of full depth (`xbench converge` measures how much less). So it is useful GPU time, and not time to
-accuracy.
+A job that is alone runs at full speed, because its full-depth workers decide. A job on a single GPU has no shallow
+worker and shares with no job. The gain is in **steps**: partial backpropagation changes the noise of gradients, and one
+of its steps is worth less than one of full depth (`xbench converge` measures how much). So it is a gain of useful GPU
+time, and not of time to accuracy.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from xbench.planning.partial import MOST_LEVELS
 from xbench.planning.spatial_turns import SpatialJob, pack
 
 LONGEST_PATTERN = {2: 6, 3: 5, 4: 4}
-"""Turns in a round, by jobs that share."""
+"""Largest number of turns in a round, by the number of jobs that share."""
 
 
 class Jigsaw(Sharing):
-    """See the module. Raises SpecError for k and jobs out of range, and as `Sharing` does."""
+    """The policy. Raises SpecError for k and jobs out of range, and as `Sharing` does."""
 
     name = "jigsaw"
 
@@ -50,14 +50,14 @@ class Jigsaw(Sharing):
         self.k = k
 
     def times(self, job: Job) -> Kind:
-        """Seconds of forward pass, backward pass and exposed communication."""
-        found = step_times(job)
-        assert found is not None  # `begin` asked for them
-        forward_s = forward_share(job) * found.compute_s
-        return (forward_s, found.compute_s - forward_s, found.exposed_s)
+        """Time [s] of forward pass, backward pass and exposed communication."""
+        step = step_times(job)
+        assert step is not None  # checked by `begin`
+        forward_s = forward_share(job) * step.compute_s
+        return (forward_s, step.compute_s - forward_s, step.exposed_s)
 
     def together(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
-        """By the best packing."""
+        """Rates in the best packing."""
         if gpus == 1:
             return None
         return packed_rates(gpus, min(self.k, gpus), *(SpatialJob(*kind) for kind in kinds))
@@ -65,5 +65,5 @@ class Jigsaw(Sharing):
 
 @lru_cache(maxsize=1 << 16)
 def packed_rates(gpus: int, levels: int, *jobs: SpatialJob) -> tuple[float, ...]:
-    """Steps a second of each in the best packing, over those alone."""
+    """Steps a second of each job in the best packing, over those alone."""
     return pack(jobs, gpus, levels, LONGEST_PATTERN[len(jobs)]).rates

@@ -1,8 +1,8 @@
-"""Discretised two-dimensional least attained service (Gu et al., Tiresias, NSDI 2019): who has had least runs first.
+"""Discretised two-dimensional least attained service (Gu et al., Tiresias, NSDI 2019): the least served job runs first.
 
-Service is GPUs × time (hence two-dimensional). `attained` says what levels and promotion are; here the lower level goes
-first. By default a job falls after one and after ten GPU hours, and rises after waiting eight times what it ran. (The
-authors' published simulator has 3250 and 7200 GPU seconds: `las:thresholds=3250+7200`.)
+Service is GPUs × time (hence two-dimensional). `attained` defines levels and promotion; here the lower level runs
+first. By default a job falls after one and after ten GPU hours, and rises after waiting eight times as long as it ran.
+(The authors' published simulator has 3250 and 7200 GPU seconds: `las:thresholds=3250+7200`.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ THRESHOLDS = (3600.0, 36000.0)
 
 
 class Las(Attained):
-    """See the module. `thresholds` [GPU s], ascending; `promote`: how often what it ran a job waits at most; 0: ever.
+    """The policy. `thresholds` [GPU s], ascending; `promote`: longest wait, in times of its running time; 0: no limit.
 
     Raises SpecError, as `Attained` does.
     """

@@ -1,16 +1,16 @@
-"""One GPU more for whom it helps most (Peng et al., Optimus, EuroSys 2018): greedy by marginal gain.
+"""Optimus (Peng et al., EuroSys 2018): greedy growth by marginal gain.
 
-Every job has its least number of GPUs; again and again the job whose remaining time falls most per added GPU,
-(t(w) − t(w')) / (w' − w) for the next number w' that it may have, gets it, while GPUs remain and help. Planned anew
-whenever a job comes or goes; if not even everybody's least fits, the last arrivals wait.
+Every job has its least number of GPUs. While GPUs remain and help, the job whose remaining time falls most per added
+GPU, (t(w) − t(w')) / (w' − w) for its next allowed number w', grows. A new plan is made whenever a job comes or goes.
+If not even the least of all jobs fits, the last arrivals wait.
 
-The plan starts from the last one: GPUs move from where they help least to where they help most until none is worth
-moving. Where each GPU more helps less than the one before (t convex over sizes, all of them allowed) that is where the
-greedy ends when it starts anew; else it is a plan that no single move improves. So an event costs a look at each job,
-and work for what moves.
+The plan starts from the last one: GPUs move from where they help least to where they help most, until no move pays. If
+each further GPU helps less than the one before (t convex over sizes, all of them allowed), that is the greedy result
+from scratch. Otherwise it is a plan that no single move improves. So an event costs a look at each job, and work for
+the moves.
 
-**Restarts.** A running job that is to grow stays as it is when that would shorten it by less than the restart costs;
-what that leaves lets jobs that were to shrink stay (`not_for_less`). `plain` switches this off.
+**Restarts.** A running job does not grow if that would shorten it by less than the restart costs. The GPUs that this
+leaves let shrinking jobs stay as they are (`not_for_less`). `plain` switches this off.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from xbench.cluster.policies.sizes import all_sizes, require_speeds
 from xbench.cluster.policy import Active, Change, Cluster, Policy
 
 TIE = 1.0 + 1e-9
-"""Gains within this factor are equal: they differ by rounding, and moving a GPU to and fro would never end."""
+"""Gains within this factor are equal. They differ by rounding, and moving a GPU to and fro would never end."""
 
 
 class Optimus(Policy):
-    """See the module. `begin` raises SpecError for jobs without speeds."""
+    """The policy. `begin` raises SpecError for jobs without speeds."""
 
     elastic = True
 
@@ -37,9 +37,9 @@ class Optimus(Policy):
         self.plain = plain
         self._rows = Rows({"planned": (0, int), "up": (0, float), "down": (0, float), "up_by": (0, int),
                            "down_by": (0, int), "least": (0, int)})  # fmt: skip
-        """`up`: how much a unit of work gets faster by the next step, per GPU; `down`: by the last one taken."""
+        """`up`: time that the next step saves per unit of work and GPU; `down`: that of the last step taken."""
         self._steps: dict[int, int] = {}
-        """Of each job, by number: at which of its sizes the plan has it; -1: it waits."""
+        """Index of each job's planned size, by number; -1: it waits."""
         self._free = 0
 
     def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
@@ -49,20 +49,20 @@ class Optimus(Policy):
         self._free = cluster.gpus
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """Nothing is planned for it yet."""
-        place = self._rows.append(job)
-        self._rows["least"][place] = all_sizes(job.job, self.cluster)[0]
+        """Add the job without a plan."""
+        row = self._rows.append(job)
+        self._rows["least"][row] = all_sizes(job.job, self.cluster)[0]
         self._steps[job.number] = -1
 
     def finished(self, job: Active, now_s: float) -> None:
-        """What was planned for it is free."""
-        place = self._rows.jobs.index(job)
-        self._free += int(self._rows["planned"][place])
+        """Free the planned GPUs."""
+        row = self._rows.jobs.index(job)
+        self._free += int(self._rows["planned"][row])
         self._rows.remove(job)
         del self._steps[job.number]
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """Mend the plan, and do what is worth it."""
+        """Update the plan, and make the changes that pay."""
         rows = self._rows
         if not len(rows):
             return
@@ -75,21 +75,21 @@ class Optimus(Policy):
         yield from rows.changes(gpus)
 
     def _serve(self, left: Vector) -> None:
-        """Everybody's least, in the order of arrival, taken from whom it helps least."""
+        """Give every job its least, in the order of arrival, from the jobs that it helps least."""
         planned, leasts = self._rows["planned"], self._rows["least"]
         reserve = int((planned - leasts)[planned > 0].sum())
-        for place in np.nonzero(planned == 0)[0].tolist():
-            least = int(leasts[place])
+        for row in np.nonzero(planned == 0)[0].tolist():
+            least = int(leasts[row])
             if least > self._free + reserve:
                 return
             while least > self._free:
                 before = self._free
                 self._step(self._cheapest(left), -1)
                 reserve -= self._free - before
-            self._step(place, 1)
+            self._step(row, 1)
 
     def _balance(self, left: Vector) -> None:
-        """Give what is free, then move what helps more elsewhere."""
+        """Give out free GPUs, then move those that help more elsewhere."""
         rows = self._rows
         up, up_by = rows["up"], rows["up_by"]
         down_by = rows["down_by"]
@@ -117,25 +117,25 @@ class Optimus(Policy):
         losses = np.where(self._rows["down_by"] > 0, left * self._rows["down"], np.inf)
         if but >= 0:
             losses[but] = np.inf
-        place = int(np.argmin(losses))
-        return place if np.isfinite(losses[place]) else -1
+        row = int(np.argmin(losses))
+        return row if np.isfinite(losses[row]) else -1
 
-    def _step(self, place: int, by: int) -> None:
+    def _step(self, row: int, by: int) -> None:
         """Plan one size more or less for a row."""
         rows = self._rows
-        job = rows.jobs[place]
+        job = rows.jobs[row]
         sizes = all_sizes(job.job, self.cluster)
         at = self._steps[job.number] = self._steps[job.number] + by
         size, speed = int(sizes[at]), job.job.speed
-        self._free -= size - int(rows["planned"][place])
-        rows["planned"][place] = size
-        rows["up_by"][place] = rows["down_by"][place] = 0
-        rows["up"][place] = rows["down"][place] = 0.0
+        self._free -= size - int(rows["planned"][row])
+        rows["planned"][row] = size
+        rows["up_by"][row] = rows["down_by"][row] = 0
+        rows["up"][row] = rows["down"][row] = 0.0
         if at + 1 < len(sizes):
             more = int(sizes[at + 1])
-            rows["up_by"][place] = more - size
-            rows["up"][place] = (1 / speed(size) - 1 / speed(more)) / (more - size)
+            rows["up_by"][row] = more - size
+            rows["up"][row] = (1 / speed(size) - 1 / speed(more)) / (more - size)
         if at:
             less = int(sizes[at - 1])
-            rows["down_by"][place] = size - less
-            rows["down"][place] = (1 / speed(less) - 1 / speed(size)) / (size - less)
+            rows["down_by"][row] = size - less
+            rows["down"][row] = (1 / speed(less) - 1 / speed(size)) / (size - less)

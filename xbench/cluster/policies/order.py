@@ -1,6 +1,6 @@
-"""An exclusive policy that a sharing one can order by: it says who has GPUs of its own, and nothing else.
+"""Interface of exclusive policies that can be the order of a sharing policy: they choose the owners of GPUs.
 
-Under a sharing policy a job may run without having GPUs of its own, or slower than alone. Its order is told so.
+Under a sharing policy a job may run without its own GPUs, or slower than alone. The order is notified of that.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from xbench.cluster.policy import Active, Policy
 
 
 class Order(Policy):
-    """See the module."""
+    """An exclusive policy that a sharing policy can use."""
 
     @abstractmethod
     def withdrawn(self, job: Active, now_s: float) -> None:
-        """A job that waits here will never need GPUs: it has finished on somebody else's."""
+        """Forget a waiting job, which has finished on another job's GPUs."""
 
     def retimed(self, job: Active, now_s: float) -> None:
-        """Its remaining work, or its speed from now on, is not what one would think: it shares GPUs, or did."""
+        """Update a job whose remaining work or speed changed because it shares GPUs, or did."""

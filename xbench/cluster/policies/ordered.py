@@ -1,16 +1,16 @@
-"""Preemptive policies with one rule: walk all jobs in the order of a key; each that fits into what is left runs.
+"""Preemptive policies that walk all jobs in the order of a key: each job that fits into the rest runs.
 
-A job that does not fit is passed over, so GPUs are not left idle for it, and it may wait long. Whoever runs and is not
-reached by the walk is stopped. Subclasses say what the key is.
+A job that does not fit is skipped, so GPUs do not stay idle for it, and it may wait long. A running job that the walk
+does not reach is stopped. Subclasses define the key.
 
-The walk is never walked. Its outcome is the one set of jobs in which each member fits behind the members before it, and
-nobody outside does. So it is enough to mend the set of the last event: admit the first waiting job that fits behind the
-running jobs before it, stop jobs from the far end until all fits, and again, until no waiting job fits. Each round puts
-a job in and takes out only jobs behind it, so the set grows in the order of the key, and that ends.
+The walk itself is never made. Its result is the unique set of jobs in which each member fits behind the members before
+it, and no other job does. So it suffices to correct the set of the last event: admit the first waiting job that fits
+behind the running jobs before it, stop jobs from the far end until all fit, and repeat until no waiting job fits. Each
+round adds a job and removes only jobs behind it. So the set grows in the order of the key, and the loop ends.
 
-Waiting jobs stand in one heap a size (only its first can be the first that fits), running ones in one sorted list a
-size. The keys of waiting jobs stand still. Those of running jobs may move, as long as their order within a size does
-not: `line_key` is what a list is sorted by, and `key_now` what that means now. An event costs O(sizes² + changes·log).
+Waiting jobs are in one heap per size (only its first job can be the first that fits), running ones in one sorted list
+per size. The keys of waiting jobs are constant. Those of running jobs may change, as long as their order within a size
+does not: a list is sorted by `line_key`, and `key_now` is its present value. An event costs O(sizes² + changes·log).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from xbench.cluster.policies.order import Order
 from xbench.cluster.policy import Active, Change, Cluster, Grant
 
 Entry = tuple[float, int, int, Active]
-"""(key, tie, stamp, job): the stamp is unique, and says whether an entry in a heap still holds."""
+"""(key, tie, stamp, job). The stamp is unique and tells whether an entry in a heap is still valid."""
 
 
 class Ordered(Order):
-    """See the module."""
+    """Base of these policies."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[Entry]] = {}
         self._running: dict[int, list[Entry]] = {}
         self._stamp: dict[int, int] = {}
-        """Of each job, by number: the stamp of its entry."""
+        """Stamp of each job's entry, by number."""
         self._line: dict[int, Entry] = {}
-        """Of each running job: its entry."""
+        """Entry of each running job."""
         self._stamps = 0
         self._free = 0
 
@@ -48,36 +48,36 @@ class Ordered(Order):
 
     @abstractmethod
     def waiting_key(self, job: Active, now_s: float) -> float:
-        """The key of a job that waits, and until it is started."""
+        """Key of a waiting job. It is constant until the job starts."""
 
     def running_key(self, job: Active, now_s: float) -> float:
-        """The key of a job that runs, where it is looked at again."""
+        """Key of a running job whose time has changed."""
         return self.waiting_key(job, now_s)
 
     def line_key(self, key: float, gpus: int, now_s: float) -> float:
-        """What stands for this key, now, in the list of running jobs of this size."""
+        """Constant sort key, in the list of running jobs of this size, that stands for this key now."""
         return key
 
     def key_now(self, line_key: float, gpus: int, now_s: float) -> float:
-        """The key of a running job; the inverse of `line_key`."""
+        """Key of a running job; the inverse of `line_key`."""
         return line_key
 
     def tie(self, job: Active) -> int:
-        """Who is first among equal keys."""
+        """Order among equal keys."""
         return job.number
 
     def started(self, job: Active, now_s: float) -> None:
-        """A hook: it is about to hold GPUs."""
+        """Hook: the job is about to get GPUs."""
 
     def stopped(self, job: Active, now_s: float) -> None:
-        """A hook: it is about to lose them."""
+        """Hook: the job is about to lose its GPUs."""
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """It waits."""
+        """Let the job wait."""
         self._push(job, self.waiting_key(job, now_s))
 
     def finished(self, job: Active, now_s: float) -> None:
-        """Its GPUs are free. (A real job may do its last step after it was told to stop: then it held none.)"""
+        """Free its GPUs. (A real job may do its last step after it was told to stop: then it held none.)"""
         if job.number in self._line:
             self._leave(job)
         del self._stamp[job.number]
@@ -87,7 +87,7 @@ class Ordered(Order):
         del self._stamp[job.number]
 
     def retimed(self, job: Active, now_s: float) -> None:
-        """Its key is looked at again."""
+        """Update the job's key."""
         if job.number in self._line:
             self._leave(job)
             self._join(job, self.line_key(self.running_key(job, now_s), job.job.gpus, now_s))
@@ -95,7 +95,7 @@ class Ordered(Order):
             self._push(job, self.waiting_key(job, now_s))
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """The changes between this walk and the last one."""
+        """The changes from the last walk to this one."""
         touched: dict[int, Active] = {}
         shed: dict[int, float] = {}
         while (best := self._first_that_fits(now_s, shed)) is not None:
@@ -126,7 +126,7 @@ class Ordered(Order):
     def _first_that_fits(self, now_s: float, shed: dict[int, float]) -> Active | None:
         """The first waiting job that fits behind the running jobs before it."""
         best: tuple[float, int] | None = None
-        found: Active | None = None
+        first: Active | None = None
         tails: list[tuple[tuple[float, int], int]] | None = None
         for gpus, heap in self._waiting.items():
             while heap and self._stamp.get(heap[0][3].number) != heap[0][2]:
@@ -135,34 +135,34 @@ class Ordered(Order):
                 continue
             key, tie, _, job = heap[0]
             line = shed.get(job.number)
-            at = (self.key_now(self.line_key(key, gpus, now_s) if line is None else line, gpus, now_s), tie)
-            if best is not None and at > best:
+            position = (self.key_now(self.line_key(key, gpus, now_s) if line is None else line, gpus, now_s), tie)
+            if best is not None and position > best:
                 continue
             if gpus > self._free:
                 if tails is None:
-                    tails = self._tails(now_s)
-                if not self._room(at, gpus - self._free, tails, now_s):
+                    tails = self._last_by_size(now_s)
+                if not self._has_room(position, gpus - self._free, tails, now_s):
                     continue
-            best, found = at, job
-        return found
+            best, first = position, job
+        return first
 
-    def _tails(self, now_s: float) -> list[tuple[tuple[float, int], int]]:
-        """Of each size that runs, the last job: ((key, tie), size)."""
+    def _last_by_size(self, now_s: float) -> list[tuple[tuple[float, int], int]]:
+        """The last running job of each size: ((key, tie), size)."""
         return [
             ((self.key_now(line[-1][0], gpus, now_s), line[-1][1]), gpus)
             for gpus, line in self._running.items()
             if line
         ]
 
-    def _room(
-        self, at: tuple[float, int], needed: int, tails: list[tuple[tuple[float, int], int]], now_s: float
+    def _has_room(
+        self, position: tuple[float, int], needed: int, tails: list[tuple[tuple[float, int], int]], now_s: float
     ) -> bool:
-        """Whether the running jobs behind `at` hold as many GPUs as are needed. At most `needed` of them are seen."""
+        """True if the running jobs behind `at` hold `needed` GPUs. It looks at no more jobs than necessary."""
         for tail, gpus in tails:
-            if tail <= at:
+            if tail <= position:
                 continue
             for line_key, tie, _, _ in reversed(self._running[gpus]):
-                if (self.key_now(line_key, gpus, now_s), tie) <= at:
+                if (self.key_now(line_key, gpus, now_s), tie) <= position:
                     break
                 needed -= gpus
                 if needed <= 0:
@@ -170,13 +170,13 @@ class Ordered(Order):
         return False
 
     def _last(self, now_s: float) -> tuple[Active, float]:
-        """The running job at the far end, and its `line_key`."""
-        _, gpus = max(self._tails(now_s))
+        """The last running job in the order of the key, and its `line_key`."""
+        _, gpus = max(self._last_by_size(now_s))
         entry = self._running[gpus][-1]
         return entry[3], entry[0]
 
     def _push(self, job: Active, key: float) -> None:
-        """It waits with this key, whatever it had before."""
+        """Let the job wait with this key. An earlier entry becomes void."""
         self._stamps += 1
         self._stamp[job.number] = self._stamps
         heapq.heappush(self._waiting.setdefault(job.job.gpus, []), (key, self.tie(job), self._stamps, job))

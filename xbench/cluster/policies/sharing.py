@@ -1,25 +1,25 @@
-"""Sharing: an exclusive policy says who has GPUs of its own; jobs that wait may ride on the GPUs of those that have.
+"""Sharing policies: an exclusive policy chooses the owners of GPUs, and waiting jobs may share an owner's GPUs.
 
-**Owners** are the jobs that the order (`order`: an exclusive policy, by name) has given GPUs. A **guest** is a job that
-waits in that order, asked for as many GPUs as some owner has, and shares that owner's. So a guest never keeps GPUs from
-a job that comes before it, and a job that must wait anyway loses nothing by riding. Owners get slower; that is what
-sharing costs, and why it has to gain `gain` in all: guests are let in only where Σ rates grows by that much.
+**Owners** are the jobs to which the order (`order`: an exclusive policy, by name) has given GPUs. A **guest** is a job
+that waits in that order, requests as many GPUs as some owner has, and shares that owner's. So a guest never takes GPUs
+from a job that comes before it, and loses nothing by sharing. Owners get slower; that is the cost. So guests are
+admitted only if Σ rates grows by `gain`.
 
-**Matching.** Every pair is an owner and a job that waits: the graph is bipartite, and `scipy` finds its matching of
-largest total gain exactly. (Two owners that moved together would free GPUs for the next two in the order; that gains no
-more than letting these ride, and costs a restart. Two that both wait have no GPUs.) It is sought for each number of
-GPUs by itself, and anew whenever a job of that number comes, goes, starts or stops; a pair that exists stays until one
-of both leaves. Where more than two may share, owners with one guest are matched once more, and so on. Jobs of one
-*kind* (the same times of a step, the same memory) are alike, so predictions are kept by kind, of each kind no more
-jobs are looked at than there are owners, and of equals the one that began to wait first rides.
+**Matching.** Every pair consists of an owner and a waiting job. The graph is bipartite, and `scipy` finds its matching
+of largest total gain exactly. (Two owners that moved together would free GPUs for the next two jobs in the order. That
+gains no more than sharing with these, and costs a restart. Two waiting jobs have no GPUs.) Each number of GPUs is
+matched by itself, whenever a job of that number comes, goes, starts or stops. A pair stays until one of its jobs
+leaves. If more than two jobs may share, owners with one guest are matched once more, and so on. Jobs of one *kind* have
+the same step times and the same memory. Predictions are kept by kind, and of each kind at most as many jobs are
+considered as there are owners, those that have waited longest.
 
-**When the owner leaves** (it ends, or the order stops it), its guests need another. If the order has just started one
-of them, it owns the GPUs that it is on. If it has just started another job of that many GPUs with which it pays, they
-stay where they are and that one comes to them. Otherwise they move to the GPUs of somebody else, which costs a restart,
-or are stopped, which costs one when they go on. A guest whom the order gives GPUs of its own moves there, and restarts.
+**When the owner leaves** (it ends, or the order stops it), its guests need another. A guest that the order has just
+started owns the GPUs that it is on. If the order has just started another job of that size with which sharing pays, the
+guests stay and that job joins them. Otherwise they move to another owner, which costs a restart, or are stopped, which
+costs one when they continue. A guest to which the order gives its own GPUs moves there and restarts.
 
-The order sees a guest as one that waits. Orders that look at remaining work look again when a job begins or ends to
-share, and not in between; backfilling takes jobs that wait for as long as they were when they came.
+The order sees a guest as a waiting job. Orders that use remaining work update it only when a job begins or ends to
+share. Backfilling counts a waiting job with its whole duration.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ ORDERS: Mapping[str, Callable[[], Order]] = {
     "fifo": Fifo, "fifo-backfill": FifoBackfill, "sjf": Sjf, "srtf": Srtf,
 }  # fmt: skip
 KINDS = 64
-"""Of jobs that wait for one number of GPUs: more are not looked at at once."""
+"""Largest number of kinds of waiting jobs of one size that are considered at once."""
 
 STAYING = 1e-6
-"""Of two matchings that gain the same, the one in which a guest need not move is better by that."""
+"""Bonus for a guest that need not move. It decides between matchings with the same gain."""
 
 Kind = tuple[float, ...]
-"""Memory [B], and what a policy knows of a step."""
+"""Memory [B], and the step times that a policy knows."""
 
 
-class Seen(Active):
-    """A job as the order sees it: it holds GPUs of its own, or none, whatever it shares."""
+class OrderView(Active):
+    """A job as the order sees it: it holds its own GPUs or none, whatever it shares."""
 
     __slots__ = ("real",)
 
@@ -65,11 +65,11 @@ class Seen(Active):
         self.real = real
 
     def remaining(self, now_s: float) -> float:
-        """Of the real job."""
+        """Remaining work of the real job."""
         return self.real.remaining(now_s)
 
     def attained_s(self, now_s: float) -> float:
-        """Of the real job."""
+        """GPU seconds held by the real job."""
         return self.real.attained_s(now_s)
 
     def computed_s(self, now_s: float) -> float:
@@ -79,24 +79,24 @@ class Seen(Active):
 
 @dataclass(eq=False)
 class Place:
-    """The GPUs of an owner, and who is on them: the owner first, then guests. `gang` is the place's name."""
+    """The GPUs of an owner, and the jobs on them: the owner first, then guests. `gang` identifies the allocation."""
 
     gang: int
     gpus: int
     members: list[Active]
-    crew: tuple[Kind, ...] = ()
-    """The kinds of the members, ascending."""
+    member_kinds: tuple[Kind, ...] = ()
+    """Kinds of the members, ascending."""
     fresh: bool = True
-    """Whether its owner has been started at this instant: it has no GPUs yet, and any will do."""
-    stands_in_for: int | None = None
-    """Of a fresh place: the one whose owner left, and whose GPUs it has taken over because guests are still there."""
+    """True if its owner started at this instant: it has no GPUs yet, and any GPUs will do."""
+    inherits_gang: int | None = None
+    """Gang of a former owner whose GPUs a fresh allocation takes over because guests are still there."""
 
 
 class Sharing(Policy):
-    """See the module. Subclasses say what a kind is, and at what rates jobs of some kinds share.
+    """Base of sharing policies. Subclasses define kinds of jobs, and the rates at which jobs of some kinds share.
 
-    Raises SpecError for an order that does not exist, for a gain that is not above zero, and in `begin` for a trace
-    that lacks what is needed.
+    Raises SpecError for an unknown order, for a gain that is not above zero, and in `begin` for a trace that lacks
+    data.
     """
 
     name: str
@@ -112,32 +112,32 @@ class Sharing(Policy):
         self.memory = memory
         self.most = most
         self._order = ORDERS[order]()
-        self._seen: dict[int, Seen] = {}
+        self._views: dict[int, OrderView] = {}
         self._kinds: dict[int, Kind] = {}
-        self._places: dict[int, Place] = {}
+        self._allocations: dict[int, Place] = {}
         self._open: dict[tuple[int, int], dict[tuple[Kind, ...], dict[int, Place]]] = {}
-        """Places by GPUs and number of members, by crew, by name."""
-        self._place_of: dict[int, Place] = {}
-        """By number, of everybody that holds GPUs."""
+        """Allocations by (GPUs, number of members), by kinds of the members, by gang."""
+        self._allocation_of: dict[int, Place] = {}
+        """Allocation of each job that holds GPUs, by number."""
         self._waiting: dict[int, dict[Kind, dict[int, Active]]] = {}
         """Jobs that hold nothing, by GPUs, kind and number."""
-        self._left: dict[int, int] = {}
-        """Jobs that lost their owner or their company, by number: the place where they still are."""
-        self._looked: set[int] = set()
-        """Numbers of GPUs at which something happened."""
+        self._displaced: dict[int, int] = {}
+        """Gang whose GPUs each displaced job still holds, by number. A displaced job lost its owner or cannot stay."""
+        self._to_match: set[int] = set()
+        """Numbers of GPUs that have to be matched again."""
         self._changed: dict[int, Place] = {}
         self._moved: set[int] = set()
-        """Numbers of jobs that have to leave the GPUs on which they are for others."""
+        """Numbers of jobs that have to change their GPUs."""
         self._gangs = itertools.count()
         self._known: dict[tuple[int, tuple[Kind, ...]], tuple[float, ...] | None] = {}
 
     @abstractmethod
     def times(self, job: Job) -> Kind:
-        """What sharing depends on."""
+        """Step times on which sharing depends."""
 
     @abstractmethod
     def together(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
-        """The share of its speed alone that each of these has on the same GPUs; None: they are not to share."""
+        """Share of its own speed that each of these has on the same GPUs; None: they must not share."""
 
     def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
         """See `Policy`."""
@@ -151,204 +151,215 @@ class Sharing(Policy):
         self._order.begin(cluster, jobs)
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """It waits."""
-        seen = self._seen[job.number] = Seen(job)
+        """Let the job wait."""
+        view = self._views[job.number] = OrderView(job)
         self._kinds[job.number] = self._kind(job.job)
-        self._wait(job)
-        self._order.arrived(seen, now_s)
+        self._start_waiting(job)
+        self._order.arrived(view, now_s)
 
     def finished(self, job: Active, now_s: float) -> None:
-        """It leaves its place; if it owned it, the others there have lost their owner."""
-        seen = self._seen.pop(job.number)
-        if job.number in self._left:
-            del self._left[job.number]
+        """Remove the job from its allocation. If it was the owner, its guests are displaced."""
+        view = self._views.pop(job.number)
+        if job.number in self._displaced:
+            del self._displaced[job.number]
         else:
-            self._leave(job, owned=seen.gpus > 0)
-        if seen.gpus:
-            self._order.finished(seen, now_s)
+            self._leave(job, owned=view.gpus > 0)
+        if view.gpus:
+            self._order.finished(view, now_s)
         else:
-            self._order.withdrawn(seen, now_s)
+            self._order.withdrawn(view, now_s)
         del self._kinds[job.number]
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """What the order changes, then who rides with whom."""
+        """The changes of the order, then those of sharing."""
         self._moved.clear()
-        self._own(now_s)
-        looked = sorted(self._looked)
-        self._looked.clear()
-        for gpus in looked:
+        self._update_owners(now_s)
+        sizes = sorted(self._to_match)
+        self._to_match.clear()
+        for gpus in sizes:
             for size in range(1, self.most):
                 self._match(gpus, size)
-        for number in self._left:
-            seen = self._seen[number]
-            self._wait(seen.real)
-            self._order.retimed(seen, now_s)
-            yield seen.real, Grant(0)
-        self._left.clear()
-        for place in self._changed.values():
-            yield from self._grants(place, now_s)
+        for number in self._displaced:
+            view = self._views[number]
+            self._start_waiting(view.real)
+            self._order.retimed(view, now_s)
+            yield view.real, Grant(0)
+        self._displaced.clear()
+        for allocation in self._changed.values():
+            yield from self._grants(allocation, now_s)
         self._changed.clear()
 
     def rates(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
-        """Of jobs of these kinds, ascending, on the same GPUs; None: they are not to share."""
+        """Rates of jobs of these kinds, ascending, on the same GPUs; None: they must not share."""
         if len(kinds) == 1:
             return (1.0,)
         key = (gpus, kinds)
         if key not in self._known:
             fits = self.memory is None or sum(kind[0] for kind in kinds) <= self.memory
-            found = self.together(gpus, tuple(kind[1:] for kind in kinds)) if fits else None
-            if found is not None and sum(found) < 1 + (len(kinds) - 1) * self.gain:
-                found = None
-            self._known[key] = None if found is None else tuple(min(1.0, rate) for rate in found)
+            rates = self.together(gpus, tuple(kind[1:] for kind in kinds)) if fits else None
+            if rates is not None and sum(rates) < 1 + (len(kinds) - 1) * self.gain:
+                rates = None
+            self._known[key] = None if rates is None else tuple(min(1.0, rate) for rate in rates)
         return self._known[key]
 
-    def _own(self, now_s: float) -> None:
-        """Ask the order whose GPUs are whose now."""
-        started: list[Seen] = []
-        stopped: list[Seen] = []
+    def _update_owners(self, now_s: float) -> None:
+        """Update the owners by the decisions of the order."""
+        started: list[OrderView] = []
+        stopped: list[OrderView] = []
         for active, grant in list(self._order.decide(now_s)):
-            seen = self._seen[active.number]
-            seen.gpus, seen.rate = grant.gpus, 1.0
-            seen.speed = seen.job.speed(grant.gpus) if grant.gpus else 0.0
-            (started if grant.gpus else stopped).append(seen)
-        for seen in stopped:
-            gang = self._place_of[seen.number].gang
-            self._leave(seen.real, owned=True)
-            self._left[seen.number] = gang
-        for seen in started:
-            job = seen.real
-            place = Place(next(self._gangs), seen.gpus, [])
-            if job.number in self._left:
-                self._come(job, place)
+            view = self._views[active.number]
+            view.gpus, view.rate = grant.gpus, 1.0
+            view.speed = view.job.speed(grant.gpus) if grant.gpus else 0.0
+            (started if grant.gpus else stopped).append(view)
+        for view in stopped:
+            gang = self._allocation_of[view.number].gang
+            self._leave(view.real, owned=True)
+            self._displaced[view.number] = gang
+        for view in started:
+            job = view.real
+            allocation = Place(next(self._gangs), view.gpus, [])
+            if job.number in self._displaced:
+                self._join(job, allocation)
             else:
-                if job.number in self._place_of:
+                if job.number in self._allocation_of:
                     self._leave(job, owned=False)
                     self._moved.add(job.number)
                 else:
-                    self._unwait(job)
-                self._file(place, job)
-            self._places[place.gang] = place
-            if seen.began_s is not None:
-                self._order.retimed(seen, now_s)
+                    self._stop_waiting(job)
+                self._add(allocation, job)
+            self._allocations[allocation.gang] = allocation
+            if view.began_s is not None:
+                self._order.retimed(view, now_s)
 
     def _match(self, gpus: int, size: int) -> None:
-        """Let jobs ride with owners that have so many on their GPUs, for the largest gain in all."""
-        left = [self._seen[number].real for number in self._left if self._seen[number].job.gpus == gpus]
+        """Admit guests to allocations with `size` members, for the largest total gain."""
+        displaced = [self._views[number].real for number in self._displaced if self._views[number].job.gpus == gpus]
         waiting = dict(itertools.islice(self._waiting.get(gpus, {}).items(), KINDS))
-        crews = self._open.get((gpus, size), {})
-        kinds = dict.fromkeys((*(self._kinds[job.number] for job in left), *waiting))
-        gains = {(crew, kind): self._gain(gpus, crew, kind) for crew in crews for kind in kinds}
-        places = [place for crew, some in crews.items() if any(gains[crew, kind] for kind in kinds)
-                  for place in some.values()]  # fmt: skip
-        if not places:
+        by_members = self._open.get((gpus, size), {})
+        kinds = dict.fromkeys((*(self._kinds[job.number] for job in displaced), *waiting))
+        gains = {
+            (member_kinds, kind): self._gain(gpus, member_kinds, kind) for member_kinds in by_members for kind in kinds
+        }
+        allocations = [
+            allocation
+            for member_kinds, same_kinds in by_members.items()
+            if any(gains[member_kinds, kind] for kind in kinds)
+            for allocation in same_kinds.values()
+        ]
+        if not allocations:
             return
-        useful = [kind for kind in waiting if any(gains[crew, kind] for crew in crews)]
-        queues = {kind: list(itertools.islice(waiting[kind].values(), len(places))) for kind in useful}
-        guests = left + [job for queue in queues.values() for job in queue]
-        table = np.array([[gains[place.crew, self._kinds[guest.number]] for guest in guests] for place in places])
-        for row, place in enumerate(places):
-            for column, guest in enumerate(left):
-                if table[row, column] and self._could_stay(place, self._left[guest.number]):
+        useful = [kind for kind in waiting if any(gains[member_kinds, kind] for member_kinds in by_members)]
+        queues = {kind: list(itertools.islice(waiting[kind].values(), len(allocations))) for kind in useful}
+        guests = displaced + [job for queue in queues.values() for job in queue]
+        table = np.array(
+            [
+                [gains[allocation.member_kinds, self._kinds[guest.number]] for guest in guests]
+                for allocation in allocations
+            ]
+        )
+        for row, allocation in enumerate(allocations):
+            for column, guest in enumerate(displaced):
+                if table[row, column] and self._could_stay(allocation, self._displaced[guest.number]):
                     table[row, column] += STAYING
         rows, columns = linear_sum_assignment(table, maximize=True)
         heads = {kind: iter(queue) for kind, queue in queues.items()}
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             if table[row, column]:
                 guest = guests[column]
-                if column >= len(left):
+                if column >= len(displaced):
                     guest = next(heads[self._kinds[guest.number]])
-                    self._unwait(guest)
-                    self._file(places[row], guest)
+                    self._stop_waiting(guest)
+                    self._add(allocations[row], guest)
                 else:
-                    self._come(guest, places[row])
+                    self._join(guest, allocations[row])
 
-    def _gain(self, gpus: int, crew: tuple[Kind, ...], kind: Kind) -> float:
-        """How many jobs' worth of steps more these GPUs do with one of that kind; 0 where that is too little."""
-        before, after = self.rates(gpus, crew), self.rates(gpus, tuple(sorted((*crew, kind))))
+    def _gain(self, gpus: int, member_kinds: tuple[Kind, ...], kind: Kind) -> float:
+        """Gain of one more job of that kind, in jobs' worth of steps; 0 if it is too small."""
+        before, after = self.rates(gpus, member_kinds), self.rates(gpus, tuple(sorted((*member_kinds, kind))))
         if before is None or after is None:
             return 0.0
         gain = sum(after) - sum(before)
         return gain if gain >= self.gain else 0.0
 
-    def _could_stay(self, place: Place, gang: int) -> bool:
-        """Whether somebody on the GPUs of the place `gang` would stay on them if he came to `place`."""
-        if gang in self._places:
-            return gang == place.gang
-        return place.fresh and place.stands_in_for in (None, gang)
+    def _could_stay(self, allocation: Place, gang: int) -> bool:
+        """True if a job on the GPUs of `gang` could join `allocation` without a move."""
+        if gang in self._allocations:
+            return gang == allocation.gang
+        return allocation.fresh and allocation.inherits_gang in (None, gang)
 
-    def _come(self, job: Active, place: Place) -> None:
-        """From the GPUs where it was left behind to that place, which takes them over if it has none and nobody has."""
-        gang = self._left.pop(job.number)
-        if self._could_stay(place, gang) and gang not in self._places:
-            taken = any(other.stands_in_for == gang for other in self._changed.values() if other is not place)
+    def _join(self, job: Active, allocation: Place) -> None:
+        """Move a displaced job to an allocation, which takes over the job's GPUs if it has none and they are free."""
+        gang = self._displaced.pop(job.number)
+        if self._could_stay(allocation, gang) and gang not in self._allocations:
+            taken = any(other.inherits_gang == gang for other in self._changed.values() if other is not allocation)
             if not taken:
-                place.stands_in_for = gang
-        if gang not in (place.gang, place.stands_in_for):
+                allocation.inherits_gang = gang
+        if gang not in (allocation.gang, allocation.inherits_gang):
             self._moved.add(job.number)
-        self._file(place, job)
+        self._add(allocation, job)
 
     def _leave(self, job: Active, owned: bool) -> None:
-        """It is not in its place any more. Whoever cannot stay there without it is left behind."""
-        place = self._place_of[job.number]
-        self._unfile(place, job)
+        """Remove a job from its allocation. Jobs that cannot stay there without it are displaced."""
+        allocation = self._allocation_of[job.number]
+        self._remove(allocation, job)
         if owned:
-            del self._places[place.gang]
-        while place.members and (owned or self.rates(place.gpus, place.crew) is None):
-            guest = place.members[-1]
-            self._unfile(place, guest)
-            self._left[guest.number] = place.gang
+            del self._allocations[allocation.gang]
+        while allocation.members and (owned or self.rates(allocation.gpus, allocation.member_kinds) is None):
+            guest = allocation.members[-1]
+            self._remove(allocation, guest)
+            self._displaced[guest.number] = allocation.gang
         if owned:
-            self._changed.pop(place.gang, None)
+            self._changed.pop(allocation.gang, None)
 
-    def _grants(self, place: Place, now_s: float) -> Iterator[Change]:
-        """What everybody there holds now."""
-        place.fresh, place.stands_in_for = False, None
-        found = self.rates(place.gpus, place.crew)
-        assert found is not None  # they were let in, or left behind
-        members = sorted(place.members, key=lambda job: (self._kinds[job.number], job.number))
-        for job, rate in zip(members, found, strict=True):
+    def _grants(self, allocation: Place, now_s: float) -> Iterator[Change]:
+        """The grants of all members."""
+        allocation.fresh, allocation.inherits_gang = False, None
+        rates = self.rates(allocation.gpus, allocation.member_kinds)
+        assert rates is not None  # their rates were checked when they were admitted
+        members = sorted(allocation.members, key=lambda job: (self._kinds[job.number], job.number))
+        for job, rate in zip(members, rates, strict=True):
             if job.number in self._moved:
                 yield job, Grant(0)
-            yield job, Grant(place.gpus, rate, place.gang if len(members) > 1 else None)
-            seen = self._seen[job.number]
-            if seen.began_s is None:
-                seen.began_s = now_s
-            if seen.gpus and seen.rate != rate:
-                seen.rate, seen.speed = rate, rate * job.job.speed(place.gpus)
-                self._order.retimed(seen, now_s)
+            yield job, Grant(allocation.gpus, rate, allocation.gang if len(members) > 1 else None)
+            view = self._views[job.number]
+            if view.began_s is None:
+                view.began_s = now_s
+            if view.gpus and view.rate != rate:
+                view.rate, view.speed = rate, rate * job.job.speed(allocation.gpus)
+                self._order.retimed(view, now_s)
 
     def _kind(self, job: Job) -> Kind:
         return (memory_bytes(job) or 0.0, *self.times(job))
 
-    def _file(self, place: Place, job: Active) -> None:
-        """It is there from now on."""
-        self._refile(place, [*place.members, job])
-        self._place_of[job.number] = place
+    def _add(self, allocation: Place, job: Active) -> None:
+        """Add a job to an allocation."""
+        self._set_members(allocation, [*allocation.members, job])
+        self._allocation_of[job.number] = allocation
 
-    def _unfile(self, place: Place, job: Active) -> None:
-        self._refile(place, [member for member in place.members if member is not job])
-        del self._place_of[job.number]
+    def _remove(self, allocation: Place, job: Active) -> None:
+        self._set_members(allocation, [member for member in allocation.members if member is not job])
+        del self._allocation_of[job.number]
 
-    def _refile(self, place: Place, members: list[Active]) -> None:
-        if place.members:
-            same = self._open[place.gpus, len(place.members)]
-            del same[place.crew][place.gang]
-            if not same[place.crew]:
-                del same[place.crew]
-        place.members = members
-        place.crew = tuple(sorted(self._kinds[job.number] for job in members))
+    def _set_members(self, allocation: Place, members: list[Active]) -> None:
+        if allocation.members:
+            by_kinds = self._open[allocation.gpus, len(allocation.members)]
+            del by_kinds[allocation.member_kinds][allocation.gang]
+            if not by_kinds[allocation.member_kinds]:
+                del by_kinds[allocation.member_kinds]
+        allocation.members = members
+        allocation.member_kinds = tuple(sorted(self._kinds[job.number] for job in members))
         if members:
-            crews = self._open.setdefault((place.gpus, len(members)), {})
-            crews.setdefault(place.crew, {})[place.gang] = place
-        self._changed[place.gang] = place
-        self._looked.add(place.gpus)
+            by_members = self._open.setdefault((allocation.gpus, len(members)), {})
+            by_members.setdefault(allocation.member_kinds, {})[allocation.gang] = allocation
+        self._changed[allocation.gang] = allocation
+        self._to_match.add(allocation.gpus)
 
-    def _wait(self, job: Active) -> None:
-        self._looked.add(job.job.gpus)
+    def _start_waiting(self, job: Active) -> None:
+        self._to_match.add(job.job.gpus)
         kinds = self._waiting.setdefault(job.job.gpus, {})
         kinds.setdefault(self._kinds[job.number], {})[job.number] = job
 
-    def _unwait(self, job: Active) -> None:
+    def _stop_waiting(self, job: Active) -> None:
         kinds = self._waiting[job.job.gpus]
         kind = self._kinds[job.number]
         del kinds[kind][job.number]

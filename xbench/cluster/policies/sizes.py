@@ -1,4 +1,4 @@
-"""Which numbers of GPUs an elastic policy may give a job, and the refusal of traces that know no speeds."""
+"""The numbers of GPUs that an elastic policy may give a job, and the check that a trace knows speeds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from xbench.errors import SpecError
 
 
 def doubling_sizes(job: Job, cluster: Cluster) -> tuple[int, ...]:
-    """From the least that it may have, doubled again and again; () if it may have none.
+    """The allowed powers of two times the least allowed number; () if there is none.
 
-    Where its speed is known for some sizes alone, from the least of these, and only these.
+    If the speed is known for some sizes alone, it starts from the least of these, and has only these.
     """
     most = most_of(job, cluster)
     known = job.speed.sizes
@@ -26,7 +26,7 @@ def doubling_sizes(job: Job, cluster: Cluster) -> tuple[int, ...]:
 
 
 def all_sizes(job: Job, cluster: Cluster) -> Sequence[int]:
-    """Every number that it may have, ascending."""
+    """Every allowed number of GPUs, ascending."""
     most = most_of(job, cluster)
     if job.speed.sizes is None:
         return range(job.least, most + 1)
@@ -34,14 +34,15 @@ def all_sizes(job: Job, cluster: Cluster) -> Sequence[int]:
 
 
 def most_of(job: Job, cluster: Cluster) -> int:
-    """The most GPUs that it may have here."""
+    """The largest number of GPUs that the job may have on this cluster."""
     return cluster.gpus if job.most is None else min(job.most, cluster.gpus)
 
 
 def require_speeds(policy: str, cluster: Cluster, jobs: Iterable[Job]) -> None:
-    """Refuse a trace that knows some job's speed on no other GPUs than it asked for, or on none that it may have.
+    """Refuse a trace in which a job has a known speed on no other GPUs than it requests, or on no allowed number.
 
-    Raises SpecError, with the first such job and how many there are. A job that may have no other number lacks nothing.
+    Raises SpecError with the first such job and their number. A job that allows no other number needs no further
+    speeds.
     """
     jobs = list(jobs)
     lacking = [job for job in jobs if job.rigid and (job.least, most_of(job, cluster)) != (job.gpus, job.gpus)]

@@ -1,7 +1,7 @@
-"""Shortest job first: whenever GPUs are free, the job with the shortest duration that fits starts. No preemption.
+"""Shortest job first: whenever GPUs are free, the shortest job that fits starts. No preemption.
 
-The duration is that on the GPUs that a job asked for, and is known. A job that does not fit is passed over. Waiting
-jobs stand in one heap a size, so an event costs O(sizes + starts·log).
+The duration is that on the requested GPUs, and is known. A job that does not fit is skipped. Waiting jobs are in one
+heap per size, so an event costs O(sizes + starts·log).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xbench.cluster.policy import Active, Change, Cluster, Grant
 
 
 class Sjf(Order):
-    """See the module."""
+    """The policy."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[tuple[float, int, Active]]] = {}
@@ -27,11 +27,11 @@ class Sjf(Order):
         self._free = cluster.gpus
 
     def arrived(self, job: Active, now_s: float) -> None:
-        """Into the heap of its size."""
+        """Put the job into the heap of its size."""
         heapq.heappush(self._waiting.setdefault(job.job.gpus, []), (job.job.duration_s, job.number, job))
 
     def finished(self, job: Active, now_s: float) -> None:
-        """Its GPUs are free."""
+        """Free its GPUs."""
         self._free += job.job.gpus
 
     def withdrawn(self, job: Active, now_s: float) -> None:
@@ -41,7 +41,7 @@ class Sjf(Order):
         heapq.heapify(heap)
 
     def decide(self, now_s: float) -> Iterator[Change]:
-        """The shortest that fits, and again."""
+        """Start the shortest job that fits, repeatedly."""
         while self._free:
             fitting = [heap for gpus, heap in self._waiting.items() if heap and gpus <= self._free]
             if not fitting:

@@ -1,4 +1,4 @@
-"""Where jobs come from: public traces, a CSV of one's own, or a seeded generator.
+"""Sources of jobs: public traces, a user's CSV, or a seeded generator.
 
 A trace is named as `KIND:PATH,option=value`, as `PATH.csv`, or as `generated:option=value`:
 
@@ -11,8 +11,8 @@ A trace is named as `KIND:PATH,option=value`, as `PATH.csv`, or as `generated:op
 | `plain:PATH`, `PATH` | | `plain` |
 | `generated:` | jobs, load, gpus, arrivals, burst, sizes, mean_s, seed | `generated` |
 
-All that read files also take rows=skip (see `trace`), and all take first=N: the first N jobs alone. A path that has a
-comma or a colon in it cannot be named here. `fetch` gets the public ones.
+All kinds that read files also take rows=skip (see `trace`), and all take first=N: only the first N jobs. A path with a
+comma or a colon cannot be named here. `fetch` downloads the public traces.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ __all__ = ["TRACES", "BadRow", "RowsPolicy", "Trace", "load_trace"]
 ROWS = ("refuse", "skip")
 MOST = 10**9
 MOST_JOBS = 2_000_000
-"""Most jobs of a generated trace: twice the number in the largest public one."""
+"""Largest number of generated jobs: twice the number in the largest public trace."""
 
 Loader = Callable[[str, dict[str, str]], Trace]
 
 TRACES: Registry[Loader] = Registry("trace", listing="xbench cluster traces", group="xbench.traces")
-"""Loaders by kind: each is given the whole text and its options, `path` among them unless `pathless`."""
+"""Loaders by kind. Each takes the whole text and its options, with `path` unless `pathless`."""
 
-_HERE = "xbench.cluster.traces:"
-TRACES.add("itp", _HERE + "_itp", "ten Microsoft clusters, 2021 (tar.gz or one CSV)", options=("cluster",))
-TRACES.add("philly", _HERE + "_philly", "Microsoft Philly, 2017 (CSV)", options=("cluster",))
-TRACES.add("pollux", _HERE + "_pollux", "Pollux's workloads with measured speeds (folder)", options=("workload",))
-TRACES.add("alibaba", _HERE + "_alibaba", "Alibaba PAI tasks, 2020 (tar.gz or CSV)", options=("status",))
-TRACES.add("plain", _HERE + "_plain", "a CSV of one's own", options=())
+_PACKAGE = "xbench.cluster.traces:"
+TRACES.add("itp", _PACKAGE + "_itp", "ten Microsoft clusters, 2021 (tar.gz or one CSV)", options=("cluster",))
+TRACES.add("philly", _PACKAGE + "_philly", "Microsoft Philly, 2017 (CSV)", options=("cluster",))
+TRACES.add("pollux", _PACKAGE + "_pollux", "Pollux's workloads with measured speeds (folder)", options=("workload",))
+TRACES.add("alibaba", _PACKAGE + "_alibaba", "Alibaba PAI tasks, 2020 (tar.gz or CSV)", options=("status",))
+TRACES.add("plain", _PACKAGE + "_plain", "a CSV of one's own", options=())
 TRACES.add(
     "generated",
-    _HERE + "_generated",
+    _PACKAGE + "_generated",
     "made-up jobs, the same for the same seed",
     options=("jobs", "load", "gpus", "arrivals", "burst", "sizes", "mean_s", "seed"),
     pathless=True,
@@ -57,8 +57,8 @@ TRACES.add(
 def load_trace(text: str) -> Trace:
     """The trace that `text` names (see the module).
 
-    Raises SpecError for an unknown kind or option (with the nearest right one), a value that is none, a file that
-    cannot be read, and rows that make no job unless rows=skip.
+    Raises SpecError for an unknown kind or option (naming the nearest), an invalid value, a file that cannot be read,
+    and rows that make no job unless rows=skip.
     """
     name, options = _parse(text)
     entry = TRACES.entry(name)
@@ -91,10 +91,10 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
         raise SpecError(f"{text!r} ends with ',' and has no options", hint=f"write {kind}:PATH,rows=skip")
     if "=" in path and not Path(path).exists():
         raise SpecError(f"{text!r} has an option where its file should be", hint=f"write {kind}:PATH,{path}")
-    found = parse_options(f"{kind}:{options}")[1] if comma else {}
-    if "path" in found:
+    parsed = parse_options(f"{kind}:{options}")[1] if comma else {}
+    if "path" in parsed:
         raise SpecError(f"{text!r}: unknown option 'path'", hint=f"write {kind}:PATH")
-    return kind, found | ({"path": path.strip()} if path.strip() else {})
+    return kind, parsed | ({"path": path.strip()} if path.strip() else {})
 
 
 def _rows(options: dict[str, str]) -> RowsPolicy:

@@ -1,10 +1,10 @@
-"""Alibaba's PAI: tasks of a cluster of 6,500 GPUs, July and August 2020, or a CSV in its manner.
+"""Alibaba's PAI: tasks of a cluster of 6,500 GPUs, July and August 2020, or a CSV of the same form.
 
 Source: github.com/alibaba/clusterdata, cluster-trace-gpu-v2020, pai_task_table (Weng et al., MLaaS in the Wild, NSDI
-2022). A job has one task or several (workers, parameter servers), a task some instances. The published table has no
+2022). A job has one task or several (workers, parameter servers); a task has instances. The published table has no
 header and ten columns, in this order:
 
-| column | what |
+| column | meaning |
 | --- | --- |
 | job_name, task_name | |
 | inst_num | instances of the task |
@@ -14,13 +14,13 @@ header and ten columns, in this order:
 | plan_gpu | GPUs of one instance, in percent: 50 is half a GPU |
 | gpu_type | a fact of the job |
 
-A table with a header needs job_name, status, start_time, end_time and plan_gpu; inst_num counts as 1 where it is
-missing, and a column submit_time, where there is one, is the arrival.
+A table with a header needs job_name, status, start_time, end_time and plan_gpu. A missing inst_num counts as 1, and a
+column submit_time, if present, is the arrival.
 
-**What becomes a job**: all tasks of one job_name that have the status asked for and plan a GPU. It asks for the sum of
-inst_num times plan_gpu, rounded up to whole GPUs (`facts["gpu_share"]` is the sum itself), from its first task's start
-to its last one's end. Without submit_time its start stands for its arrival: the waiting of that time is not in the
-trace. Rows of other statuses and rows without GPUs are counted in the notes.
+**Jobs**: all tasks of one job_name that have the requested status and plan a GPU. A job requests the sum of inst_num
+times plan_gpu, rounded up to whole GPUs (`facts["gpu_share"]` is the sum itself), from its first task's start to its
+last one's end. Without submit_time its start stands for its arrival: the trace does not contain the wait of that time.
+The notes count rows of other statuses and rows without GPUs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STATUSES = ("Terminated", "Failed", "Running", "Waiting")
 
 @dataclass
 class _Tasks:
-    """What the tasks of one job add up to. Times in seconds, GPUs as shares."""
+    """Sums over the tasks of one job. Times in seconds, GPUs as shares."""
 
     submitted_s: float = math.inf
     started_s: float = math.inf
@@ -55,7 +55,7 @@ class _Tasks:
 
 
 def load_alibaba(path: Path, status: str = "Terminated", rows: RowsPolicy = "refuse") -> Trace:
-    """The trace in `pai_task_table.tar.gz`, its CSV, or one in its manner (see the module).
+    """The trace in `pai_task_table.tar.gz`, its CSV, or one of the same form (see the module).
 
     Raises SpecError for a file that cannot be read, an unknown status, a missing column, and bad rows (see `Rows`).
     """
@@ -104,8 +104,8 @@ def _table(path: Path) -> Table:
 
 def _add(table: Table, cells: list[str], jobs: dict[str, _Tasks]) -> None:
     def cell(column: str) -> str:
-        place = table.column.get(column)
-        return "" if place is None else cells[place]
+        index = table.column.get(column)
+        return "" if index is None else cells[index]
 
     name = cell("job_name")
     if not name:

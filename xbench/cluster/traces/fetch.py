@@ -1,9 +1,9 @@
-"""Public traces, for users who have a network: what to fetch, from where, and the SHA-256 that it has to have.
+"""Download of public traces: the files, their addresses, and their SHA-256.
 
-xbench ships no trace. A file is downloaded beside its place under another name and gets its own only when its bytes
-are the ones that were published when this list was made, so a file of that name is always whole and always the same.
-The addresses name commits, not branches. The hashes of `itp`, `philly` and `pollux` were taken from the files that
-the tests of the loaders read; that of `alibaba` is the one its own README gives.
+xbench ships no trace. A file is downloaded under another name in the same folder. It gets its own name only if its
+bytes have the listed hash, so a file of that name is always whole and always the same. The addresses name commits, not
+branches. The hashes of `itp`, `philly` and `pollux` come from the files that the tests of the loaders read; that of
+`alibaba` comes from its own README.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAI = "https://aliopentrace.oss-cn-beijing.aliyuncs.com/v2020GPUTraces/"
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file: where it is, what its bytes hash to, and its place in the folder of its trace."""
+    """One file: its path in the folder of its trace, its address, and the hash of its bytes."""
 
     place: str
     url: str
@@ -40,7 +40,7 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class PublicTrace:
-    """A trace that can be fetched. `opens`: what of its folder `load_trace` takes, as kind and place."""
+    """A trace that can be fetched. `opens`: kind and path in its folder, as `load_trace` takes them."""
 
     name: str
     summary: str
@@ -49,7 +49,7 @@ class PublicTrace:
     files: tuple[PublicFile, ...]
 
     def spec(self, folder: Path) -> str:
-        """What to give to `load_trace` once it has been fetched to `folder`."""
+        """Argument of `load_trace` once it has been fetched to `folder`."""
         kind, place = self.opens
         return f"{kind}:{folder / self.name / place}"
 
@@ -134,9 +134,9 @@ PUBLIC: Mapping[str, PublicTrace] = {trace.name: trace for trace in _ALL}
 
 
 def fetch(name: str, folder: Path, known: Mapping[str, PublicTrace] = PUBLIC) -> list[Path]:
-    """Fetch a public trace to `folder`/`name`; its files, in order. What is there and whole is not fetched again.
+    """Fetch a public trace to `folder`/`name`; returns its files, in order. Whole files are not fetched again.
 
-    Raises SpecError for an unknown name, and XbenchError where a file cannot be reached or written, or is another one.
+    Raises SpecError for an unknown name, and XbenchError if a file cannot be reached or written, or has another hash.
     """
     if name not in known:
         raise unknown("public trace", name, known, listing="xbench cluster traces")
@@ -155,7 +155,7 @@ def _sha256(path: Path) -> str:
 
 
 def _download(file: PublicFile, path: Path) -> None:
-    """Get the file and, if it is the right one, give it its name. Leaves nothing else behind, whatever happens."""
+    """Download a file, and give it its name if the hash is right. It never leaves a partial file."""
     by_hand = f"bring {file.url} here by other means and put it at {path}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,23 +1,23 @@
-"""Made-up jobs, the same for the same seed: arrivals, sizes, GPUs and models drawn one after another.
+"""Generated jobs, reproducible by seed: arrivals, sizes, GPUs and models are drawn one after another.
 
 **Arrivals.** `poisson`: exponential gaps. `bursty`: hyperexponential gaps of two phases with balanced means, a renewal
 process whose gaps have the squared coefficient of variation `burst` (1 is Poisson): with p = (1 + √((c²−1)/(c²+1)))/2 a
 gap has rate 2pλ, else 2(1−p)λ (Allen, Probability, Statistics and Queueing Theory, 1990). Most gaps are short, a few
 are long.
 
-**Load.** λ is such that the jobs that were drawn offer `load` times what `gpus` GPUs can do: λ = load·gpus / mean GPU
-seconds of a job. It is what their requests add up to, undisturbed, not what a policy makes of them.
+**Load.** λ is chosen so that the drawn jobs offer `load` times the capacity of `gpus` GPUs: λ = load·gpus / mean GPU
+seconds of a job. That is the sum of their requests, undisturbed, whatever the policy.
 
-**Sizes** are durations on the GPUs asked for, with mean `mean_s` and a heavy tail: `lognormal` with σ = 1.8 (the
-longest tenth has 70 % of all time), or `pareto` with shape 1.5 (infinite variance). **GPUs** by the shares of
-`GPUS_MIX`, those of the 69,351 ITP jobs; what is larger than the cluster is left out.
+**Sizes** are durations on the requested GPUs, with mean `mean_s` and a heavy tail: `lognormal` with σ = 1.8 (the
+longest tenth has 70 % of all time), or `pareto` with shape 1.5 (infinite variance). **GPUs** follow the shares of
+`GPUS_MIX`, those of the 69,351 ITP jobs, without jobs larger than the cluster.
 
-**Models** (`MODELS`), drawn alike often. Sizes are published; times are assumptions and say so: a sample's computation
-is 3 passes' worth of the published multiply-adds, 2 operations each, at `OPERATIONS_PER_S`; a ring moves 2(w−1)/w·n
-bytes in 2(w−1) messages (θ2 = 2/rate, θ1 = 2·latency) of `LINK_BYTES_PER_S` and `LATENCY_S`; nothing overlaps. Where
-hosts are simulated, a ring over several goes by `HOST_LINK_BYTES_PER_S` and `HOST_LATENCY_S` instead, and a job that
-does not fit one host takes longer than the duration that was drawn for it. The batch of a job is its model's batch a
-GPU times the GPUs it asks for and stays so on any number of them.
+**Models** (`MODELS`) are drawn with equal probability. Their sizes are published; their times are assumptions. A
+sample's computation is 3 passes of the published multiply-adds, 2 operations each, at `OPERATIONS_PER_S`. A ring moves
+2(w−1)/w·n bytes in 2(w−1) messages (θ2 = 2/rate, θ1 = 2·latency) of `LINK_BYTES_PER_S` and `LATENCY_S`; nothing
+overlaps. If hosts are simulated, a ring over several uses `HOST_LINK_BYTES_PER_S` and `HOST_LATENCY_S` instead, and a
+job that does not fit one host takes longer than its drawn duration. The batch of a job is its model's batch per GPU
+times the requested GPUs, and does not depend on the GPUs that it gets.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ LEAST, MOST = 1e-6, 1e9
 LOGNORMAL_SIGMA = 1.8
 PARETO_SHAPE = 1.5
 GPUS_MIX: Mapping[int, float] = {1: 57_682, 2: 1_483, 4: 2_371, 8: 7_009, 16: 381, 32: 354, 64: 71}
-"""Jobs of the ITP trace by GPUs."""
+"""Numbers of jobs of the ITP trace, by GPUs."""
 
 OPERATIONS_PER_S = 40e12
-"""What a GPU is assumed to sustain in training."""
+"""Assumed operations a second of a GPU in training."""
 
 LINK_BYTES_PER_S = 25e9 / 8
 LATENCY_S = 20e-6
 HOST_LINK_BYTES_PER_S = 10e9 / 8
 HOST_LATENCY_S = 50e-6
-"""Of the one link that the GPUs of a host share to other hosts."""
+"""Latency [s] of the one link between a host and the others, which its GPUs share."""
 
 STEP_S = 5e-3
-"""What a step is assumed to cost whoever takes it: the optimizer, launches, the loader."""
+"""Assumed constant time [s] of each step: the optimizer, launches, the loader."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and what one GPU trains of it at once."""
+    """A model, and its batch on one GPU."""
 
     parameters: int
     multiply_adds: float
-    """Of one sample's forward pass."""
+    """Multiply-adds of one sample's forward pass."""
     batch: int
     source: str
 
@@ -85,14 +85,14 @@ MODELS: Mapping[str, Model] = {
 
 
 def ring_of(model: str, gpus: int) -> RingSpeed:
-    """The speed [steps/s] of a job of that model that asks for so many GPUs. Raises SpecError for an unknown model."""
+    """Speed [steps/s] of a job of that model that requests `gpus` GPUs. Raises SpecError for an unknown model."""
     if model not in MODELS:
         raise unknown("model", model, MODELS)
-    made = MODELS[model]
-    sample_s = 3 * 2 * made.multiply_adds / OPERATIONS_PER_S
+    spec = MODELS[model]
+    sample_s = 3 * 2 * spec.multiply_adds / OPERATIONS_PER_S
     theta = (sample_s, 2 * LATENCY_S, 2 / LINK_BYTES_PER_S, STEP_S)
     across = (2 * HOST_LATENCY_S, 2 / HOST_LINK_BYTES_PER_S)
-    return RingSpeed(theta, float(made.batch * gpus), 4.0 * made.parameters, across)
+    return RingSpeed(theta, float(spec.batch * gpus), 4.0 * spec.parameters, across)
 
 
 def generate(
@@ -106,7 +106,7 @@ def generate(
     mean_s: float = 3600.0,
     seed: int = 0,
 ) -> Trace:
-    """So many jobs for a cluster of so many GPUs (see the module). Raises SpecError for a value that makes no trace."""
+    """Generate jobs for a cluster of `gpus` GPUs (see the module). Raises SpecError for an invalid value."""
     for name, value in (("jobs", jobs), ("gpus", gpus)):
         if value < 1:
             raise SpecError(f"{name}={value} is less than one")
@@ -127,19 +127,19 @@ def generate(
         raise SpecError(f"seed={seed} is below zero")
     random = np.random.default_rng(seed)
     mix = {size: count for size, count in GPUS_MIX.items() if size <= gpus}
-    asked = random.choice(list(mix), jobs, p=np.array(list(mix.values())) / sum(mix.values()))
+    requested = random.choice(list(mix), jobs, p=np.array(list(mix.values())) / sum(mix.values()))
     durations_s = mean_s * _sizes(random, sizes, jobs)
     models = random.choice(list(MODELS), jobs)
-    rate = load * gpus / float(np.mean(asked * durations_s))
+    rate = load * gpus / float(np.mean(requested * durations_s))
     gaps_s = _gaps(random, 1.0 if arrivals == "poisson" else burst, jobs) / rate
     arrivals_s = np.cumsum(gaps_s) - gaps_s[0]
     speeds = {(str(model), size): ring_of(str(model), size) for model in MODELS for size in mix}
-    made = []
+    generated = []
     digits = len(str(jobs - 1))
     for index in range(jobs):
-        size, model = int(asked[index]), str(models[index])
+        size, model = int(requested[index]), str(models[index])
         speed = speeds[model, size]
-        made.append(
+        generated.append(
             Job(
                 f"{model}-{index:0{digits}}",
                 float(arrivals_s[index]),
@@ -153,7 +153,7 @@ def generate(
     title = f"generated:jobs={jobs},load={load:g},gpus={gpus},arrivals={arrivals}"
     title += f",burst={burst:g}" if arrivals == "bursty" else ""
     note = "models' sizes are published, their times are assumed"
-    return Trace(f"{title},sizes={sizes},mean_s={mean_s:g},seed={seed}", tuple(made), notes=(note,))
+    return Trace(f"{title},sizes={sizes},mean_s={mean_s:g},seed={seed}", tuple(generated), notes=(note,))
 
 
 def _sizes(random: np.random.Generator, sizes: Sizes, jobs: int) -> FloatArray:
@@ -165,7 +165,7 @@ def _sizes(random: np.random.Generator, sizes: Sizes, jobs: int) -> FloatArray:
 
 def _gaps(random: np.random.Generator, variation: float, jobs: int) -> FloatArray:
     """Draws with mean one and that squared coefficient of variation."""
-    often = (1 + math.sqrt((variation - 1) / (variation + 1))) / 2
-    phase = random.random(jobs) < often
-    gaps: FloatArray = random.exponential(1.0, jobs) / np.where(phase, 2 * often, 2 * (1 - often))
+    probability = (1 + math.sqrt((variation - 1) / (variation + 1))) / 2
+    phase = random.random(jobs) < probability
+    gaps: FloatArray = random.exponential(1.0, jobs) / np.where(phase, 2 * probability, 2 * (1 - probability))
     return gaps

@@ -3,16 +3,16 @@
 Source: github.com/petuum/adaptdl, branch osdi21-artifact, simulator/traces/philly.csv, derived from
 github.com/msr-fiddle/philly-traces (Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters, USENIX ATC 2019).
 
-| column | what |
+| column | meaning |
 | --- | --- |
-| timestamp | when the job was submitted, local time without a zone: the end of summer time is an hour too early |
+| timestamp | submission, local time without a zone: the end of summer time is an hour too early |
 | duration | seconds that it ran |
 | num_gpus | GPUs that it had |
 | gpu_time | duration times num_gpus, checked |
-| cluster | which virtual cluster, six hexadecimal digits |
+| cluster | virtual cluster, six hexadecimal digits |
 
-Jobs have no names, so they get those of their rows: '6214e9-3' is row 3. Nothing is known of other numbers of GPUs, so
-jobs are rigid. Arrivals count from the first of the jobs that were chosen.
+Jobs have no names in the file. They are named by cluster and row: '6214e9-3' is row 3. Speeds on other numbers of GPUs
+are unknown, so jobs are rigid. Arrivals count from the first of the chosen jobs.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ COLUMNS = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
 def load_philly(path: Path, cluster: str | None = None, rows: RowsPolicy = "refuse") -> Trace:
     """The trace in `philly.csv` or `philly.csv.gz`; `cluster`: one virtual cluster alone.
 
-    Raises SpecError for a file that cannot be read, a cluster that it does not have, and bad rows (see `Rows`).
+    Raises SpecError for a file that cannot be read, an unknown cluster, and bad rows (see `Rows`).
     """
     table = read_table(path, COLUMNS, ())
     collected = Rows("philly" if cluster is None else f"philly:{cluster}", rows)
-    places = [table.column[column] for column in COLUMNS]
+    indexes = [table.column[column] for column in COLUMNS]
     if cluster is not None:
-        place = table.column["cluster"]
-        known = {cells[place] for _, cells in table.numbered() if len(cells) == table.width}
+        index = table.column["cluster"]
+        known = {cells[index] for _, cells in table.numbered() if len(cells) == table.width}
         if cluster not in known:
             raise unknown("cluster", cluster, sorted(known))
-    found: list[tuple[str, datetime, int, float, str]] = []
+    jobs: list[tuple[str, datetime, int, float, str]] = []
     for row, cells in table.numbered():
         try:
             table.check_width(cells)
-            stamp, duration, gpus, gpu_time, name = (cells[place] for place in places)
+            stamp, duration, gpus, gpu_time, name = (cells[index] for index in indexes)
             if cluster is not None and name != cluster:
                 continue
-            asked = whole(gpus, "num_gpus")
-            if asked < 1:
+            requested = whole(gpus, "num_gpus")
+            if requested < 1:
                 raise ValueError(f"num_gpus {gpus!r} is less than one")
             work_s = above_zero(duration, "duration")
-            if abs(number(gpu_time, "gpu_time") - work_s * asked) > 1.0:
+            if abs(number(gpu_time, "gpu_time") - work_s * requested) > 1.0:
                 raise ValueError(f"gpu_time {gpu_time!r} is not duration {duration!r} times num_gpus {gpus!r}")
-            found.append((f"{name}-{row}", _when(stamp), asked, work_s, name))
+            jobs.append((f"{name}-{row}", _timestamp(stamp), requested, work_s, name))
         except ValueError as problem:
             collected.reject(table.file, row, str(problem))
-    began = min((when for _, when, *_ in found), default=datetime.min)
-    speeds = {asked: RigidSpeed(asked) for asked in {asked for _, _, asked, _, _ in found}}
-    facts = {name: {"cluster": name} for *_, name in found}
+    began = min((when for _, when, *_ in jobs), default=datetime.min)
+    speeds = {requested: RigidSpeed(requested) for requested in {requested for _, _, requested, _, _ in jobs}}
+    facts = {name: {"cluster": name} for *_, name in jobs}
     return collected.trace(
-        Job(job, (when - began).total_seconds(), asked, work_s, speeds[asked], facts=facts[name])
-        for job, when, asked, work_s, name in found
+        Job(job, (when - began).total_seconds(), requested, work_s, speeds[requested], facts=facts[name])
+        for job, when, requested, work_s, name in jobs
     )
 
 
-def _when(stamp: str) -> datetime:
+def _timestamp(stamp: str) -> datetime:
     try:
         when = datetime.fromisoformat(stamp)
     except ValueError:

@@ -1,24 +1,24 @@
-"""A trace of one's own, as a CSV. Strict: a column or an order that is not described here is refused.
+"""A user's trace as a CSV. Strict: an unknown column or order is refused.
 
-| column | what |
+| column | meaning |
 | --- | --- |
-| name | of the job, unlike all others |
+| name | unique name of the job |
 | arrival_s | seconds since the trace began, not before the row above |
-| gpus | that the job asks for |
-| duration_s | on those GPUs, undisturbed; the job is then rigid |
-| work | instead of duration_s: samples, steps, whatever the speeds are in |
-| loss_target | instead of work: the job is done when its loss is this, and speeds are in steps |
+| gpus | GPUs that the job requests |
+| duration_s | duration on those GPUs, undisturbed; the job is then rigid |
+| work | instead of duration_s: samples, steps, or the unit of the speeds |
+| loss_target | instead of work: the job ends at this loss, and speeds are in steps |
 | loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `loss_curve`) |
-| speed_1, speed_2, speed_4, ... | with either: how much of it a second on so many GPUs; empty where that is not known |
-| scale | instead of speeds: what `xbench scale` wrote, a path seen from the CSV; work is then in samples |
-| mode | with it: which of its modes, where it has several |
-| least, most | GPUs that it can run on, optional; empty: 1, and as many as there are |
-| application | what it trains, optional |
-| exposed, step_s, forward_share | facts for sharing policies, see `step_times`; optional; empty: not known |
-| memory_bytes | that it needs of each GPU, likewise |
+| speed_1, speed_2, speed_4, ... | with either: work a second on that number of GPUs; empty if unknown |
+| scale | instead of speeds: a record of `xbench scale`, a path relative to the CSV; work is then in samples |
+| mode | with it: one of its modes, if it has several |
+| least, most | smallest and largest number of GPUs, optional; empty: 1 and the whole cluster |
+| application | trained application, optional |
+| exposed, step_s, forward_share | facts for sharing policies, see `step_times`; optional; empty: unknown |
+| memory_bytes | memory that it needs on each GPU, likewise |
 
-The speed has to be known on the GPUs that the job asks for; between two known numbers it is interpolated (see
-`TableSpeed`), and outside them it stays unknown.
+The speed has to be known on the requested GPUs. Between two known numbers it is interpolated (see `TableSpeed`), and
+outside them it stays unknown.
 
     name,arrival_s,gpus,work,speed_1,speed_2,speed_4
     resnet-a,0,2,90000,310,600,1100
@@ -45,7 +45,7 @@ NEEDED = ("name", "arrival_s", "gpus")
 BETA = ("loss_beta0", "loss_beta1", "loss_beta2")
 TARGET = "loss_target"
 SIZES = ("duration_s", "work", TARGET)
-"""How much there is to do: one of these."""
+"""Amount of work: one of these columns."""
 
 OPTIONAL = (*SIZES, *BETA, "speed_", "scale", "mode", "least", "most", "application", *FACTS)
 
@@ -77,18 +77,18 @@ def load_plain(path: Path, rows: RowsPolicy = "refuse") -> Trace:
 
 
 def _speed_columns(table: Table) -> dict[int, int]:
-    """The place of each column speed_N, by N. Raises SpecError for columns that contradict each other."""
-    found = {}
-    for name, place in table.column.items():
+    """Index of each column speed_N, by N. Raises SpecError for columns that contradict each other."""
+    speeds = {}
+    for name, index in table.column.items():
         if name.startswith("speed_"):
             if not re.fullmatch(r"speed_[1-9]\d*", name):
                 raise SpecError(f"{table.file} has a column {name!r}", hint="speed_4 is the speed on 4 GPUs")
-            found[int(name.removeprefix("speed_"))] = place
+            speeds[int(name.removeprefix("speed_"))] = index
     given = [name for name in SIZES if name in table.column]
     if len(given) != 1:
-        said = f"both {given[0]} and {given[1]}" if given else "none of duration_s, work and loss_target"
+        columns = f"both {given[0]} and {given[1]}" if given else "none of duration_s, work and loss_target"
         raise SpecError(
-            f"{table.file} has {said}", hint="duration_s for rigid jobs; work or a loss with speed_1, speed_2, ..."
+            f"{table.file} has {columns}", hint="duration_s for rigid jobs; work or a loss with speed_1, speed_2, ..."
         )
     lacking = [name for name in BETA if name not in table.column]
     if TARGET in given and lacking:
@@ -96,24 +96,24 @@ def _speed_columns(table: Table) -> dict[int, int]:
     if TARGET not in given and len(lacking) < len(BETA):
         raise SpecError(f"{table.file} has a loss curve and no {TARGET}", hint="say where a job is done")
     timed, scaled = "duration_s" in given, "scale" in table.column
-    if scaled and (found or TARGET in given):
-        other = "speeds" if found else TARGET
+    if scaled and (speeds or TARGET in given):
+        other = "speeds" if speeds else TARGET
         raise SpecError(f"{table.file} has both scale and {other}", hint="scale tells samples a second: give work")
     if "mode" in table.column and not scaled:
         raise SpecError(f"{table.file} has mode and no scale", hint="mode says which of a scale record's")
-    if not timed and not found and not scaled:
+    if not timed and not speeds and not scaled:
         raise SpecError(f"{table.file} has {given[0]} and no speed_1, speed_2, ...", hint="or give duration_s instead")
-    if timed and (found or scaled):
+    if timed and (speeds or scaled):
         raise SpecError(f"{table.file} has duration_s and speeds", hint="give work instead of duration_s")
-    return dict(sorted(found.items()))
+    return dict(sorted(speeds.items()))
 
 
 def _job(
     table: Table, cells: list[str], speeds: dict[int, int], scaled: Callable[[Path, str | None], TableSpeed]
 ) -> Job:
     def cell(column: str) -> str:
-        place = table.column.get(column)
-        return "" if place is None else cells[place]
+        index = table.column.get(column)
+        return "" if index is None else cells[index]
 
     if not cell("name"):
         raise ValueError("name is empty")
@@ -122,7 +122,7 @@ def _job(
         raise ValueError(f"gpus {cell('gpus')!r} is less than one")
     speed: Speed = RigidSpeed(gpus)
     if speeds:
-        known = {size: above_zero(cells[place], f"speed_{size}") for size, place in speeds.items() if cells[place]}
+        known = {size: above_zero(cells[index], f"speed_{size}") for size, index in speeds.items() if cells[index]}
         if not known or not min(known) <= gpus <= max(known):
             raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for")
         speed = TableSpeed.of(known)
@@ -142,7 +142,7 @@ def _job(
 
 
 def _fact(key: str, cell: str) -> float:
-    """Value of a fact that a policy may be told of a job. Raises ValueError for a value that the fact cannot have."""
+    """Value of a fact for policies. Raises ValueError for a value that the fact cannot have."""
     value = above_zero(cell, key) if key == "step_s" else number(cell, key)
     if key in ("exposed", "forward_share") and not 0 <= value < 1:
         raise ValueError(f"{key} = {value:g} is no share: it is from 0 to below 1")
@@ -156,7 +156,7 @@ def _size(table: Table) -> str:
 
 
 def _steps(cell: Callable[[str], str]) -> float:
-    """To the target of its loss. Raises SpecError where the curve is none, or never gets there."""
+    """Steps to the target loss. Raises SpecError for an invalid curve, or one that never gets there."""
     beta = [number(cell(name), name) for name in BETA]
     target = number(cell(TARGET), TARGET)
     steps = LossCurve((beta[0], beta[1], beta[2])).steps_to(target)

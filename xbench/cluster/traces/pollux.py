@@ -1,4 +1,4 @@
-"""The workloads of Pollux: 160 jobs in 8 hours, of six applications whose steps were measured on up to 64 T4 GPUs.
+"""Workloads of Pollux: 160 jobs in 8 hours, of six applications whose steps were measured on up to 64 T4 GPUs.
 
 Source: github.com/petuum/adaptdl, branch osdi21-artifact, simulator/ (Qiao et al., Pollux, OSDI 2021). In the folder:
 
@@ -11,24 +11,25 @@ Source: github.com/petuum/adaptdl, branch osdi21-artifact, simulator/ (Qiao et a
 A placement is a digit for each host: '24' is 2 GPUs on one and 4 on another.
 
 **Speed** is samples a second at the job's own batch size, whatever its GPUs: the artifact's baselines hold it fixed,
-and only Pollux itself would change it. w GPUs are packed onto as few hosts as will do, which leaves w = 1 to 16, 24,
-32, 48 and 64 of what was measured; between them see `TableSpeed`. Each GPU has batch/w samples, its step time is
-interpolated between the batch sizes that were measured, and what does not fit is accumulated: a accumulations more
-take a·(step_time − sync_time) more. As in the artifact (`Job.update_local_bsz` in simulator.py), one GPU accumulates at
-least once where the batch is above the application's initial one (`INITIAL_BATCH`). Where a GPU would have fewer
-samples than were ever measured there is no speed. Where hosts are simulated, every other placement on up to 4 hosts has
-the speed that was measured on it, too (see `HostTable`; of hosts in several orders, which are rings in several orders,
-that with the GPUs ascending), and more hosts that of scalability.csv. It is not always lower: 8 GPUs of any of the six
-take longer on two hosts than on three.
+and only Pollux itself would change it. w GPUs are packed onto as few hosts as possible, which leaves w = 1 to 16, 24,
+32, 48 and 64 of the measurements; `TableSpeed` interpolates between them. Each GPU has batch/w samples. Its step time
+is interpolated between the measured batch sizes, and a larger batch is accumulated: `a` further accumulations take
+a·(step_time − sync_time) more. As in the artifact (`Job.update_local_bsz` in simulator.py), one GPU accumulates at
+least once if the batch is above the application's initial one (`INITIAL_BATCH`). If a GPU would have fewer samples than
+were ever measured, there is no speed.
 
-**Work** is in samples: the batch size times the steps that the application takes at it (`STEPS`): the last `iteration`
-of traces/APP/validation-BATCH.csv, up to the application's last epoch (`max_epochs` in applications.py). A workload has
-no durations.
+If hosts are simulated, every other placement on up to 4 hosts also has its measured speed (see `HostTable`; of hosts in
+several orders, which are rings in several orders, the one with the GPUs ascending), and more hosts have that of
+scalability.csv. It is not always lower: 8 GPUs of any of the six take longer on two hosts than on three.
 
-**What is not the artifact's.** Its simulator advances a job by goodput, from the gradient noise that was measured at
-each epoch, and not by the count of steps: its jobs are not exactly as long as these, and those of cifar10 and yolov3
-are longer. It also decides once a minute, and charges the first start of a job like a restart. So averages over these
-jobs are not to be held against those that the artifact publishes.
+**Work** is in samples: the batch size times the application's steps at it (`STEPS`): the last `iteration` of
+traces/APP/validation-BATCH.csv, up to the application's last epoch (`max_epochs` in applications.py). A workload has no
+durations.
+
+**Differences from the artifact.** Its simulator advances a job by goodput, from the gradient noise measured at each
+epoch, and not by the count of steps: its jobs are not exactly as long as these, and those of cifar10 and yolov3 are
+longer. It also decides once a minute, and charges the first start of a job like a restart. So averages over these jobs
+are not comparable with those that the artifact publishes.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
 from xbench.errors import SpecError, nearest
 
 Times = dict[float, tuple[float, float]]
-"""By local batch size: the time of a step, and the part of it in which gradients are exchanged [s]."""
+"""Step time [s] and exchange of gradients [s] in it, by local batch size."""
 
 GPUS_A_HOST = 4
 LARGEST_LOCAL = {"yolov3": 8.0}
-"""Samples that one GPU holds at once, where the artifact allows fewer than were measured."""
+"""Largest number of samples on one GPU at once, if the artifact allows fewer than were measured."""
 
 INITIAL_BATCH = {"bert": 12, "cifar10": 128, "deepspeech2": 20, "imagenet": 200, "ncf": 256, "yolov3": 8}
 """Batch size at which each application was tuned on one GPU (Qiao et al., table 1)."""
@@ -69,14 +70,14 @@ STEPS: Mapping[str, Mapping[int, int]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """The steps of one application on one number of packed GPUs, local batch sizes ascending. Times in seconds."""
+    """Steps of one application on one number of packed GPUs, local batch sizes ascending. Times in seconds."""
 
     local: tuple[float, ...]
     step_s: tuple[float, ...]
     sync_s: tuple[float, ...]
 
     def at(self, local: float, largest: float, least: int) -> tuple[float, float] | None:
-        """A step of so many samples a GPU, and the part of it in which gradients are exchanged; None if too few.
+        """Step time [s] of `local` samples a GPU, and exchange of gradients [s] in it; None for too few samples.
 
         At most `largest` of them, and no more than were measured, at once; at least `least` accumulations.
         """
@@ -92,7 +93,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Application:
-    """One application's measured steps, by packed GPUs."""
+    """Measured steps of one application, by packed GPUs."""
 
     name: str
     by_gpus: Mapping[int, Measured]
@@ -102,7 +103,7 @@ class Application:
     """By hosts and GPUs."""
 
     def step(self, batch: int, gpus: int) -> tuple[float, float] | None:
-        """A step of the whole batch [s], and its exchange of gradients [s]; None where that was not measured."""
+        """Step time [s] of the whole batch, and its exchange of gradients [s]; None without a measurement."""
         measured = self.by_gpus.get(gpus)
         return None if measured is None else self._at(measured, batch, gpus)
 
@@ -111,10 +112,10 @@ class Application:
         return measured.at(batch / gpus, LARGEST_LOCAL.get(self.name, math.inf), least)
 
     def speed(self, batch: int) -> HostTable:
-        """Samples a second at that batch size. Raises SpecError where it fits no number of GPUs."""
+        """Samples a second at that batch size. Raises SpecError if it fits no number of GPUs."""
         steps = {gpus: self.step(batch, gpus) for gpus in self.by_gpus}
-        found = {gpus: batch / step[0] for gpus, step in steps.items() if step is not None}
-        if not found:
+        speeds = {gpus: batch / step[0] for gpus, step in steps.items() if step is not None}
+        if not speeds:
             raise SpecError(f"{self.name} was never measured with a batch as small as {batch}")
         shapes = {}
         for shape, measured in self.by_shape.items():
@@ -128,16 +129,16 @@ class Application:
                 spread.setdefault(hosts, {})[gpus] = OnHosts(batch / took[0], took[1] / took[0])
         by_hosts = {
             hosts: (
-                TableSpeed.of({gpus: one.speed for gpus, one in by_gpus.items()}),
-                TableSpeed.of({gpus: one.exchange for gpus, one in by_gpus.items()}),
+                TableSpeed.of({gpus: measured_speed.speed for gpus, measured_speed in by_gpus.items()}),
+                TableSpeed.of({gpus: measured_speed.exchange for gpus, measured_speed in by_gpus.items()}),
             )
             for hosts, by_gpus in sorted(spread.items())
         }
-        return HostTable(tuple(sorted(found.items())), gpus_per_host=GPUS_A_HOST, by_shape=shapes, by_hosts=by_hosts)
+        return HostTable(tuple(sorted(speeds.items())), gpus_per_host=GPUS_A_HOST, by_shape=shapes, by_hosts=by_hosts)
 
 
 def steps_of(application: str, batch: int) -> int:
-    """Steps until that application is done at that batch size. Raises SpecError where they are not in `STEPS`."""
+    """Steps of that application at that batch size. Raises SpecError if they are not in `STEPS`."""
     known = STEPS.get(application, {})
     if batch not in known:
         sizes = ", ".join(map(str, known))
@@ -147,8 +148,8 @@ def steps_of(application: str, batch: int) -> int:
 
 
 def load_application(folder: Path, name: str) -> Application:
-    """The measurements in `folder`/`name`. Raises SpecError for files that are not as described."""
-    found: dict[int, Times] = {}
+    """The measurements in `folder`/`name`. Raises SpecError for invalid files."""
+    packed: dict[int, Times] = {}
     shapes: dict[tuple[int, ...], Times] = {}
     spread: dict[tuple[int, int], Times] = {}
     placements = read_table(folder / name / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
@@ -159,12 +160,12 @@ def load_application(folder: Path, name: str) -> Application:
         for row, cells in table.numbered():
             try:
                 table.check_width(cells)
-                cell = {column: cells[place] for column, place in table.column.items()}
+                cell = {column: cells[index] for column, index in table.column.items()}
                 gpus = _packed(cell)
                 times = (above_zero(cell["step_time"], "step_time"), above_zero(cell["sync_time"], "sync_time"))
                 local = above_zero(cell["local_bsz"], "local_bsz")
                 if gpus is not None:
-                    found.setdefault(gpus, {})[local] = times
+                    packed.setdefault(gpus, {})[local] = times
                 if "placement" not in cell:
                     hosts = (whole(cell["num_nodes"], "num_nodes"), whole(cell["num_replicas"], "num_replicas"))
                     spread.setdefault(hosts, {})[local] = times
@@ -174,7 +175,7 @@ def load_application(folder: Path, name: str) -> Application:
                 raise SpecError(f"{table.file}: row {row}: {problem}") from None
     return Application(
         name,
-        {gpus: _measured(times) for gpus, times in sorted(found.items())},
+        {gpus: _measured(times) for gpus, times in sorted(packed.items())},
         {shape: _measured(times) for shape, times in sorted(shapes.items())},
         {hosts: _measured(times) for hosts, times in sorted(spread.items())},
     )
@@ -190,7 +191,7 @@ def _measured(times: Times) -> Measured:
 
 
 def _packed(cell: Mapping[str, str]) -> int | None:
-    """The GPUs of a row whose hosts are full, but for one; None for others."""
+    """GPUs of a row whose hosts are full, except for one; None for others."""
     if "placement" not in cell:
         hosts, gpus = whole(cell["num_nodes"], "num_nodes"), whole(cell["num_replicas"], "num_replicas")
         return gpus if gpus == hosts * GPUS_A_HOST else None
@@ -206,11 +207,11 @@ def load_pollux(
     rows: RowsPolicy = "refuse",
     steps: Mapping[tuple[str, int], float] | None = None,
 ) -> Trace:
-    """Workload N of the artifact. `steps`, by application and batch size, goes before `STEPS`.
+    """Workload N of the artifact. `steps`, by application and batch size, takes precedence over `STEPS`.
 
     A job's facts are its application, its batch_size, and `exposed`: the share of its step in which gradients are
-    exchanged (sync_time) on the GPUs that it asks for. Raises SpecError for files that cannot be read, and for bad
-    rows (see `Rows`).
+    exchanged (sync_time) on the requested GPUs. Raises SpecError for files that cannot be read, and for bad rows (see
+    `Rows`).
     """
     table = read_table(
         folder / "workloads" / f"workload-{workload}.csv",
@@ -227,7 +228,7 @@ def load_pollux(
     for row, cells in table.numbered():
         try:
             table.check_width(cells)
-            cell = {column: cells[place] for column, place in table.column.items()}
+            cell = {column: cells[index] for column, index in table.column.items()}
             application = applications.get(cell["application"])
             if application is None:
                 close = nearest(cell["application"], applications)

@@ -1,8 +1,8 @@
-"""Tables of text: CSV files, plain, gzipped or in a tar archive, and the numbers in their cells.
+"""Tables of text: CSV files (plain, gzipped or in a tar archive), and the numbers in their cells.
 
-A text is held whole and its rows are not: the largest public trace has a million of them. What is wrong with a file
-(not there, not text, a column missing) is a SpecError; what is wrong with a cell is a ValueError, whose text is the
-reason of a `BadRow`. Blank lines at the end of a file are no rows.
+A text is held whole, its rows are not: the largest public trace has a million of them. An invalid file (missing, not
+text, a column missing) raises SpecError. An invalid cell raises ValueError, whose text is the reason of a `BadRow`.
+Blank lines at the end of a file are not rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGEST = 1e15
 """Largest number in a cell."""
 
 SMALLEST = 1e-9
-"""Smallest number where one has to be above zero."""
+"""Smallest number in a cell that has to be above zero."""
 
 _UNPACKED: dict[bytes, Callable[[io.BytesIO], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile]] = {
     b"\x1f\x8b": lambda packed: gzip.GzipFile(fileobj=packed),
@@ -47,7 +47,7 @@ _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarEr
 
 @dataclass(frozen=True)
 class Table:
-    """One CSV, read anew row by row each time. `column` says where a name stands in the cells of a row."""
+    """One CSV, read anew row by row each time. `column` is the index of each column in the cells of a row."""
 
     file: str
     column: dict[str, int]
@@ -60,7 +60,7 @@ class Table:
         return len(self.column)
 
     def numbered(self) -> Iterator[tuple[int, list[str]]]:
-        """Each row with its number in the file, where the header is row 1. Raises SpecError for what is no CSV."""
+        """Each row with its number in the file, where the header is row 1. Raises SpecError for an invalid CSV."""
         blank: list[int] = []
         for row, cells in enumerate(_records(self.text, self.file), 1):
             if not cells:
@@ -79,15 +79,15 @@ class Table:
 def read_table(path: Path, needed: Sequence[str], allowed: Sequence[str] | None = None) -> Table:
     """The CSV at `path` (`.csv`, `.csv.gz`), which has to have the needed columns.
 
-    `allowed`: no others than these and the needed ones; a name that ends in `_` stands for all that begin so. Raises
-    SpecError for a file that cannot be read, and for a column that is missing, unknown or there twice.
+    `allowed`: the only further columns; a name that ends in `_` stands for all that begin with it. Raises SpecError for
+    a file that cannot be read, and for a missing, unknown or duplicate column.
     """
     return parse_table(read_text(path), str(path), needed, allowed)
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, unpacked where its name ends in `.gz`. Raises SpecError."""
-    with _told(path):
+    """The text of a file, unpacked if its name ends in `.gz`. Raises SpecError."""
+    with _as_spec_errors(path):
         data = read_regular(path, MOST_BYTES)
         if path.name.endswith(".gz"):
             data = read_bounded(gzip.GzipFile(fileobj=io.BytesIO(data)), MOST_BYTES, str(path))
@@ -96,24 +96,24 @@ def read_text(path: Path) -> str:
 
 def read_archive(path: Path) -> dict[str, str]:
     """The text of each `.csv` of a tar archive, by its name without folders, in order of names. Raises SpecError."""
-    found = {}
+    texts = {}
     with (
-        _told(path),
+        _as_spec_errors(path),
         tarfile.open(fileobj=io.BytesIO(_unpacked(read_regular(path, MOST_BYTES), path)), mode="r:") as archive,
     ):
         for member in archive:
             opened = archive.extractfile(member) if member.isfile() and member.name.endswith(".csv") else None
             if opened is not None:
                 name = member.name.rsplit("/", 1)[-1]
-                found[name] = _decoded(opened.read(), f"{path}/{name}")
-    if not found:
+                texts[name] = _decoded(opened.read(), f"{path}/{name}")
+    if not texts:
         raise SpecError(f"{path} holds no .csv file")
-    return dict(sorted(found.items()))
+    return dict(sorted(texts.items()))
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with a file into a SpecError."""
+def _as_spec_errors(path: Path) -> Iterator[None]:
+    """Turn errors of a file into a SpecError."""
     try:
         yield
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:
-    """The data itself where it is not compressed. Raises OSError for more than MOST_BYTES."""
+    """The data, decompressed if necessary. Raises OSError for more than MOST_BYTES."""
     opener = next((opener for magic, opener in _UNPACKED.items() if data.startswith(magic)), None)
     if opener is None:
         return data
@@ -151,26 +151,29 @@ def parse_table(
     allowed: Sequence[str] | None = None,
     header: Sequence[str] | None = None,
 ) -> Table:
-    """See `read_table`; `file` is what errors call it, `header` that of a text which has none."""
+    """Parse the text of a CSV as `read_table` does.
+
+    `file`: its name in errors; `header`: that of a text without one.
+    """
     names = [name.strip() for name in (next(_records(text, file), []) if header is None else header)]
     if not names or not text:
         raise SpecError(f"{file} is empty", hint=f"its first row names its columns: {','.join(needed)}")
     for name in needed:
         if name not in names:
             close = nearest(name, names)
-            seen = f"{close!r} is there" if close else f"it needs {', '.join(needed)}, and has {listed(names, 100)}"
-            raise SpecError(f"{file} has no column {name!r}", hint=seen)
+            hint = f"{close!r} is there" if close else f"it needs {', '.join(needed)}, and has {listed(names, 100)}"
+            raise SpecError(f"{file} has no column {name!r}", hint=hint)
     if len(names) > MOST_COLUMNS:
         raise SpecError(f"{file} has {len(names)} columns, and at most {MOST_COLUMNS} are read")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise SpecError(f"{file} has two columns {quoted(twice)}")
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise SpecError(f"{file} has two columns {quoted(duplicate)}")
     for name in names:
         if allowed is not None and not _is_allowed(name, (*needed, *allowed)):
             close = nearest(name, (*needed, *allowed))
             hint = f"did you mean {close!r}?" if close else f"it takes {listed((*needed, *allowed))}"
             raise SpecError(f"{file} has an unknown column {quoted(name)}", hint=hint)
-    return Table(file, {name: place for place, name in enumerate(names)}, text, has_header=header is None)
+    return Table(file, {name: index for index, name in enumerate(names)}, text, has_header=header is None)
 
 
 def _records(text: str, file: str) -> Iterator[list[str]]:
@@ -181,7 +184,7 @@ def _records(text: str, file: str) -> Iterator[list[str]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text without a second copy of all of it."""
+    """The lines of a text, without a second copy of all of it."""
     start = 0
     while start < len(text):
         end = text.find("\n", start) + 1 or len(text)
@@ -190,11 +193,11 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _is_allowed(name: str, allowed: Sequence[str]) -> bool:
-    return any(name == one or (one.endswith("_") and name.startswith(one)) for one in allowed)
+    return any(name == pattern or (pattern.endswith("_") and name.startswith(pattern)) for pattern in allowed)
 
 
 def number(cell: str, what: str) -> float:
-    """A number of at most LARGEST, whatever its sign. Raises ValueError that names the column."""
+    """A number with an absolute value of at most LARGEST. Raises ValueError that names the column."""
     try:
         value = float(cell)
     except ValueError:

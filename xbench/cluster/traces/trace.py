@@ -1,9 +1,9 @@
-"""A trace: the jobs that come to a cluster, in order, and every row of its source that is not among them.
+"""A trace: the jobs that come to a cluster, in order, and every row of its source that made no job.
 
 A row that makes no job is never dropped silently. It is kept as a `BadRow`: file, row (the header is row 1, as in a
-spreadsheet) and reason. Under `rows=refuse`, the default, the first of them refuses the whole trace and says how many
-there are; under `rows=skip` all are left out, counted and listed in the trace. Rows that are well formed and not
-wanted (another cluster's, a task without GPUs) are no bad rows: they are counted in `notes`.
+spreadsheet) and reason. Under `rows=refuse`, the default, the first bad row refuses the whole trace and gives their
+number. Under `rows=skip` all are left out, counted and listed in the trace. Well-formed rows that are not wanted
+(another cluster's, a task without GPUs) are not bad rows: `notes` count them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class BadRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """Jobs by arrival. Raises SpecError for none, for two of one name, and for one that comes before the last.
+    """Jobs by arrival. Raises SpecError for no jobs, duplicate names, and jobs out of order.
 
-    `skipped` are the rows that `rows=skip` left out; `notes` say in words what else was left out or assumed.
+    `skipped` are the rows that `rows=skip` left out; `notes` describe other omissions and assumptions.
     """
 
     name: str
@@ -56,26 +56,26 @@ class Trace:
                 )
             before = job
         if len({job.name for job in self.jobs}) < len(self.jobs):
-            twice = next(name for name, count in Counter(job.name for job in self.jobs).items() if count > 1)
-            raise SpecError(f"{self.name}: there are two jobs {twice!r}", hint="give every job its own name")
+            duplicate = next(name for name, count in Counter(job.name for job in self.jobs).items() if count > 1)
+            raise SpecError(f"{self.name}: there are two jobs {duplicate!r}", hint="give every job its own name")
 
     @property
     def gpu_hours(self) -> float:
-        """What the jobs take on the GPUs that they ask for."""
+        """GPU hours of the jobs on the requested GPUs."""
         return math.fsum(job.service_s for job in self.jobs) / 3600.0
 
     @property
     def span_s(self) -> float:
-        """From the first arrival to the last [s]."""
+        """Time [s] from the first arrival to the last."""
         return self.jobs[-1].arrival_s - self.jobs[0].arrival_s
 
     @property
     def elastic(self) -> bool:
-        """Whether the speed of every job is known for other GPUs than those that it asks for."""
+        """True if every job has a known speed on other GPUs than it requests."""
         return not any(job.rigid for job in self.jobs)
 
     def first(self, count: int) -> Trace:
-        """The first jobs alone, with a note. Raises SpecError for less than one."""
+        """The first `count` jobs alone, with a note. Raises SpecError for less than one."""
         if count < 1:
             raise SpecError(f"the first {count} jobs of {self.name} are no trace")
         if count >= len(self.jobs):
@@ -85,7 +85,7 @@ class Trace:
 
 
 class Rows:
-    """Collects the bad rows of one source and decides, at its end, what becomes of them."""
+    """Collects the bad rows of one source, and refuses or skips them at its end."""
 
     def __init__(self, source: str, policy: RowsPolicy) -> None:
         self.source = source
@@ -93,13 +93,13 @@ class Rows:
         self.bad: list[BadRow] = []
 
     def reject(self, file: str, row: int, reason: str) -> None:
-        """That row makes no job."""
+        """Record that a row makes no job."""
         self.bad.append(BadRow(file, row, reason))
 
     def trace(self, jobs: Iterable[Job], notes: Iterable[str] = ()) -> Trace:
-        """The trace of these jobs, in order of arrival. Raises SpecError for bad rows, unless they are to be skipped.
+        """The trace of these jobs, by arrival. Raises SpecError for bad rows, unless they are to be skipped.
 
-        Two jobs of one name: the later row is a bad one, which the loader has to have rejected.
+        The loader must have rejected the later row of two jobs with the same name.
         """
         if self.bad and self.policy == "refuse":
             count = len(self.bad)
