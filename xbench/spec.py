@@ -154,7 +154,9 @@ class RunSpec(Spec):
     )
     compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
     overlap: Overlap = Field(default="backward", description="what gradients may overlap under `auto`")
-    collectives: Collectives = Field(default="torch", description="whose all-reduce carries the schedules of ours")
+    collectives: Collectives = Field(
+        default="torch", description="whose all-reduce carries the schedules of ours; `sockets` in old records alone"
+    )
 
     def reference_of(self, mode: ModeSpec) -> str:
         """The mode that this one's ratio is to: one job is compared with one, and two with two.
