@@ -14,7 +14,7 @@ from code_blocks import ROOT
 import xbench
 from xbench.errors import XbenchError
 from xbench.records import SCHEMA_VERSION
-from xbench.regress import judge
+from xbench.regress.judge import FAILED, INCOMPARABLE, INCONCLUSIVE, REGRESSED
 
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -119,7 +119,7 @@ def test_the_exit_codes_are_those_of_the_errors_and_of_the_gate() -> None:
     kinds = [XbenchError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    of_the_gate = {judge.FAILED, judge.REGRESSED, judge.INCONCLUSIVE, judge.INCOMPARABLE}
+    of_the_gate = {FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE}
     assert [int(row[0]) for row in rows(text)] == sorted({0, *of_the_gate, *(kind.exit_code for kind in kinds)})
 
 
