@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from xbench.records import Comparison, load
-from xbench.report.cells import signed_percent
+from xbench.report.cell_format import signed_percent
 from xbench.runtime.validation_cells import cell_of
 from xbench.stats.validation import CONTROLS
 from xbench.units import format_percent

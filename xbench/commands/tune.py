@@ -94,7 +94,7 @@ def tune(
     specs = _modes(modes)
 
     from xbench.fabrics import parse_fabric
-    from xbench.report.terminal import make_console
+    from xbench.report.formats.terminal import make_console
     from xbench.runtime.prepare import RunRequest
     from xbench.runtime.run import execute
     from xbench.runtime.tune import REFERENCE, Tune
@@ -131,9 +131,9 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
     from xbench.interrupts import interrupts_held
     from xbench.records import Comparison
     from xbench.report.advice import in_ddp, not_run
-    from xbench.report.drawing import make_console, say
-    from xbench.report.terminal import render_comparison, show
-    from xbench.report.tuned import judged, snippet, told
+    from xbench.report.console import make_console, say
+    from xbench.report.formats.terminal import render_comparison, show
+    from xbench.report.kinds.tuned import judged, snippet, told
     from xbench.runtime.run_folder import keep as keep_record
     from xbench.runtime.tune import choice_of, tuned_record
 

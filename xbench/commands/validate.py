@@ -94,8 +94,8 @@ def validate(
     """
     from xbench.fabrics import parse_fabric
     from xbench.records import Validation, load
-    from xbench.report.drawing import make_console
-    from xbench.report.validation import markdown
+    from xbench.report.console import make_console
+    from xbench.report.kinds.validation import markdown
     from xbench.runtime.validate import ValidateRequest
     from xbench.runtime.validate import validate as run
     from xbench.schedules import MODES, parse_modes

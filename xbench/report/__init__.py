@@ -15,16 +15,16 @@ from xbench.registry import Registry
 Renderer = Callable[[AnyRecord], str]
 
 FORMATS: Registry[Renderer] = Registry("report format", listing="xbench report --help", group="xbench.reports")
-FORMATS.add("terminal", "xbench.report.terminal:render", "tables for people, without colour", extension="txt")
-FORMATS.add("html", "xbench.report.html:render", "one page with plots, for any browser", extension="html")
-FORMATS.add("json", "xbench.report.json:render", "the record itself", extension="json")
+FORMATS.add("terminal", "xbench.report.formats.terminal:render", "tables for people, without colour", extension="txt")
+FORMATS.add("html", "xbench.report.formats.html:render", "one page with plots, for any browser", extension="html")
+FORMATS.add("json", "xbench.records:dump", "the record itself", extension="json")
 FORMATS.add(
     "trace",
-    "xbench.report.perfetto:render",
+    "xbench.report.formats.perfetto:render",
     "steps for ui.perfetto.dev",
     extension="trace.json",
     kinds=("comparison", "profile"),
 )
-FORMATS.add("markdown", "xbench.report.markdown:render", "short, for pull requests", extension="md")
-FORMATS.add("csv", "xbench.report.csv:render", "tidy tables: samples, steps, modes, layers", extension="csv")
-FORMATS.add("junit", "xbench.report.cases:render", "one case a mode, for CI systems", extension="junit.xml")
+FORMATS.add("markdown", "xbench.report.formats.markdown:render", "short, for pull requests", extension="md")
+FORMATS.add("csv", "xbench.report.formats.csv:render", "tidy tables: samples, steps, modes, layers", extension="csv")
+FORMATS.add("junit", "xbench.report.formats.cases:render", "one case a mode, for CI systems", extension="junit.xml")

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 from xbench.planning.plans import NEXT_FORWARD
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, Tuned
 from xbench.report.answer import is_control, rankings, trusted
-from xbench.report.lines import and_of
 from xbench.report.paste import what_to_paste
+from xbench.report.sentences import and_of
 from xbench.spec import Overlap, RunSpec
 from xbench.units import format_percent, format_seconds
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.records import Comparison, ModeResult
-from xbench.report.lines import and_of
+from xbench.report.sentences import and_of
 from xbench.schedules import MODES
 from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MARGIN, paired_ratio

@@ -11,10 +11,10 @@ from sample_live_runs import live_run
 
 from xbench.cluster.live.outcome import again, forecast, outcome, overhead_s
 from xbench.records import dump, load, loads
-from xbench.report import cases, markdown, terminal
-from xbench.report.html.live import live_page
-from xbench.report.html.parts import figures
-from xbench.report.tables import tables
+from xbench.report.formats import cases, markdown, terminal
+from xbench.report.formats.tables import tables
+from xbench.report.kinds.live_page import live_page
+from xbench.report.page.model import figures
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

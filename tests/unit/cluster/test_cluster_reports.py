@@ -11,10 +11,10 @@ import pytest
 import sample_clusters as made
 
 from xbench.records import dump, load, loads
-from xbench.report import cases, markdown, terminal
-from xbench.report.html.cluster import cluster_page
-from xbench.report.html.parts import figures
-from xbench.report.tables import tables
+from xbench.report.charts.cluster import cluster_page
+from xbench.report.formats import cases, markdown, terminal
+from xbench.report.formats.tables import tables
+from xbench.report.page.model import figures
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -18,10 +18,10 @@ from xbench.cluster.compare import parse_costs
 from xbench.commands.cluster import cluster
 from xbench.errors import Interrupted, RecordError, RunError, SpecError
 from xbench.records import Restart, dump, load, loads, save
-from xbench.report import cases, markdown, terminal
-from xbench.report.html.parts import figures
-from xbench.report.html.restart import restart_page
-from xbench.report.tables import tables
+from xbench.report.formats import cases, markdown, terminal
+from xbench.report.formats.tables import tables
+from xbench.report.kinds.restart_page import restart_page
+from xbench.report.page.model import figures
 from xbench.runtime.cluster import restart as restarting
 from xbench.runtime.cluster.restart import RestartRequest, measure
 from xbench.runtime.cluster.restart_result import compare_losses, loss_sentence, times_of

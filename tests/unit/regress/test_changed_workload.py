@@ -14,10 +14,10 @@ from xbench.records import Case, Regression, Side, Suite
 from xbench.regress import exit_code, load_suite, worth_timing
 from xbench.regress.comparable import workload_change
 from xbench.report import FORMATS
-from xbench.report import regression_lines as told
-from xbench.report.annotations import workflow_commands
-from xbench.report.regression_junit import regression_cases
-from xbench.report.regression_markdown import regression_markdown
+from xbench.report.formats.annotations import workflow_commands
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.kinds.regression_junit import regression_cases
+from xbench.report.kinds.regression_markdown import regression_markdown
 
 
 def another(**changes: object) -> Side:

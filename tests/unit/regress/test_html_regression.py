@@ -6,13 +6,13 @@ import pytest
 import sample_regressions as made
 
 from xbench.records import Case, Environment, Failure, Suite
-from xbench.report import regression_lines as told
-from xbench.report.html import contents, render
-from xbench.report.html.forest import LOOKS, axis_name, forest, wall_table, walls, word
-from xbench.report.html.launches import launches_over_time, pairs_over_time
-from xbench.report.html.parts import Badge, Figure, Page, Sentences, Table, figures
-from xbench.report.html.regression import counted_table, regression_page
-from xbench.report.html.stored import baseline_page, floors_figure, noise_page
+from xbench.report.charts.forest import LOOKS, axis_name, forest, wall_table, walls, word
+from xbench.report.charts.launches import launches_over_time, pairs_over_time
+from xbench.report.formats.html import contents, render
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.kinds.baseline import baseline_page, floors_figure, noise_page
+from xbench.report.kinds.regression_page import counted_table, regression_page
+from xbench.report.page.model import Badge, Figure, Page, Sentences, Table, figures
 
 HOSTILE = '</script><script>alert("x")</script><b>'
 

@@ -27,12 +27,12 @@ from xbench.records import (
     load_measured,
 )
 from xbench.report import FORMATS
-from xbench.report import regression_lines as told
-from xbench.report.annotations import command, workflow_commands
-from xbench.report.cases import render as junit
-from xbench.report.regression_markdown import regression_markdown
-from xbench.report.tables import tables
-from xbench.report.terminal import render
+from xbench.report.formats.annotations import command, workflow_commands
+from xbench.report.formats.cases import render as junit
+from xbench.report.formats.tables import tables
+from xbench.report.formats.terminal import render
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.kinds.regression_markdown import regression_markdown
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KINDS: dict[str, Callable[[], AnyRecord]] = {

@@ -11,11 +11,11 @@ from test_tuned_report import tuned
 from xbench.planning.replan import replan
 from xbench.planning.what_if import Change, measured, what_if
 from xbench.records import Comparison, ModeResult, Profile, Ratio
-from xbench.report import markdown, terminal
 from xbench.report.advice import Advice, advice, compare_command, in_ddp, not_run
-from xbench.report.html.comparison import comparison_page
-from xbench.report.html.parts import Code
-from xbench.report.html.profile import profile_page
+from xbench.report.charts.plans import profile_page
+from xbench.report.formats import markdown, terminal
+from xbench.report.kinds.comparison_page import comparison_page
+from xbench.report.page.model import Code
 from xbench.report.planned import further
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import sample_records as made
 
 from xbench.records import ModeResult
-from xbench.report import cases, markdown, terminal
 from xbench.report.answer import answer, ranking, trusted
-from xbench.report.html.comparison import comparison_page
+from xbench.report.formats import cases, markdown, terminal
+from xbench.report.kinds.comparison_page import comparison_page
 from xbench.report.paste import what_to_paste
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")

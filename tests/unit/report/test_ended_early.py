@@ -7,11 +7,11 @@ import sample_records as made
 
 from xbench.records import Comparison, ModeResult
 from xbench.report import FORMATS
-from xbench.report.cases import cases
-from xbench.report.cells import verdict
-from xbench.report.lines import failure_line
-from xbench.report.tables import tables
-from xbench.report.terminal import render
+from xbench.report.cell_format import verdict
+from xbench.report.formats.cases import cases
+from xbench.report.formats.tables import tables
+from xbench.report.formats.terminal import render
+from xbench.report.sentences import failure_line
 
 NAMES = ("ddp", "optimal", "single")
 

@@ -7,8 +7,8 @@ import sample_records as made
 
 from xbench.records import ErrorBand
 from xbench.report import FORMATS
-from xbench.report.scaling import band_line
-from xbench.report.tables import tables
+from xbench.report.formats.tables import tables
+from xbench.report.kinds.scaling import band_line
 
 CHECKED = (
     "Error band: on up to 8 workers a measured step would take 0.91 to 1.11 times what is shown, if predictions are "

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from xbench.records import dump, loads
 from xbench.records.machine import Finding, Gpu, GpuLink, Machine
+from xbench.report.formats.terminal import render
 from xbench.report.machine import render_machine
-from xbench.report.terminal import render
 
 
 def words(text: str) -> str:

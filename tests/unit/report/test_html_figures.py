@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import ModeResult, Slice, Timeline
-from xbench.report.html.axes import byte_ticks, marks, named, plain, time_unit
-from xbench.report.html.bars import (
+from xbench.report.charts.axes import byte_ticks, marks, named, plain, time_unit
+from xbench.report.charts.bars import (
     bounds_per_sample,
     fastest_first,
     predicted_and_measured,
@@ -20,14 +20,14 @@ from xbench.report.html.bars import (
     time_per_sample,
     word,
 )
-from xbench.report.html.convergence import grouped
-from xbench.report.html.layers import link_cost, waterfall
-from xbench.report.html.parts import Figure
-from xbench.report.html.samples import over_time
-from xbench.report.html.scaling import step_curves
-from xbench.report.html.several import comparable, several_page
-from xbench.report.html.steps import comparison_steps, sub_rows, waits
-from xbench.report.html.tuned import tried_figure
+from xbench.report.charts.convergence import grouped
+from xbench.report.charts.layers import link_cost, waterfall
+from xbench.report.charts.samples import over_time
+from xbench.report.charts.scaling import step_curves
+from xbench.report.charts.steps import comparison_steps, sub_rows, waits
+from xbench.report.kinds.compare_records import comparable, several_page
+from xbench.report.kinds.tuned_page import tried_figure
+from xbench.report.page.model import Figure
 from xbench.report.paste import what_to_paste
 
 

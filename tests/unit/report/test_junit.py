@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.report.junit import Case, Status, junit_xml
+from xbench.report.formats.junit import Case, Status, junit_xml
 
 EXPECTED = """\
 <?xml version="1.0" encoding="UTF-8"?>

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from xbench.records import AnyRecord, load
-from xbench.report.markdown import render
-from xbench.report.markdown_parts import code, details, fenced, plain, table
+from xbench.report.formats.markdown import render
+from xbench.report.markup import code, details, fenced, plain, table
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

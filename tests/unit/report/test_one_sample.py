@@ -7,8 +7,8 @@ import sample_records as made
 
 from xbench.records import Comparison, Estimate, Ratio
 from xbench.report import FORMATS
-from xbench.report.cells import ratio_cell, span_cell
-from xbench.report.tables import tables
+from xbench.report.cell_format import ratio_cell, span_cell
+from xbench.report.formats.tables import tables
 from xbench.stats import median_estimate, paired_ratio
 
 

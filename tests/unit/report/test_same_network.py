@@ -10,10 +10,10 @@ import sample_records as made
 from xbench.records import BY_HAND, Comparison, dump, loads
 from xbench.report import FORMATS
 from xbench.report.answer import trusted
-from xbench.report.cases import cases
-from xbench.report.cells import parity_cell
-from xbench.report.lines import columns_line, failure_line, not_shown_lines
-from xbench.report.tables import tables
+from xbench.report.cell_format import parity_cell
+from xbench.report.formats.cases import cases
+from xbench.report.formats.tables import tables
+from xbench.report.sentences import columns_line, failure_line, not_shown_lines
 
 WHY = "a schedule that does not average would pass"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sample_records as made
 
-from xbench.report.cases import cases
-from xbench.report.html.profile import profile_page
-from xbench.report.lines import instruments_line, parts_line, step_line
+from xbench.report.charts.plans import profile_page
+from xbench.report.formats.cases import cases
+from xbench.report.sentences import instruments_line, parts_line, step_line
 
 HEADLINE = "A step without communication takes 402 ms [399 ms, 406 ms] (real)."
 

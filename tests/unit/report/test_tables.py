@@ -11,8 +11,8 @@ import pytest
 import sample_records as made
 
 from xbench.records import AnyRecord, load
-from xbench.report import csv as csv_report
-from xbench.report.tables import tables
+from xbench.report.formats import csv as csv_report
+from xbench.report.formats.tables import tables
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -20,12 +20,12 @@ from xbench.records import (
     dump,
     loads,
 )
-from xbench.report import markdown, terminal
 from xbench.report.answer import answer, references, winners
-from xbench.report.cells import own_steps, verdict
-from xbench.report.html.bars import time_per_sample
-from xbench.report.lines import columns_line
-from xbench.report.tables import tables
+from xbench.report.cell_format import own_steps, verdict
+from xbench.report.charts.bars import time_per_sample
+from xbench.report.formats import markdown, terminal
+from xbench.report.formats.tables import tables
+from xbench.report.sentences import columns_line
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
 from xbench.runtime.prepare import RunRequest, beside, check_request, default_reference

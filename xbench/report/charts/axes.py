@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from xbench.report.html.parts import Layout
+from xbench.report.page.model import Layout
 
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down", "cross")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.records import Bounds, Comparison, ModeResult
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.answer import (
     controls,
     jobs_of,
@@ -17,10 +17,10 @@ from xbench.report.answer import (
     trusted,
     winners,
 )
-from xbench.report.cells import parity_cell, ratio_cell, removed_cell, span_cell, verdict
-from xbench.report.html.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
-from xbench.report.html.facts import capital, label_badge
-from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.cell_format import parity_cell, ratio_cell, removed_cell, span_cell, verdict
+from xbench.report.charts.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
+from xbench.report.page.common_sections import capital, label_badge
+from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_seconds, format_signed_percent
 
 ROW_PX = 34
@@ -85,13 +85,13 @@ def time_per_sample(record: Comparison) -> Figure | None:
             "bargap": 0.28,
             "shapes": [_bound(name, place, unit.of(at_s)) for place, (name, at_s) in enumerate(bounds.items())],
             "annotations": [
-                *(_verdict_beside(record, r) for r in results if lines.failure_line(r) is None),
-                *(_failed(r, told=True) for r in results if lines.failure_line(r) is not None),
+                *(_verdict_beside(record, r) for r in results if sentences.failure_line(r) is None),
+                *(_failed(r, told=True) for r in results if sentences.failure_line(r) is not None),
             ],
             "legend": BELOW,
             "margin": {"r": 160, "t": 8},
         },
-        narrow={"margin.r": 12, "annotations": [_failed(r) for r in results if lines.failure_line(r) is not None]},
+        narrow={"margin.r": 12, "annotations": [_failed(r) for r in results if sentences.failure_line(r) is not None]},
         height=MARGIN_PX + sum(ROW_PX + LINE_PX * (lines_of(name) - 1) for name in names),
         table=comparison_table(record, results),
     )
@@ -179,7 +179,7 @@ def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
 
 def _failed(result: ModeResult, *, told: bool = False) -> Layout:
     """In the place of a bar: that it failed, and where there is room the beginning of why."""
-    why = (lines.failure_line(result) or "").removeprefix(f"{result.mode} ").split("; ")[0]
+    why = (sentences.failure_line(result) or "").removeprefix(f"{result.mode} ").split("; ")[0]
     text = why if len(why) <= REASON else f"{why[: REASON - 1]}…"
     return {"x": 0, "xanchor": "left", "xshift": 6, "y": named(result.mode), "yanchor": "middle",
             "text": plain(text) if told else "FAILED", "showarrow": False,
@@ -320,7 +320,7 @@ def step_table(record: Comparison) -> Table:
         )
     columns = [Column("mode", figures=False), *map(Column, ("step", "exposed", "removed", "predicted", "error")),
                Column("buckets"), Column("same network", figures=False), Column("label", figures=False)]  # fmt: skip
-    return Table("Where the step goes, in figures", columns, rows, capital(lines.columns_line(record)), opened=True)
+    return Table("Where the step goes, in figures", columns, rows, capital(sentences.columns_line(record)), opened=True)
 
 
 def signed(share: float | None) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
-from xbench.report import cluster as told
-from xbench.report.html.axes import BELOW, COLOURS, Unit, long_unit, marks, plain, rounded
-from xbench.report.html.facts import command_section, moment, warnings_section
-from xbench.report.html.parts import Cell, Column, Facts, Figure, Page, Section, Table, Trace
+from xbench.report.charts.axes import BELOW, COLOURS, Unit, long_unit, marks, plain, rounded
+from xbench.report.kinds import cluster as told
+from xbench.report.page.common_sections import command_section, moment, warnings_section
+from xbench.report.page.model import Cell, Column, Facts, Figure, Page, Section, Table, Trace
 from xbench.units import format_duration
 
 

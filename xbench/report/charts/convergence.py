@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from xbench.records import Converged, Convergence, ConvergenceCurve
-from xbench.report.convergence import by_formula, failed, verdicts, without_accuracy
-from xbench.report.html.axes import BELOW, Mark, marks, named, plain, rounded
-from xbench.report.html.facts import (
+from xbench.report.charts.axes import BELOW, Mark, marks, named, plain, rounded
+from xbench.report.kinds.convergence import by_formula, failed, verdicts, without_accuracy
+from xbench.report.page.common_sections import (
     command_section,
     environment_section,
     fabric_pairs,
@@ -16,7 +16,7 @@ from xbench.report.html.facts import (
     warnings_section,
     workload_pair,
 )
-from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Page, Section, Sentences, Table, Trace
+from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Page, Section, Sentences, Table, Trace
 from xbench.units import format_bytes, format_count, format_seconds
 
 SMOOTH = 40

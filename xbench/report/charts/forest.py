@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.records import Case, Found, Judged, Regression, RegressionVerdict
-from xbench.report import regression_lines as told
-from xbench.report.html.axes import BELOW, lines_of, plain, rounded, shortened
-from xbench.report.html.facts import capital, label_badge
-from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.charts.axes import BELOW, lines_of, plain, rounded, shortened
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.page.common_sections import capital, label_badge
+from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.stats.regression import LINE
 
 ROW_PX = 30

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from xbench.records import Baseline, Case, Label, LaunchPair, Measurement, MetricUnit
-from xbench.report import regression_lines as told
-from xbench.report.html.axes import BELOW, Mark, marks, plain, rounded
-from xbench.report.html.facts import label_badge
-from xbench.report.html.forest import padded
-from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.charts.axes import BELOW, Mark, marks, plain, rounded
+from xbench.report.charts.forest import padded
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.page.common_sections import label_badge
+from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_seconds
 
 HEIGHT_PX = 400

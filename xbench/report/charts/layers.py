@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from xbench.planning.cost import Curve
 from xbench.records import CostModel, Label, Layer
-from xbench.report import lines
-from xbench.report.html.axes import (
+from xbench.report import sentences
+from xbench.report.charts.axes import (
     BELOW,
     byte_decades,
     byte_ticks,
@@ -18,8 +18,8 @@ from xbench.report.html.axes import (
     time_axis,
     time_unit,
 )
-from xbench.report.html.facts import capital
-from xbench.report.html.parts import Cell, Column, Figure, Table, Trace
+from xbench.report.page.common_sections import capital
+from xbench.report.page.model import Cell, Column, Figure, Table, Trace
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 NAMED = 45
@@ -185,7 +185,7 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
         key="link-cost",
         title=f"What one {cost.collective} costs",
         labels=[label],
-        told=lines.cost_line(cost) + ".",
+        told=sentences.cost_line(cost) + ".",
         traces=[line, planned, measured],
         layout={
             "xaxis": {"type": "log", "title": {"text": "bytes"}, **byte_decades(sizes)},
@@ -213,4 +213,6 @@ def _cost_table(cost: CostModel) -> Table:
         for point in cost.points
     ]
     columns = list(map(Column, ("size", "transfer", "95 % CI", "wait", "fit", "times")))
-    return Table("Every size in figures", columns, rows, f"{capital(lines.COST_COLUMNS)} {lines.waits_line(cost)}")
+    return Table(
+        "Every size in figures", columns, rows, f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
+    )

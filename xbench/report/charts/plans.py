@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.records import Bounds, Label, Plan, Profile, StepTimes
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import advice
 from xbench.report.answer import is_control
-from xbench.report.html.axes import BELOW, marks, named, plain, time_axis, time_unit
-from xbench.report.html.facts import (
+from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit
+from xbench.report.charts.layers import link_cost, waterfall
+from xbench.report.charts.steps import profile_steps
+from xbench.report.page.common_sections import (
     capital,
     command_section,
     environment_section,
@@ -20,9 +22,7 @@ from xbench.report.html.facts import (
     warnings_section,
     workload_pair,
 )
-from xbench.report.html.layers import link_cost, waterfall
-from xbench.report.html.parts import Block, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
-from xbench.report.html.steps import profile_steps
+from xbench.report.page.model import Block, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
 from xbench.units import format_bytes, format_percent, format_seconds
 
 
@@ -36,7 +36,7 @@ def profile_page(record: Profile) -> Page:
         subtitle=f"{moment(record.created)} · {record.environment.hostname}",
         labels=labels,
         answer=_answer(record),
-        incomplete=lines.incomplete_line(record),
+        incomplete=sentences.incomplete_line(record),
         paste=following([one for one in advice(record) if one.command is not None]),
         sections=[section for section in _sections(record) if section.blocks],
     )
@@ -44,7 +44,7 @@ def profile_page(record: Profile) -> Page:
 
 def _answer(record: Profile) -> list[str]:
     """What to use, if there are plans; then the step."""
-    step = [lines.step_line(record.step, record.fabric.label)] if record.step is not None else []
+    step = [sentences.step_line(record.step, record.fabric.label)] if record.step is not None else []
     found = [one.told for one in advice(record) if one.command is None]
     return [*found, *step] or ["Nothing was measured."]
 
@@ -65,7 +65,7 @@ def step_table(step: StepTimes, label: Label) -> Table:
     columns = [Column("part", figures=False), Column("time"), Column("95 % CI")]
     note = (
         f"Medians of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart. "
-        f"{lines.instruments_line(step)}"
+        f"{sentences.instruments_line(step)}"
     )
     return Table(f"Where a step without communication goes ({label})", columns, rows, note, opened=True)
 
@@ -79,9 +79,9 @@ def _sections(record: Profile) -> list[Section]:
         link_cost(record.cost_model, record.fabric.label),
     ]
     pairs = [workload_pair(record.workload)]
-    pairs += [("bounds", lines.bounds_line(record.bounds))] if record.bounds is not None else []
+    pairs += [("bounds", sentences.bounds_line(record.bounds))] if record.bounds is not None else []
     pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated)
-    contention = lines.contention_line(record.contention)
+    contention = sentences.contention_line(record.contention)
     if contention is not None:
         pairs.append(("contention", contention))
     gpus: list[Block] = [*gpu_table([("profile", record.gpu)], record.fabric.label)]
@@ -163,7 +163,7 @@ def _plan_table(plans: Sequence[Plan]) -> Table:
         for plan in plans
     ]
     columns = [Column("mode", figures=False), *map(Column, ("buckets", "step", "exposed", "gap", "largest bucket"))]
-    return Table("Plans in figures (simulated)", columns, rows, capital(lines.PLAN_COLUMNS), opened=True)
+    return Table("Plans in figures (simulated)", columns, rows, capital(sentences.PLAN_COLUMNS), opened=True)
 
 
 def series_figure(record: Profile) -> Figure | None:

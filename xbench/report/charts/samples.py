@@ -8,8 +8,8 @@ from statistics import median
 from typing import NamedTuple
 
 from xbench.records import Comparison, Label, Sample
-from xbench.report.html.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
-from xbench.report.html.parts import Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
+from xbench.report.page.model import Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_seconds
 
 GAP = 0.03

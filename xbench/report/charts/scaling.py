@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xbench.records import Scaling, ScalingPoint
-from xbench.report.html.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
-from xbench.report.html.facts import command_section, fabric_pairs, moment, warnings_section, workload_pair
-from xbench.report.html.parts import Cell, Column, Facts, Figure, Layout, Page, Section, Table, Trace
-from xbench.report.scaling import band_line
+from xbench.report.charts.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
+from xbench.report.kinds.scaling import band_line
+from xbench.report.page.common_sections import command_section, fabric_pairs, moment, warnings_section, workload_pair
+from xbench.report.page.model import Cell, Column, Facts, Figure, Layout, Page, Section, Table, Trace
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 

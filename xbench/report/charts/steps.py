@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeline
 from xbench.report.answer import ranking
-from xbench.report.html.axes import BELOW, Unit, plain, rounded, time_axis, time_unit
-from xbench.report.html.bars import fastest_first
-from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
-from xbench.report.timelines import far_off
+from xbench.report.charts.axes import BELOW, Unit, plain, rounded, time_axis, time_unit
+from xbench.report.charts.bars import fastest_first
+from xbench.report.charts.text_timelines import far_off
+from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_seconds
 
 LEAST_WAIT = 0.002

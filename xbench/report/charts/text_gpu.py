@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.records import Comparison, GpuUse, ModeResult, Profile
-from xbench.report.drawing import NARROW_COLUMNS, indented, say, titled_table
+from xbench.report.console import NARROW_COLUMNS, indented, say, titled_table
 from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power
 
 GPU_COLUMNS = (

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from xbench.records import Comparison, ModeResult, Slice, Timeline
 from xbench.report.answer import ranking
-from xbench.report.drawing import say
+from xbench.report.console import say
 from xbench.units import format_percent, format_seconds
 
 COMPUTING, WAITING, TRAVELLING = "█", "░", "▄"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from xbench.planning.turns import LETTERS
 from xbench.records import Comparison, ModeResult, TurnTaken
-from xbench.report.html.facts import label_badge
-from xbench.report.html.parts import Cell, Column, Figure, Table
-from xbench.report.html.steps import WAITS, Bar, Lane, figure_of
-from xbench.report.turns import waits_before
+from xbench.report.charts.steps import WAITS, Bar, Lane, figure_of
+from xbench.report.charts.turn_waits import waits_before
+from xbench.report.page.common_sections import label_badge
+from xbench.report.page.model import Cell, Column, Figure, Table
 from xbench.units import format_seconds
 
 TOLD = (

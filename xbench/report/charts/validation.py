@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import chain
 
 from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
-from xbench.report.cells import span_cell
-from xbench.report.html.axes import BELOW, marks, named, plain, rounded
-from xbench.report.html.bars import signed
-from xbench.report.html.facts import command_section, environment_section, moment, warnings_section
-from xbench.report.html.parts import Badge, Block, Cell, Column, Figure, Page, Section, Sentences, Table, Trace
-from xbench.report.validation import AT_SPEED, FORWARD, held_out_line, parts
+from xbench.report.cell_format import span_cell
+from xbench.report.charts.axes import BELOW, marks, named, plain, rounded
+from xbench.report.charts.bars import signed
+from xbench.report.kinds.validation import AT_SPEED, FORWARD, held_out_line, parts
+from xbench.report.page.common_sections import command_section, environment_section, moment, warnings_section
+from xbench.report.page.model import Badge, Block, Cell, Column, Figure, Page, Section, Sentences, Table, Trace
 from xbench.stats.validation import name_of
 from xbench.units import format_percent, format_seconds
 

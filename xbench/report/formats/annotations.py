@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from xbench.records import Judged, Regression
-from xbench.report import regression_lines as told
+from xbench.report.kinds import regression_sentences as told
 
 MOST = 10
 """Of each kind that GitHub shows for a step."""

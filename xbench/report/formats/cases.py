@@ -25,15 +25,15 @@ from xbench.records import (
     Tuned,
     Validation,
 )
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, trusted
-from xbench.report.cells import parity_cell, ratio_cell, span_cell, verdict
-from xbench.report.cluster import costing
-from xbench.report.convergence import failed
-from xbench.report.junit import Case, Status, junit_xml
-from xbench.report.regression_junit import regression_cases, stored_cases
-from xbench.report.regression_lines import sides
-from xbench.report.restart import ROWS, heading, seconds_of
+from xbench.report.cell_format import parity_cell, ratio_cell, span_cell, verdict
+from xbench.report.formats.junit import Case, Status, junit_xml
+from xbench.report.kinds.cluster import costing
+from xbench.report.kinds.convergence import failed
+from xbench.report.kinds.regression_junit import regression_cases, stored_cases
+from xbench.report.kinds.regression_sentences import sides
+from xbench.report.kinds.restart import ROWS, heading, seconds_of
 from xbench.schedules import MODES
 from xbench.stats.validation import name_of
 from xbench.units import format_duration, format_percent, format_seconds, format_signed_percent
@@ -49,9 +49,9 @@ def render(record: AnyRecord, strict: bool = False) -> str:
     if isinstance(record, Regression):
         properties |= dict(sides(record))
     elif isinstance(record, (Baseline, Noise)):
-        properties["machine"] = lines.environment_line(record.side.environment)
+        properties["machine"] = sentences.environment_line(record.side.environment)
     elif not isinstance(record, (ClusterComparison, Scaling, Tuned)):
-        properties["machine"] = lines.environment_line(record.environment)
+        properties["machine"] = sentences.environment_line(record.environment)
     return junit_xml(cases(record, strict), suite=f"xbench {record.kind}", properties=properties)
 
 
@@ -95,7 +95,7 @@ def _comparison(record: Comparison) -> Iterator[Case]:
             assert result.step_s is not None  # it is trusted
             yield Case(group, result.mode, result.step_s.median, message=_told(record, result))
         else:
-            yield Case(group, result.mode, None, status, lines.failure_line(result) or "not measured")
+            yield Case(group, result.mode, None, status, sentences.failure_line(result) or "not measured")
 
 
 def _status(result: ModeResult) -> Status:
@@ -139,7 +139,7 @@ def _profile(record: Profile) -> Iterator[Case]:
     if record.step is None:
         yield Case(group, "profile", status="error", message=record.error or "no step was measured")
         return
-    told = lines.step_line(record.step, record.fabric.label)
+    told = sentences.step_line(record.step, record.fabric.label)
     yield Case(group, "profile", record.step.uninstrumented_step_s, message=told[0].lower() + told[1:].rstrip("."))
     for mode, plan in record.plans.items():
         told = f"predicted step {format_seconds(plan.predicted_step_s)} (simulated)"

@@ -12,7 +12,7 @@ from typing import Any
 
 from xbench.characters import defused
 from xbench.records import AnyRecord
-from xbench.report.tables import Table, tables_with_rows
+from xbench.report.formats.tables import Table, tables_with_rows
 
 
 def render(record: AnyRecord) -> str:

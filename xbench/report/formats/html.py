@@ -13,25 +13,25 @@ from typing import Any
 from xbench.errors import UsageError
 from xbench.records import AnyRecord
 from xbench.registry import Registry
-from xbench.report.html.assemble import assemble
-from xbench.report.html.parts import Page
+from xbench.report.page.assemble import assemble
+from xbench.report.page.model import Page
 
 PAGES: Registry[Callable[[Any], Page]] = Registry("kind of record", listing="xbench schema")
 for _kind, _module in (
-    ("comparison", "comparison"),
-    ("profile", "profile"),
-    ("scaling", "scaling"),
-    ("validation", "validation"),
-    ("convergence", "convergence"),
-    ("tuned", "tuned"),
-    ("regression", "regression"),
-    ("baseline", "stored"),
-    ("noise", "stored"),
-    ("cluster", "cluster"),
-    ("live", "live"),
-    ("restart", "restart"),
+    ("comparison", "kinds.comparison_page"),
+    ("profile", "charts.plans"),
+    ("scaling", "charts.scaling"),
+    ("validation", "charts.validation"),
+    ("convergence", "charts.convergence"),
+    ("tuned", "kinds.tuned_page"),
+    ("regression", "kinds.regression_page"),
+    ("baseline", "kinds.baseline"),
+    ("noise", "kinds.baseline"),
+    ("cluster", "charts.cluster"),
+    ("live", "kinds.live_page"),
+    ("restart", "kinds.restart_page"),
 ):
-    PAGES.add(_kind, f"xbench.report.html.{_module}:{_kind}_page", f"the page of a {_kind}")
+    PAGES.add(_kind, f"xbench.report.{_module}:{_kind}_page", f"the page of a {_kind}")
 
 
 def page(records: Sequence[AnyRecord]) -> str:
@@ -49,7 +49,7 @@ def contents(records: Sequence[AnyRecord]) -> Page:
     if not records:
         raise UsageError("there is no result to report on")
     if len(records) > 1:
-        from xbench.report.html.several import several_page
+        from xbench.report.kinds.compare_records import several_page
 
         return several_page(records)
     return PAGES.load(records[0].kind)(records[0])

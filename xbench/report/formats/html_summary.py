@@ -6,9 +6,9 @@ The template escapes every text. Colours are the notebook's own, light or dark.
 from __future__ import annotations
 
 from xbench.records import AnyRecord
-from xbench.report.html import contents
-from xbench.report.html.assemble import environment, own_file
-from xbench.report.html.parts import Figure, Page, Table
+from xbench.report.formats.html import contents
+from xbench.report.page.assemble import environment, own_file
+from xbench.report.page.model import Figure, Page, Table
 
 MAX_ROWS = 20
 

@@ -25,19 +25,19 @@ from xbench.records import (
     Tuned,
     Validation,
 )
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import advice
 from xbench.report.answer import answer, jobs_of, paired_modes, references, trusted, was_reached
-from xbench.report.cells import own_steps, parity_cell, ratio_cell, span_cell, verdict
-from xbench.report.cluster import markdown as cluster_parts
-from xbench.report.convergence import verdicts, without_accuracy
-from xbench.report.live import markdown as live_parts
-from xbench.report.markdown_parts import Markup, code, details, facts, fenced, plain, strong, table
-from xbench.report.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
-from xbench.report.restart import markdown as restart_parts
-from xbench.report.scaling import band_line
-from xbench.report.tuned import kept_sentence
-from xbench.report.validation import markdown as validation_tables
+from xbench.report.cell_format import own_steps, parity_cell, ratio_cell, span_cell, verdict
+from xbench.report.kinds.cluster import markdown as cluster_parts
+from xbench.report.kinds.convergence import verdicts, without_accuracy
+from xbench.report.kinds.live import markdown as live_parts
+from xbench.report.kinds.regression_markdown import baseline_markdown, noise_markdown, regression_markdown
+from xbench.report.kinds.restart import markdown as restart_parts
+from xbench.report.kinds.scaling import band_line
+from xbench.report.kinds.tuned import kept_sentence
+from xbench.report.kinds.validation import markdown as validation_tables
+from xbench.report.markup import Markup, code, details, facts, fenced, plain, strong, table
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 20
@@ -76,19 +76,19 @@ def render(record: AnyRecord) -> str:
 def _comparison(record: Comparison) -> list[str]:
     titles = " and ".join(dict.fromkeys(job.workload.title for job in record.jobs)) or "nothing"
     first, *others = answer(record)
-    failures = [line for line in map(lines.failure_line, record.modes.values()) if line is not None]
+    failures = [line for line in map(sentences.failure_line, record.modes.values()) if line is not None]
     notes = [f"{result.mode}: {result.note}" for result in record.modes.values() if result.note]
     return [
         _title(titles, record),
-        _incomplete(lines.incomplete_line(record)),
+        _incomplete(sentences.incomplete_line(record)),
         f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
         _next(record),
         _modes_table(record) if was_reached(record) else "",
         "\n".join(f"- **{plain(line)}**" for line in failures),
-        "\n".join(f"- {plain(note)}" for note in [*lines.not_shown_lines(record), *notes, *own_steps(record)]),
+        "\n".join(f"- {plain(note)}" for note in [*sentences.not_shown_lines(record), *notes, *own_steps(record)]),
         _warnings(record.warnings),
         *(_layers(job.workload.title, job.layers, record.fabric.label) for job in record.jobs),
-        _how(record, effort=lines.effort_line(record)),
+        _how(record, effort=sentences.effort_line(record)),
     ]
 
 
@@ -124,9 +124,8 @@ def _profile(record: Profile) -> list[str]:
     step = record.step
     told = "**No step was measured.**"
     if step is not None:
-        told = (
-            f"**{lines.step_line(step, record.fabric.label)}** {lines.parts_line(step)} {lines.instruments_line(step)}"
-        )
+        others = f"{sentences.parts_line(step)} {sentences.instruments_line(step)}"
+        told = f"**{sentences.step_line(step, record.fabric.label)}** {others}"
     plans = [
         [code(mode), str(len(plan.buckets)), format_seconds(plan.predicted_step_s),
          format_seconds(plan.predicted_exposed_s)]
@@ -134,7 +133,7 @@ def _profile(record: Profile) -> list[str]:
     ]  # fmt: skip
     return [
         _title(record.workload.title, record),
-        _incomplete(lines.incomplete_line(record)),
+        _incomplete(sentences.incomplete_line(record)),
         _next(record),
         told,
         table(["plan (simulated)", "buckets", "predicted step", "exposed"], plans) if plans else "",
@@ -159,8 +158,8 @@ def _scaling(record: Scaling) -> list[str]:
         f"Predicted step (scaling efficiency), all of it simulated. {plain(band_line(record))}",
         _warnings(record.warnings),
         details("What it rests on", facts([
-            ("workload", lines.workload_line(record.workload)),
-            ("measured", lines.fabric_line(record.fabric)),
+            ("workload", sentences.workload_line(record.workload)),
+            ("measured", sentences.fabric_line(record.fabric)),
             *(("assumed", sentence) for sentence in record.assumptions),
             ("from", f"{record.source.path}: {record.source.command}"),
         ])),
@@ -174,7 +173,7 @@ def _validation(record: Validation) -> list[str]:
         _incomplete(None if record.complete else f"INCOMPLETE: {why}"),
         validation_tables(record).strip(),
         _warnings(record.warnings),
-        details("Environment", facts([("machine", lines.environment_line(record.environment))])),
+        details("Environment", facts([("machine", sentences.environment_line(record.environment))])),
     ]
 
 
@@ -202,9 +201,9 @@ def _convergence(record: Convergence) -> list[str]:
         _warnings(record.warnings),
         details("Environment", facts([
             ("data", f"{record.dataset.name}, {record.dataset.train} to train, {record.dataset.test} to test"),
-            ("workload", lines.workload_line(record.workload)),
-            ("fabric", lines.fabric_line(record.fabric)),
-            ("machine", lines.environment_line(record.environment)),
+            ("workload", sentences.workload_line(record.workload)),
+            ("fabric", sentences.fabric_line(record.fabric)),
+            ("machine", sentences.environment_line(record.environment)),
         ])),
     ]  # fmt: skip
 
@@ -221,8 +220,8 @@ def _tuned(record: Tuned) -> list[str]:
         _next(record),
         table(["tried", heading, "verdict"], rows) if rows else "",
         details("What it rests on", facts([
-            ("workload", lines.workload_line(record.workload)),
-            ("fabric", lines.fabric_line(record.fabric)),
+            ("workload", sentences.workload_line(record.workload)),
+            ("fabric", sentences.fabric_line(record.fabric)),
             ("record", record.record),
         ])),
     ]  # fmt: skip
@@ -272,18 +271,18 @@ def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
 def _how(record: Comparison | Profile, effort: str | None = None) -> str:
     """Workload, bounds, fabric, cost model, effort and machine."""
     jobs = record.jobs if isinstance(record, Comparison) else [record]
-    told = [("workload", lines.workload_line(job.workload)) for job in jobs]
+    told = [("workload", sentences.workload_line(job.workload)) for job in jobs]
     if record.bounds is not None:
-        told.append(("bounds", lines.bounds_line(record.bounds)))
-    told.append(("fabric", lines.fabric_line(record.fabric)))
+        told.append(("bounds", sentences.bounds_line(record.bounds)))
+    told.append(("fabric", sentences.fabric_line(record.fabric)))
     told += [("fabric", note) for note in record.fabric.notes]
     if record.emulated is not None:
-        told.append(("emulated", lines.emulated_line(record.emulated)))
+        told.append(("emulated", sentences.emulated_line(record.emulated)))
     if record.cost_model is not None:
-        told.append(("cost model", lines.cost_line(record.cost_model)))
+        told.append(("cost model", sentences.cost_line(record.cost_model)))
     if effort is not None:
         told.append(("effort", effort))
-    told.append(("machine", lines.environment_line(record.environment)))
+    told.append(("machine", sentences.environment_line(record.environment)))
     return details("Environment", facts(list(dict.fromkeys(told))))
 
 

@@ -29,10 +29,10 @@ from xbench.records import (
     Timeline,
     TurnTaken,
 )
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.answer import trusted
-from xbench.report.trace_events import Bar, Process, document
-from xbench.report.turns import waits_before
+from xbench.report.charts.turn_waits import waits_before
+from xbench.report.formats.trace_events import Bar, Process, document
 
 COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
 IN_FLIGHT = "bytes", "in flight"
@@ -89,9 +89,9 @@ def _about(record: AnyRecord, notes: Sequence[str]) -> dict[str, object]:
         "notes": list(notes),
     }
     if isinstance(record, (Comparison, Profile)):
-        about["machine"] = lines.environment_line(record.environment)
-        about["fabric"] = lines.fabric_line(record.fabric)
-        note = lines.incomplete_line(record)
+        about["machine"] = sentences.environment_line(record.environment)
+        about["fabric"] = sentences.fabric_line(record.fabric)
+        note = sentences.incomplete_line(record)
         if note:
             about["incomplete"] = note
     return about
@@ -106,7 +106,7 @@ def _missing(record: Comparison) -> list[str]:
         notes.append(RANK_0 if max(recorded) == 1 else FIRST_RANKS)
     bare = [name for name, mode in record.modes.items() if trusted(mode) and mode.timeline is None]
     if bare:
-        notes.append(f"No step was recorded of {lines.and_of(bare)}.")
+        notes.append(f"No step was recorded of {sentences.and_of(bare)}.")
     if any(mode.turns for mode in record.modes.values()):
         notes.append(TURNS_AS_SEEN)
     elif any(mode.pattern for mode in record.modes.values()):
@@ -120,7 +120,7 @@ def _comparison(record: Comparison) -> Iterator[Process]:
     gradients = _Gradients(job.layers if job else [])
     paired = {mode.text for mode in record.spec.modes if mode.paired}
     for name, result in record.modes.items():
-        failure = lines.failure_line(result)
+        failure = sentences.failure_line(result)
         if failure is not None:
             process = Process(f"{title} · {name} · FAILED ({result.label})")
             process.mark(failure)

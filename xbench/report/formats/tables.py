@@ -43,11 +43,11 @@ from xbench.records import (
     Validation,
 )
 from xbench.report.answer import jobs_of, reference_of, trusted
-from xbench.report.cells import parity_cell, verdict
-from xbench.report.cluster_tables import cluster_tables
-from xbench.report.live import live_tables
-from xbench.report.regression_tables import regression_tables
-from xbench.report.restart import restart_tables
+from xbench.report.cell_format import parity_cell, verdict
+from xbench.report.kinds.cluster_tables import cluster_tables
+from xbench.report.kinds.live import live_tables
+from xbench.report.kinds.regression_tables import regression_tables
+from xbench.report.kinds.restart import restart_tables
 
 Row = dict[str, Any]
 Table = list[Row]

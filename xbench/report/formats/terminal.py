@@ -26,17 +26,17 @@ from xbench.records import (
     Validation,
 )
 from xbench.report.advice import RECORD
-from xbench.report.cluster import render_cluster
-from xbench.report.comparison import render_comparison
-from xbench.report.convergence import render_convergence
-from xbench.report.drawing import OFF_TTY_COLUMNS, HarmlessConsole, make_console
-from xbench.report.live import render_live
-from xbench.report.profile import render_profile
-from xbench.report.regression import render_baseline, render_noise, render_regression
-from xbench.report.restart import render_restart
-from xbench.report.scaling import render_scaling
-from xbench.report.tuned import render_tuned
-from xbench.report.validation import render_validation
+from xbench.report.console import OFF_TTY_COLUMNS, HarmlessConsole, make_console
+from xbench.report.kinds.cluster import render_cluster
+from xbench.report.kinds.comparison import render_comparison
+from xbench.report.kinds.convergence import render_convergence
+from xbench.report.kinds.live import render_live
+from xbench.report.kinds.profile import render_profile
+from xbench.report.kinds.regression import render_baseline, render_noise, render_regression
+from xbench.report.kinds.restart import render_restart
+from xbench.report.kinds.scaling import render_scaling
+from xbench.report.kinds.tuned import render_tuned
+from xbench.report.kinds.validation import render_validation
 
 __all__ = ["make_console", "render", "render_comparison", "render_profile", "show"]
 

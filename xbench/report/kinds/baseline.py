@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from xbench.records import Baseline, Case, Label, Noise, NoiseFloor
 from xbench.regress.metrics import wall_clock
-from xbench.report import lines
-from xbench.report import regression_lines as told
-from xbench.report.html.axes import plain, rounded
-from xbench.report.html.facts import (
+from xbench.report import sentences
+from xbench.report.charts.axes import plain, rounded
+from xbench.report.charts.forest import axis_name, band, case_rows, height, in_place, padded
+from xbench.report.charts.launches import launches_over_time, pairs_over_time
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.page.common_sections import (
     command_section,
     environment_section,
     label_badge,
@@ -17,9 +19,7 @@ from xbench.report.html.facts import (
     warnings_section,
     workload_pairs,
 )
-from xbench.report.html.forest import axis_name, band, case_rows, height, in_place, padded
-from xbench.report.html.launches import launches_over_time, pairs_over_time
-from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Page, Section, Table, Trace
+from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Page, Section, Table, Trace
 
 
 def baseline_page(record: Baseline) -> Page:
@@ -101,7 +101,7 @@ def floors_table(record: Noise) -> Table:
     rows: list[list[Cell]] = [list(row) for row in told.noise_rows(record)]
     columns = [Column("case", figures=False), Column("noise floor", figures=False), Column("least threshold")]
     labels = _labels(record)
-    return Table(f"Noise floors in figures{f' ({lines.and_of(labels)})' if labels else ''}", columns, rows,
+    return Table(f"Noise floors in figures{f' ({sentences.and_of(labels)})' if labels else ''}", columns, rows,
                  f"{told.FLOORS}.", opened=True)  # fmt: skip
 
 
@@ -118,10 +118,10 @@ def _page(
     return Page(
         kind=kind,
         warnings=len(record.warnings),
-        title=f"{lines.and_of([check.name for check in record.suite.checks])}, for later checks",
+        title=f"{sentences.and_of([check.name for check in record.suite.checks])}, for later checks",
         subtitle=f"{moment(record.created)} · made on {record.side.environment.hostname}",
         labels=labels,
-        answer=[answer, f"Its figures are {lines.and_of(labels)}." if labels else "Nothing was measured."],
+        answer=[answer, f"Its figures are {sentences.and_of(labels)}." if labels else "Nothing was measured."],
         incomplete=told.incomplete(record),
         failures=[told.failure_line(failure, sides=False) for failure in record.failures],
         sections=[section for section in every if section.blocks],

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.records import ClusterComparison, ClusterResult, ClusterRun
-from xbench.report.drawing import fact, indented, say, titled_table
-from xbench.report.markdown_parts import code, details, facts, plain, table
+from xbench.report.console import fact, indented, say, titled_table
+from xbench.report.markup import code, details, facts, plain, table
 from xbench.units import format_duration, format_percent, format_seconds
 
 

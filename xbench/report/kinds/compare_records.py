@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from xbench.environment import must_match
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Comparison, Label, ModeResult
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.answer import answer, rankings, reference_of, references, trusted
-from xbench.report.cells import ratio_cell
-from xbench.report.html.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
-from xbench.report.html.bars import word
-from xbench.report.html.facts import command_section, label_badge, moment
-from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
+from xbench.report.cell_format import ratio_cell
+from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
+from xbench.report.charts.bars import word
+from xbench.report.page.common_sections import command_section, label_badge, moment
+from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
 from xbench.units import format_seconds
 
 FEW, FEW_NARROW = 8, 3
@@ -66,13 +66,13 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     ]
     return Page(
         kind="Comparisons",
-        title=f"{len(shown)} results: {lines.and_of(titles) if titles else 'nothing'}",
+        title=f"{len(shown)} results: {sentences.and_of(titles) if titles else 'nothing'}",
         subtitle=f"{moment(min(r.created for r in shown))} to {moment(max(r.created for r in shown))}",
         labels=labels,
         answer=_answer(shown),
         incomplete=_incomplete(shown),
         failures=[f"Result {number}: {line}" for number, record in enumerate(shown, start=1)
-                  for line in map(lines.failure_line, record.modes.values()) if line is not None],
+                  for line in map(sentences.failure_line, record.modes.values()) if line is not None],
         sections=[section for section in sections if section.blocks],
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ def _incomplete(records: Sequence[Comparison]) -> str | None:
     cut = [str(number) for number, record in enumerate(records, start=1) if not record.complete]
     if not cut:
         return None
-    return f"INCOMPLETE: result {lines.and_of(cut)} ended early. What follows is what had been measured by then."
+    return f"INCOMPLETE: result {sentences.and_of(cut)} ended early. What follows is what had been measured by then."
 
 
 def _cautions(records: Sequence[Comparison]) -> list[str]:
@@ -122,7 +122,7 @@ def _cautions(records: Sequence[Comparison]) -> list[str]:
 
 
 def _workloads(record: Comparison) -> str:
-    return " and ".join(lines.workload_line(job.workload) for job in record.jobs)
+    return " and ".join(sentences.workload_line(job.workload) for job in record.jobs)
 
 
 def _modes(records: Sequence[Comparison]) -> list[str]:
@@ -191,7 +191,7 @@ def _ratios(records: Sequence[Comparison]) -> list[Figure]:
         return []
     line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1,
             "line": {"color": "--ink", "dash": "dot", "width": 1.5}}  # fmt: skip
-    to = lines.and_of(list(dict.fromkeys(references(record) for record in records)))
+    to = sentences.and_of(list(dict.fromkeys(references(record) for record in records)))
     return [
         Figure(
             key="ratios-over",
@@ -317,7 +317,7 @@ def _differences(records: Sequence[Comparison]) -> Table:
     rows: list[list[Cell]] = [[name, *(facts.get(name, "–") for facts in every)] for name in different]
     columns = [Column("what", figures=False),
                *(Column(str(number), figures=False) for number in range(1, len(records) + 1))]  # fmt: skip
-    note = f"The same in all: {lines.and_of(same)}." if same else ""
+    note = f"The same in all: {sentences.and_of(same)}." if same else ""
     return Table("Machine, software, workload and fabric" if rows else "Nothing differs", columns, rows, note,
                  opened=True)  # fmt: skip
 
@@ -341,7 +341,7 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "collectives": record.spec.collectives,
     }
     for number, job in enumerate(record.jobs, start=1):
-        facts[f"workload {number}" if len(record.jobs) > 1 else "workload"] = lines.workload_line(job.workload)
+        facts[f"workload {number}" if len(record.jobs) > 1 else "workload"] = sentences.workload_line(job.workload)
     return facts
 
 

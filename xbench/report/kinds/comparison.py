@@ -12,15 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.records import Comparison, Estimate, ModeResult
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import RECORD, Advice, advice
 from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, references, trusted, was_reached
-from xbench.report.bars import LEGEND, bar
-from xbench.report.cells import own_steps, parity_cell, ratio_cell, removed_cell, span_cell, verdict
-from xbench.report.drawing import fact, indented, say, say_next, spare_columns, titled_table
-from xbench.report.frame import bottom, top
-from xbench.report.gpu import render_gpu
-from xbench.report.timelines import render_timelines
+from xbench.report.cell_format import own_steps, parity_cell, ratio_cell, removed_cell, span_cell, verdict
+from xbench.report.charts.text_bars import LEGEND, bar
+from xbench.report.charts.text_gpu import render_gpu
+from xbench.report.charts.text_timelines import render_timelines
+from xbench.report.console import fact, indented, say, say_next, spare_columns, titled_table
+from xbench.report.kinds.measured import bottom, top
 from xbench.units import format_seconds, format_signed_percent
 
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
@@ -58,9 +58,9 @@ def render_comparison(
     )  # fmt: skip
     if was_reached(record):
         _figures(record, longest, console)
-    for failure in filter(None, map(lines.failure_line, record.modes.values())):
+    for failure in filter(None, map(sentences.failure_line, record.modes.values())):
         say(console, failure, "bold red")
-    for doubt in lines.not_shown_lines(record):
+    for doubt in sentences.not_shown_lines(record):
         say(console, doubt, "yellow")
     for result in record.modes.values():
         if result.note:
@@ -73,12 +73,12 @@ def render_comparison(
     twins = len(record.jobs) > 1 and all(job.workload == record.jobs[0].workload for job in record.jobs)
     for job in record.jobs[:1] if twins else record.jobs:
         times = f" ({len(record.jobs)} jobs of it where a mode is paired)" if twins else ""
-        fact(console, "workload", lines.workload_line(job.workload) + times)
+        fact(console, "workload", sentences.workload_line(job.workload) + times)
         if record.bounds is None and job.bounds is not None:
-            fact(console, "bounds", lines.bounds_line(job.bounds))
+            fact(console, "bounds", sentences.bounds_line(job.bounds))
     if record.bounds is not None:
-        fact(console, "bounds", lines.bounds_line(record.bounds))
-    bottom(record, console, effort=lines.effort_line(record), verbose=verbose)
+        fact(console, "bounds", sentences.bounds_line(record.bounds))
+    bottom(record, console, effort=sentences.effort_line(record), verbose=verbose)
 
 
 def _figures(record: Comparison, longest_s: float, console: Console) -> None:
@@ -89,7 +89,7 @@ def _figures(record: Comparison, longest_s: float, console: Console) -> None:
             _stacked(record, result, longest_s, console)
     else:
         console.print(*tables, sep="")
-    say(console, f"{LEGEND}; {lines.columns_line(record)}", "dim")
+    say(console, f"{LEGEND}; {sentences.columns_line(record)}", "dim")
 
 
 def _styled(verdict: str) -> Text:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from xbench.records import Comparison, Label
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import advice
 from xbench.report.answer import answer, was_reached
-from xbench.report.cells import own_steps
-from xbench.report.html.bars import comparison_table, fastest_first, predicted_and_measured, step_table, time_per_sample
-from xbench.report.html.facts import (
+from xbench.report.cell_format import own_steps
+from xbench.report.charts.bars import (
+    comparison_table,
+    fastest_first,
+    predicted_and_measured,
+    step_table,
+    time_per_sample,
+)
+from xbench.report.charts.layers import link_cost, waterfall
+from xbench.report.charts.samples import over_time
+from xbench.report.charts.steps import comparison_steps
+from xbench.report.charts.turns import comparison_turns
+from xbench.report.page.common_sections import (
     command_section,
     environment_section,
     fabric_pairs,
@@ -18,11 +28,7 @@ from xbench.report.html.facts import (
     warnings_section,
     workload_pair,
 )
-from xbench.report.html.layers import link_cost, waterfall
-from xbench.report.html.parts import Block, Code, Facts, Page, Section, Sentences, Table
-from xbench.report.html.samples import over_time
-from xbench.report.html.steps import comparison_steps
-from xbench.report.html.turns import comparison_turns
+from xbench.report.page.model import Block, Code, Facts, Page, Section, Sentences, Table
 from xbench.report.paste import what_to_paste
 
 
@@ -37,8 +43,8 @@ def comparison_page(record: Comparison) -> Page:
         subtitle=f"{moment(record.created)} · {record.environment.hostname} · reference {record.reference}",
         labels=labels,
         answer=answer(record),
-        incomplete=lines.incomplete_line(record),
-        failures=[line for line in map(lines.failure_line, record.modes.values()) if line is not None],
+        incomplete=sentences.incomplete_line(record),
+        failures=[line for line in map(sentences.failure_line, record.modes.values()) if line is not None],
         paste=_paste(record),
         sections=[section for section in _sections(record) if section.blocks],
     )
@@ -80,7 +86,7 @@ def _layers(record: Comparison) -> list[Block]:
 
 def _samples(record: Comparison) -> list[Block]:
     figure = over_time(record)
-    return [figure, Sentences([lines.effort_line(record) + "."])] if figure is not None else []
+    return [figure, Sentences([sentences.effort_line(record) + "."])] if figure is not None else []
 
 
 def _basis(record: Comparison) -> list[tuple[str, str]]:
@@ -88,12 +94,12 @@ def _basis(record: Comparison) -> list[tuple[str, str]]:
     times = f" ({len(record.jobs)} jobs of it where a mode is paired)" if twins else ""
     pairs = [workload_pair(job.workload, times) for job in (record.jobs[:1] if twins else record.jobs)]
     bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
-    pairs += [("bounds", lines.bounds_line(bound)) for bound in bounds if bound is not None]
+    pairs += [("bounds", sentences.bounds_line(bound)) for bound in bounds if bound is not None]
     pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated)
-    contention = lines.contention_line(record.jobs[0].contention if record.jobs else None)
+    contention = sentences.contention_line(record.jobs[0].contention if record.jobs else None)
     if contention is not None:
         pairs.append(("contention", contention))
-    return [*pairs, ("effort", lines.effort_line(record))]
+    return [*pairs, ("effort", sentences.effort_line(record))]
 
 
 def _twins(record: Comparison) -> bool:
@@ -109,5 +115,5 @@ def _gpus(record: Comparison) -> list[Block]:
 
 def _notes(record: Comparison) -> list[Block]:
     notes = [f"{result.mode}: {result.note}" for result in record.modes.values() if result.note]
-    notes = [*lines.not_shown_lines(record), *notes, *own_steps(record)]
+    notes = [*sentences.not_shown_lines(record), *notes, *own_steps(record)]
     return [Sentences(notes)] if notes else []

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from xbench.records import Converged, Convergence, MeanOf, WorkFormula
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
-from xbench.report.lines import environment_line, fabric_line, workload_line
+from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.sentences import environment_line, fabric_line, workload_line
 from xbench.units import format_bytes, format_count, format_seconds
 
 _COLUMNS = (

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from xbench.records import LiveResult, LiveRun
-from xbench.report import lines
-from xbench.report.drawing import fact, indented, say, spare_columns, titled_table
-from xbench.report.markdown_parts import code, details, facts, plain, table
+from xbench.report import sentences
+from xbench.report.console import fact, indented, say, spare_columns, titled_table
+from xbench.report.markup import code, details, facts, plain, table
 from xbench.units import format_duration, format_seconds, format_signed_percent
 
 Row = dict[str, Any]
@@ -108,7 +108,7 @@ def basis(record: LiveRun) -> list[tuple[str, str]]:
     return [
         ("overhead", f"{measured} an incarnation, of {incarnations}; the policy was told {believed}"),
         ("crashes", f"{sum(job.crashes for job in record.jobs)}, with up to {record.retries} retries a job"),
-        ("machine", lines.environment_line(record.environment)),
+        ("machine", sentences.environment_line(record.environment)),
         ("made by", f"xbench {record.xbench}: {record.command}"),
     ]
 

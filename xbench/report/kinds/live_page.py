@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from xbench.records import LiveRun
-from xbench.report import live as told
-from xbench.report.html.axes import BELOW, COLOURS, long_unit, plain, rounded
-from xbench.report.html.facts import command_section, environment_section, moment, warnings_section
-from xbench.report.html.parts import Cell, Column, Facts, Figure, Page, Section, Table, Trace
+from xbench.report.charts.axes import BELOW, COLOURS, long_unit, plain, rounded
+from xbench.report.kinds import live as told
+from xbench.report.page.common_sections import command_section, environment_section, moment, warnings_section
+from xbench.report.page.model import Cell, Column, Facts, Figure, Page, Section, Table, Trace
 from xbench.units import format_duration
 
 

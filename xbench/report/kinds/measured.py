@@ -5,13 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 
 from xbench.records import Comparison, Contention, Profile
-from xbench.report import lines
-from xbench.report.drawing import fact, say
+from xbench.report import sentences
+from xbench.report.console import fact, say
 
 
 def top(record: Profile | Comparison, console: Console) -> None:
     """That the run ended early or that modes failed, if so."""
-    note = lines.incomplete_line(record)
+    note = sentences.incomplete_line(record)
     if note:
         say(console, note, "bold yellow")
         console.print()
@@ -19,31 +19,31 @@ def top(record: Profile | Comparison, console: Console) -> None:
 
 def bottom(record: Profile | Comparison, console: Console, effort: str | None = None, *, verbose: bool = False) -> None:
     """Fabric, cost model, effort, machine, warnings; notes on the usual set-up of ranks where `verbose`."""
-    fact(console, "fabric", lines.fabric_line(record.fabric))
+    fact(console, "fabric", sentences.fabric_line(record.fabric))
     for note in record.fabric.notes:
-        if verbose or not lines.is_usual(note):
+        if verbose or not sentences.is_usual(note):
             fact(console, "", note)
     if record.emulated is not None:
-        fact(console, "emulated", lines.emulated_line(record.emulated))
+        fact(console, "emulated", sentences.emulated_line(record.emulated))
     if record.cost_model is not None:
-        fact(console, "cost model", lines.cost_line(record.cost_model))
-        contention = lines.contention_line(_contention(record))
+        fact(console, "cost model", sentences.cost_line(record.cost_model))
+        contention = sentences.contention_line(_contention(record))
         if contention is not None:
             fact(console, "contention", contention)
     if effort:
         fact(console, "effort", effort)
-    fact(console, "machine", lines.environment_line(record.environment))
+    fact(console, "machine", sentences.environment_line(record.environment))
     for warning in record.warnings:
         fact(console, "warning", warning, "yellow")
     hidden = [name for name, there in _hidden(record) if there]
     if hidden and not verbose:
-        fact(console, "-v", f"shows {lines.and_of(hidden)} too")
+        fact(console, "-v", f"shows {sentences.and_of(hidden)} too")
 
 
 def _hidden(record: Profile | Comparison) -> list[tuple[str, bool]]:
     """What is not shown without -v, and whether the record has it."""
     measured = isinstance(record, Profile) and record.cost_model is not None and bool(record.cost_model.points)
-    usual = any(map(lines.is_usual, record.fabric.notes))
+    usual = any(map(sentences.is_usual, record.fabric.notes))
     return [("the cost of each collective", measured), ("how threads and memory were set up", usual)]
 
 

@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.records import Label, Layer, Plan, Profile, StepTimes
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import advice
 from xbench.report.answer import is_control
-from xbench.report.cells import whole_percent
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
-from xbench.report.frame import bottom, top
-from xbench.report.gpu import render_gpu
+from xbench.report.cell_format import whole_percent
+from xbench.report.charts.text_gpu import render_gpu
+from xbench.report.console import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
+from xbench.report.kinds.measured import bottom, top
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
@@ -32,7 +32,7 @@ def render_profile(record: Profile, console: Console, *, verbose: bool = False, 
         say(console, found[0].told, "bold")
         say_next(console, found[1:])
         console.print()
-    say(console, lines.workload_line(record.workload), "" if found else "bold")
+    say(console, sentences.workload_line(record.workload), "" if found else "bold")
     console.print()
     if record.step is not None:
         for sentence in _step_lines(record.step, record.fabric.label):
@@ -52,19 +52,19 @@ def render_profile(record: Profile, console: Console, *, verbose: bool = False, 
         console.print()
     if record.plans:
         console.print(_plan_table(list(record.plans.values()), console))
-        say(console, lines.PLAN_COLUMNS, "dim")
+        say(console, sentences.PLAN_COLUMNS, "dim")
         for plan in record.plans.values():
             if plan.note:
                 say(console, f"{plan.mode}: {plan.note}")
     if verbose and record.cost_model is not None and record.cost_model.points:
         console.print()
         console.print(_cost_table(record, console))
-        say(console, lines.COST_COLUMNS, "dim")
-        say(console, lines.waits_line(record.cost_model))
+        say(console, sentences.COST_COLUMNS, "dim")
+        say(console, sentences.waits_line(record.cost_model))
     render_gpu(record, console)
     console.print()
     if record.bounds is not None:
-        fact(console, "bounds", lines.bounds_line(record.bounds))
+        fact(console, "bounds", sentences.bounds_line(record.bounds))
     bottom(record, console, verbose=verbose)
 
 
@@ -72,9 +72,9 @@ def _step_lines(step: StepTimes, label: Label) -> list[str]:
     """The bare step, the instrumented one with its parts, and what the instruments cost."""
     above = f"That is more than the goal of {whole_percent(OVERHEAD_GOAL)}, so read the parts as shares."
     return [
-        lines.step_line(step, label),
-        lines.parts_line(step),
-        lines.instruments_line(step),
+        sentences.step_line(step, label),
+        sentences.parts_line(step),
+        sentences.instruments_line(step),
         *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
         f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
     ]

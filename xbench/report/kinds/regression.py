@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from xbench.records import Baseline, Judged, Noise, Regression
-from xbench.report import lines
-from xbench.report import regression_lines as told
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report import sentences
+from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.kinds import regression_sentences as told
 
 STYLES = {
     "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
@@ -85,7 +85,7 @@ def _top(record: Baseline | Noise, sentence: str, console: Console) -> None:
 
 def _bottom(record: Baseline | Noise, console: Console) -> None:
     for name, workload in record.side.workloads.items():
-        fact(console, "workload", f"{name}: {lines.workload_line(workload)}")
+        fact(console, "workload", f"{name}: {sentences.workload_line(workload)}")
     fact(console, "measured", told.side_line(record.side))
     fact(console, "made by", f"xbench {record.xbench}: {record.command}")
     for warning in record.warnings:

@@ -7,8 +7,8 @@ where head failed; under `strict` everything that is not judged is a failure, as
 from __future__ import annotations
 
 from xbench.records import Baseline, Judged, Noise, Regression
-from xbench.report import regression_lines as told
-from xbench.report.junit import Case, Status
+from xbench.report.formats.junit import Case, Status
+from xbench.report.kinds import regression_sentences as told
 
 
 def regression_cases(record: Regression, strict: bool = False) -> list[Case]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xbench.records import Baseline, Judged, Noise, Regression
-from xbench.report import lines
-from xbench.report import regression_lines as told
-from xbench.report.markdown_parts import code, details, facts, plain, table
+from xbench.report import sentences
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.markup import code, details, facts, plain, table
 
 LIMIT_BYTES = 1024**2
 LEAST_BYTES = 8 * 1024
@@ -68,7 +68,7 @@ def noise_markdown(record: Noise) -> str:
 def _stored(record: Baseline | Noise, title: str, listed: str) -> str:
     early = told.incomplete(record)
     failed = "\n".join(f"- **{plain(told.failure_line(failure, sides=False))}**" for failure in record.failures)
-    workloads = [("workload", f"{name}: {lines.workload_line(w)}") for name, w in record.side.workloads.items()]
+    workloads = [("workload", f"{name}: {sentences.workload_line(w)}") for name, w in record.side.workloads.items()]
     made = [*workloads, ("measured", told.side_line(record.side)), ("command", record.command)]
     warnings = "\n".join(f"- warning: {plain(warning)}" for warning in record.warnings)
     parts = [

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from xbench.environment import fingerprint, must_match
 from xbench.records import Environment, Judged, Label, Regression, Side
-from xbench.report import regression_lines as told
-from xbench.report.html.facts import (
+from xbench.report.charts.forest import forest, wall_table, walls, word
+from xbench.report.charts.launches import pairs_over_time
+from xbench.report.kinds import regression_sentences as told
+from xbench.report.page.common_sections import (
     capital,
     command_section,
     environment_section,
@@ -16,9 +18,7 @@ from xbench.report.html.facts import (
     warnings_section,
     workload_pairs,
 )
-from xbench.report.html.forest import forest, wall_table, walls, word
-from xbench.report.html.launches import pairs_over_time
-from xbench.report.html.parts import Badge, Block, Cell, Column, Facts, Page, Section, Sentences, Table
+from xbench.report.page.model import Badge, Block, Cell, Column, Facts, Page, Section, Sentences, Table
 
 
 def regression_page(record: Regression) -> Page:

@@ -29,7 +29,7 @@ from xbench.records import (
 )
 from xbench.regress.comparable import workload_change
 from xbench.regress.metrics import METRICS
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.units import format_bytes, format_percent, format_seconds
 
 COLUMNS = (
@@ -145,7 +145,7 @@ def percent(share: float) -> str:
 
 def side_line(side: Side) -> str:
     """What a side is, and where it was measured."""
-    return f"{source(side)}; {lines.environment_line(side.environment)}"
+    return f"{source(side)}; {sentences.environment_line(side.environment)}"
 
 
 def source(side: Side) -> str:
@@ -163,7 +163,7 @@ def sides(record: Regression) -> list[tuple[str, str]]:
     if differences(record.base.environment, record.head.environment):
         return [("base", side_line(record.base)), ("head", side_line(record.head))]
     named = [source(side) for side in (record.base, record.head)]
-    return [("base", named[0]), ("head", named[1]), ("machine", lines.environment_line(record.head.environment))]
+    return [("base", named[0]), ("head", named[1]), ("machine", sentences.environment_line(record.head.environment))]
 
 
 def method_line(record: Regression) -> str | None:
@@ -327,7 +327,7 @@ def _worse(case: Judged) -> float:
 
 
 def _counted(words: Counter[str]) -> str:
-    return lines.and_of([f"{words[word]} {word}" for word in reversed(WORST_FIRST) if words[word]])
+    return sentences.and_of([f"{words[word]} {word}" for word in reversed(WORST_FIRST) if words[word]])
 
 
 def _kinds(cases: Iterable[Judged]) -> str | None:
@@ -336,7 +336,7 @@ def _kinds(cases: Iterable[Judged]) -> str | None:
     for wall, what in ((True, "wall-clock figures"), (False, "deterministic figures")):
         labels = sorted({case.label for case in cases if case.wall_clock == wall and case.label is not None})
         if labels:
-            parts.append(f"{what} are {lines.and_of(labels)}")
+            parts.append(f"{what} are {sentences.and_of(labels)}")
     told = "; ".join(parts)
     return f"{told[0].upper()}{told[1:]}." if told else None
 

@@ -10,10 +10,10 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from xbench.records import Estimate, Restart, RestartPart
-from xbench.report.cluster import ANY_COLUMNS
-from xbench.report.drawing import fact, indented, say, titled_table
-from xbench.report.lines import and_of, environment_line
-from xbench.report.markdown_parts import code, details, facts, plain, table
+from xbench.report.console import fact, indented, say, titled_table
+from xbench.report.kinds.cluster import ANY_COLUMNS
+from xbench.report.markup import code, details, facts, plain, table
+from xbench.report.sentences import and_of, environment_line
 from xbench.units import format_bytes, format_count, format_seconds
 
 Way = tuple[int, int] | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from xbench.records import LossCheck, Restart, RestartPart
-from xbench.report import restart as told
-from xbench.report.html.axes import BELOW, COLOURS, rounded, time_unit
-from xbench.report.html.facts import command_section, environment_section, moment, warnings_section
-from xbench.report.html.parts import Badge, Cell, Column, Facts, Figure, Page, Section, Table, Trace
+from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit
+from xbench.report.kinds import restart as told
+from xbench.report.page.common_sections import command_section, environment_section, moment, warnings_section
+from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Page, Section, Table, Trace
 from xbench.units import format_seconds
 
 DRAWN: tuple[RestartPart, ...] = ("last step", "checkpoint", "tear-down", "launch", "first step")

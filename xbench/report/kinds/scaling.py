@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.records import Scaling, ScalingPoint
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
-from xbench.report.lines import fabric_line, workload_line
+from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.sentences import fabric_line, workload_line
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 Cell = Callable[[ScalingPoint], str]

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from xbench.planning.plans import DDP_REDUCER
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import advice
-from xbench.report.drawing import fact, indented, say, say_next, spare_columns, titled_table
+from xbench.report.console import fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
@@ -123,8 +123,8 @@ def render_tuned(record: Tuned, console: Console) -> None:
     if record.buckets is not None:
         carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
         fact(console, "buckets", _count(len(record.buckets)) + carrier)
-    fact(console, "workload", lines.workload_line(record.workload))
-    fact(console, "fabric", lines.fabric_line(record.fabric))
+    fact(console, "workload", sentences.workload_line(record.workload))
+    fact(console, "fabric", sentences.fabric_line(record.fabric))
     fact(console, "made by", f"xbench {record.xbench}, torch {record.torch}: {record.command}")
     fact(console, "rests on", record.record)
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from xbench.records import Ratio, Tuned
 from xbench.report.advice import advice
-from xbench.report.html.axes import named, plain, rounded
-from xbench.report.html.facts import command_section, fabric_pairs, following, label_badge, moment, workload_pair
-from xbench.report.html.parts import Badge, Block, Cell, Code, Column, Facts, Figure, Page, Section, Sentences, Table
-from xbench.report.tuned import kept_sentence, snippet
+from xbench.report.charts.axes import named, plain, rounded
+from xbench.report.kinds.tuned import kept_sentence, snippet
+from xbench.report.page.common_sections import (
+    command_section,
+    fabric_pairs,
+    following,
+    label_badge,
+    moment,
+    workload_pair,
+)
+from xbench.report.page.model import Badge, Block, Cell, Code, Column, Facts, Figure, Page, Section, Sentences, Table
 
 KEPT = "tuned.json"
 """What the lines to paste call the kept file, whose own path the record does not know."""

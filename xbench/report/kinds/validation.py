@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
-from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
-from xbench.report.markdown_parts import Markup, plain, strong, table
+from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.report.markup import Markup, plain, strong, table
 from xbench.stats.validation import CONTROLS, name_of, summaries
 from xbench.units import format_seconds
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from xbench.report.html.parts import Page, figures
+from xbench.report.page.model import Page, figures
 
 
 def assemble(page: Page) -> str:
@@ -42,7 +42,7 @@ def environment() -> Environment:
 @cache
 def own_file(name: str) -> str:
     """The text of a file of this package: a template, a style sheet, a script."""
-    return (files("xbench.report.html") / name).read_text(encoding="utf-8")
+    return (files("xbench.report.page") / name).read_text(encoding="utf-8")
 
 
 def _data(page: Page) -> str:

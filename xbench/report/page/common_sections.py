@@ -15,9 +15,9 @@ from xbench.records import (
     Label,
     WorkloadRecord,
 )
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import Advice
-from xbench.report.html.parts import Badge, Block, Cell, Code, Column, Facts, Section, Sentences, Table
+from xbench.report.page.model import Badge, Block, Cell, Code, Column, Facts, Section, Sentences, Table
 from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power
 
 
@@ -54,21 +54,21 @@ def fabric_pairs(
 ) -> list[tuple[str, str]]:
     """What connected the ranks: asked for, measured, noted, emulated, fitted."""
     return [
-        ("fabric", lines.fabric_line(fabric)),
+        ("fabric", sentences.fabric_line(fabric)),
         *(("", note) for note in fabric.notes),
-        *([("emulated", lines.emulated_line(emulated))] if emulated is not None else []),
-        *([("cost model", lines.cost_line(cost))] if cost is not None else []),
+        *([("emulated", sentences.emulated_line(emulated))] if emulated is not None else []),
+        *([("cost model", sentences.cost_line(cost))] if cost is not None else []),
     ]
 
 
 def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
     """What was trained."""
-    return ("workload", lines.workload_line(workload) + times)
+    return ("workload", sentences.workload_line(workload) + times)
 
 
 def workload_pairs(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
     """What each check trains, by its name."""
-    return [(what, f"{name}: {lines.workload_line(one)}") for name, one in workloads.items()]
+    return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
 
 
 def warnings_section(warnings: Sequence[str]) -> list[Section]:

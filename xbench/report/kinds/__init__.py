@@ -1,0 +1,1 @@
+"""Views of records: one a kind."""
