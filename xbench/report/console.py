@@ -151,3 +151,35 @@ def spare_columns(console: Console, table: Table) -> int:
     """How many columns of the terminal are left beside a table as wide as it wants to be; below 0 it does not fit."""
     unlimited = console.options.update(max_width=_ANY_WIDTH)
     return console.width - console.measure(table, options=unlimited).maximum
+
+
+def headline(console: Console, sentences: Iterable[str]) -> None:
+    """The answer: its first sentence stands out."""
+    for position, sentence in enumerate(sentences):
+        say(console, sentence, "bold" if position == 0 else "")
+
+
+def facts(console: Console, pairs: Iterable[tuple[str, str]], warnings: Iterable[str] = ()) -> None:
+    """Sentences with what they are about, and warnings below them."""
+    for label, sentence in pairs:
+        fact(console, label, sentence)
+    for warning in warnings:
+        fact(console, "warning", warning, "yellow")
+
+
+def table_or_blocks(
+    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]
+) -> None:
+    """A table where it fits, with the columns `left` to the left; else a block a row, below its first cell."""
+    rows = list(rows)
+    shown = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    if spare_columns(console, shown) >= 0:
+        console.print(shown)
+        return
+    if title:
+        say(console, title, "italic")
+    for name, *cells in rows:
+        console.print(Text(f"  {name}", style="bold"))
+        indented(console, f"  {', '.join(f'{h} {cell}' for h, cell in zip(headings[1:], cells, strict=True))}")

@@ -24,6 +24,7 @@ from xbench.records import (
     Label,
     ModeResult,
     Profile,
+    Scaling,
     StepTimes,
     WorkloadRecord,
 )
@@ -295,6 +296,21 @@ def failure_line(result: ModeResult) -> str | None:
     if result.status == "failed":
         return f"{result.mode} FAILED: {result.error or 'no reason was recorded'}"
     return None
+
+
+def band_line(record: Scaling) -> str:
+    """How far off steps may be at the sizes where that was checked, and that it is unknown beyond them."""
+    band = record.error_band
+    unknown = f"how far off predictions for more than {band.workers} workers are is not known"
+    if all(point.step_band_s is None for point in record.points):
+        return f"There is no error band: {unknown}."
+    where = "a" if band.workers is None else f"on up to {band.workers} workers a"
+    text = (
+        f"Error band: {where} measured step would take {1 / (1 + band.share):.2f} to "
+        f"{1 / (1 - band.share):.2f} times what is shown, if predictions are off by up to "
+        f"{format_percent(band.share)}: {band.source}."
+    )
+    return f"{text} Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else text
 
 
 def _times(slowdowns: Sequence[float]) -> str:

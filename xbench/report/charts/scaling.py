@@ -1,4 +1,4 @@
-"""The page of a scaling: what was found, and a curve a mode of step, efficiency and throughput over workers."""
+"""Curves of a scaling: step, efficiency and throughput over the number of workers, a curve a mode."""
 
 from __future__ import annotations
 
@@ -6,44 +6,14 @@ from collections.abc import Callable, Sequence
 
 from xbench.records import Scaling, ScalingPoint
 from xbench.report.charts.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
-from xbench.report.kinds.scaling import band_line
-from xbench.report.page.common_sections import command_section, fabric_pairs, moment, warnings_section, workload_pair
-from xbench.report.page.model import Cell, Column, Facts, Figure, Layout, Page, Section, Table, Trace
+from xbench.report.page.model import Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.sentences import band_line
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 
-def scaling_page(record: Scaling) -> Page:
-    """Everything here is simulated."""
-    best = sorted(record.points, key=lambda point: (-point.workers, point.step_s))[:1]
-    fallback = [f"{point.mode} is fastest on {point.workers} workers." for point in best]
-    pairs = [
-        workload_pair(record.workload),
-        ("compute", f"{format_seconds(record.compute_s)} a step on one worker without communication"
-         + ("" if record.compute_scale == 1 else f" (as measured × {record.compute_scale:g})")),
-        ("topology", record.topology),
-        ("error band", band_line(record).removeprefix("Error band: ")),
-        *fabric_pairs(record.fabric),
-        *(("assumed" if number == 0 else "", sentence) for number, sentence in enumerate(record.assumptions)),
-        ("from", f"{record.source.path}, a {record.source.kind} of {moment(record.source.created)}"),
-        ("made with", f"xbench {record.xbench}"),
-    ]  # fmt: skip
-    return Page(
-        kind="Scaling",
-        warnings=len(record.warnings),
-        title=f"{record.workload.title} on more workers: {record.topology}",
-        subtitle=f"{moment(record.created)} · from {record.source.path}",
-        labels=["simulated"],
-        answer=[*(record.findings or fallback or ["Nothing was planned."]),
-                "Everything here is simulated, from measurements on a few workers."],
-        sections=[
-            Section("steps", "Step by number of workers", [step_curves(record)] if record.points else []),
-            Section("efficiency", "Efficiency and throughput", _more(record)),
-            Section("link", "One all-reduce", [_links(record)]),
-            Section("basis", "What it rests on", [Facts(pairs)]),
-            *warnings_section(record.warnings),
-            command_section(record.source.command, record.command),
-        ],
-    )  # fmt: skip
+def figures(record: Scaling) -> list[Figure]:
+    """The step, the efficiency and the throughput; nothing of a record without points."""
+    return [step_curves(record), *_more(record)] if record.points else []
 
 
 def step_curves(record: Scaling) -> Figure:
@@ -79,8 +49,6 @@ def _steps_axis(record: Scaling, unit: Unit) -> Layout:
 
 
 def _more(record: Scaling) -> list[Figure]:
-    if not record.points:
-        return []
     look = marks(record.modes)
     efficiency = [
         _curve(mode, mark, _of(record, mode), lambda p: rounded(100 * p.efficiency),
@@ -190,7 +158,8 @@ def _band(point: ScalingPoint) -> str:
     return f"{format_seconds(low_s)} – {format_seconds(high_s)}"
 
 
-def _links(record: Scaling) -> Table:
+def links_table(record: Scaling) -> Table:
+    """What one all-reduce costs at each size: the straight line carried over."""
     grad_bytes = record.workload.grad_bytes
     rows: list[list[Cell]] = [
         [

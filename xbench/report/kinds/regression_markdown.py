@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.records import Baseline, Judged, Noise, Regression
-from xbench.report import sentences
+from xbench.records import Judged, Regression
 from xbench.report.kinds import regression_sentences as told
-from xbench.report.markup import code, details, facts, plain, table
+from xbench.report.markup import details, facts, plain
 
 LIMIT_BYTES = 1024**2
 LEAST_BYTES = 8 * 1024
@@ -47,39 +46,6 @@ def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> s
     reasons, explained = _fitting([_reason(*shared) for shared in told.reasons(cases[:shown])], left - ROOM_BYTES)
     why = f"\n{details('Why', reasons.rstrip())}\n" if explained else ""
     return f"{top}{listed}{omitted}{why}{bottom}"
-
-
-def baseline_markdown(record: Baseline) -> str:
-    """Every case with its figure."""
-    rows = [
-        [row.name, told.value(row.median, row.unit), row.launches, row.label, row.floor]
-        for row in told.baseline_rows(record)
-    ]
-    title = f"### Baseline of {code(record.machine)}"
-    return _stored(record, title, table(["case", "median", "launches", "label", "noise floor"], rows))
-
-
-def noise_markdown(record: Noise) -> str:
-    """Every wall-clock case with its noise floor, and the least threshold that follows."""
-    title = f"### Noise floor of {code(record.machine)}, from {told.count(len(record.pairs), 'A/A pair')}"
-    return _stored(record, title, table(["case", "noise floor", "least threshold"], told.noise_rows(record)))
-
-
-def _stored(record: Baseline | Noise, title: str, listed: str) -> str:
-    early = told.incomplete(record)
-    failed = "\n".join(f"- **{plain(told.failure_line(failure, sides=False))}**" for failure in record.failures)
-    workloads = [("workload", f"{name}: {sentences.workload_line(w)}") for name, w in record.side.workloads.items()]
-    made = [*workloads, ("measured", told.side_line(record.side)), ("command", record.command)]
-    warnings = "\n".join(f"- warning: {plain(warning)}" for warning in record.warnings)
-    parts = [
-        title,
-        f"> **{plain(early)}**" if early else None,
-        failed,
-        listed,
-        warnings,
-        details("How it was measured", facts(made)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _row(case: Judged) -> str:

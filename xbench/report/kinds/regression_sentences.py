@@ -190,12 +190,10 @@ def remarks(record: Regression) -> list[str]:
     return [*filter(None, (early, on_purpose)), *failed, *record.warnings]
 
 
-def incomplete(record: Regression | Baseline | Noise) -> str | None:
+def incomplete(record: Regression) -> str | None:
     """That it ended early, and why; None where it did not."""
     if record.complete:
         return None
-    if not isinstance(record, Regression):
-        return f"INCOMPLETE: {(record.error or 'it ended early').rstrip('.')}."
     why = (record.error or "it ended before everything was measured").rstrip(".")
     return f"INCOMPLETE: {why}. The verdicts rest on what had been measured by then."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from xbench.environment import fingerprint
@@ -64,11 +64,6 @@ def fabric_pairs(
 def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
     """What was trained."""
     return ("workload", sentences.workload_line(workload) + times)
-
-
-def workload_pairs(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
-    """What each check trains, by its name."""
-    return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
 
 
 def warnings_section(warnings: Sequence[str]) -> list[Section]:
