@@ -307,12 +307,12 @@ def _tell_github(regression: Regression) -> None:
 
 def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
     """The files that were asked for; '-' is stdout."""
-    from xbench.report.formats import cases
+    from xbench.report.formats import junit
     from xbench.report.kinds.regression_markdown import regression_markdown
 
     texts: list[tuple[str | None, Callable[[], str]]] = [
         (markdown_to, lambda: regression_markdown(regression)),
-        (junit_to, lambda: cases.render(regression, strict)),
+        (junit_to, lambda: junit.render(regression, strict)),
     ]
     for target, text in texts:
         if target == "-":

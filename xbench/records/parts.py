@@ -68,7 +68,7 @@ class Result(Part):
 
     def _repr_html_(self) -> str:
         """Headline and table for a notebook: self-contained, without scripts, all text escaped."""
-        shown: str = import_module("xbench.report.formats.html_summary").summary(self)
+        shown: str = import_module("xbench.report.formats.html").summary(self)
         return shown
 
 

@@ -27,4 +27,4 @@ FORMATS.add(
 )
 FORMATS.add("markdown", "xbench.report.formats.markdown:render", "short, for pull requests", extension="md")
 FORMATS.add("csv", "xbench.report.formats.csv:render", "tidy tables: samples, steps, modes, layers", extension="csv")
-FORMATS.add("junit", "xbench.report.formats.cases:render", "one case a mode, for CI systems", extension="junit.xml")
+FORMATS.add("junit", "xbench.report.formats.junit:render", "one case a mode, for CI systems", extension="junit.xml")

@@ -1,6 +1,6 @@
 """What to do after a record, and the command to type: the same whichever door one comes by.
 
-The terminal, the page, Markdown, `xbench plan` and `xbench tune` all show what `advice` decides here. From plans: the
+The terminal, the page, Markdown, `xbench plan` and `xbench tune` all show what is decided here. From plans: the
 mode that is predicted fastest; of modes as good as each other the one that changes least in a training script. From a
 comparison: the mode that was measured fastest, how to get it into a script, and what was not run although its plan is
 predicted to be faster still. Modes that update parameters in the next forward pass are named as such and recommended
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from xbench.planning.plans import NEXT_FORWARD
-from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, Tuned
+from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
 from xbench.report.answer import is_control, rankings, trusted
 from xbench.report.paste import what_to_paste
 from xbench.report.sentences import and_of
@@ -77,16 +77,8 @@ class Recorded:
     overlap: Overlap
 
 
-def advice(record: Profile | Comparison | Tuned, place: str = RECORD) -> list[Advice]:
-    """What to do next, the most important first; `place` is the record's path in commands."""
-    if isinstance(record, Profile):
-        return _of_profile(record)
-    if isinstance(record, Tuned):
-        return in_ddp(record.schedule, record.tried, record.record)
-    return _of_comparison(record, place)
-
-
-def _of_profile(record: Profile) -> list[Advice]:
+def of_profile(record: Profile) -> list[Advice]:
+    """What to do after a profile, the most important first."""
     if record.cost_model is None:
         if not record.plans or record.spec.fabric.world_size > 1:
             return []
@@ -107,7 +99,8 @@ def _of_profile(record: Profile) -> list[Advice]:
     ]
 
 
-def _of_comparison(record: Comparison, place: str) -> list[Advice]:
+def of_comparison(record: Comparison, place: str) -> list[Advice]:
+    """What to do after a comparison, the most important first; `place` is the record's path in commands."""
     paste = what_to_paste(record)
     if paste is None:
         return []

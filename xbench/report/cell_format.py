@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from xbench.records import RANKS, Comparison, Estimate, ModeResult
+from xbench.records import RANKS, Comparison, Estimate, Layer, ModeResult
 from xbench.report.answer import controls, partial, reference_of, trusted
 from xbench.stats.blocks import TOGETHER, twins
-from xbench.units import format_percent, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
 
 def verdict(record: Comparison, result: ModeResult) -> str:
@@ -92,3 +92,10 @@ def removed_cell(share: float | None) -> str:
     if share is None:
         return "–"
     return "< 0 %" if share < 0 else "> 100 %" if share > 1 else whole_percent(share)
+
+
+def layer_figures(layer: Layer) -> list[str]:
+    """Parameters, gradient, forward, backward, ready and share of a layer."""
+    times_s = (layer.forward_s, layer.backward_s, layer.ready_s)
+    sizes = [format_count(layer.parameters), format_bytes(layer.grad_bytes)]
+    return [*sizes, *map(format_seconds, times_s), format_percent(layer.share)]

@@ -23,7 +23,6 @@ from xbench.records import (
     FabricRecord,
     Label,
     ModeResult,
-    Profile,
     Scaling,
     StepTimes,
     WorkloadRecord,
@@ -255,15 +254,7 @@ def environment_line(environment: Environment) -> str:
     )
 
 
-def incomplete_line(record: Profile | Comparison) -> str | None:
-    """That the run ended early, or that modes have no time to show, and why; None for a whole one."""
-    if record.complete:
-        return _failures_line(record) if isinstance(record, Comparison) else None
-    why = (record.error or "it ended before everything was measured").rstrip(".")
-    return f"INCOMPLETE: {why}. What follows is what had been measured by then."
-
-
-def _failures_line(record: Comparison) -> str | None:
+def failures_line(record: Comparison) -> str | None:
     """How many modes have no time, and why the first of them; None where all have one."""
     failures = [line for line in map(failure_line, record.modes.values()) if line is not None]
     if not failures:

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import sample_records as made
 
 from xbench.records import ModeResult
-from xbench.report.formats.cases import THE_RUN, cases, render
+from xbench.report.formats.junit import THE_RUN, cases, render
 
 
 def test_a_case_a_mode_with_its_step_and_label() -> None:

@@ -7,7 +7,7 @@ import sample_records as made
 
 from xbench.records import ErrorBand
 from xbench.report import FORMATS
-from xbench.report.formats.tables import tables
+from xbench.report.kinds import view_of
 from xbench.report.kinds.scaling import band_line
 
 CHECKED = (
@@ -19,7 +19,7 @@ UNKNOWN = "how far off predictions for more than 8 workers are is not known"
 
 def test_the_band_ends_with_the_workers_that_were_measured() -> None:
     assert band_line(made.scaling()) == f"{CHECKED} Beyond there is none: {UNKNOWN}."
-    rows = [row for row in tables(made.scaling())["points"] if row["mode"] == "ddp"]
+    rows = [row for row in view_of(made.scaling()).tables()["points"] if row["mode"] == "ddp"]
     assert [row["workers"] for row in rows if row["step_low_s"] is not None] == [2, 8]
     assert [row["workers"] for row in rows if row["step_high_s"] is None] == [64, 512, 2048]
 

@@ -26,7 +26,7 @@ from xbench.report.charts.samples import over_time
 from xbench.report.charts.scaling import step_curves
 from xbench.report.charts.steps import comparison_steps, sub_rows, waits
 from xbench.report.kinds.compare_records import comparable, several_page
-from xbench.report.kinds.tuned_page import tried_figure
+from xbench.report.kinds.tuned import tried_figure
 from xbench.report.page.model import Figure
 from xbench.report.paste import what_to_paste
 

@@ -18,8 +18,8 @@ from trace_rules import broken_rules
 
 from xbench.errors import SpecError
 from xbench.records import Comparison, Parts, Profile, RankTimeline, Slice, Timeline, TurnTaken, load
+from xbench.report.charts.trace_events import Process, document
 from xbench.report.formats import perfetto
-from xbench.report.formats.trace_events import Process, document
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"

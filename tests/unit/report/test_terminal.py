@@ -17,8 +17,8 @@ from rich.text import Text
 
 from xbench import heap
 from xbench.records import AnyRecord, Contention, ContentionPoint, Plan
-from xbench.report.console import HarmlessConsole, titled_table
-from xbench.report.formats.terminal import make_console, render, show
+from xbench.report.console import HarmlessConsole, make_console, titled_table
+from xbench.report.formats.terminal import render, show
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

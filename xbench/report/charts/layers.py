@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from xbench.planning.cost import Curve
 from xbench.records import CostModel, Label, Layer
 from xbench.report import sentences
+from xbench.report.cell_format import layer_figures
 from xbench.report.charts.axes import (
     BELOW,
     byte_decades,
@@ -20,7 +21,7 @@ from xbench.report.charts.axes import (
 )
 from xbench.report.page.common_sections import capital
 from xbench.report.page.model import Cell, Column, Figure, Table, Trace
-from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
+from xbench.units import format_bytes, format_seconds, format_signed_percent
 
 NAMED = 45
 """Up to so many layers all names stand on the axis; of more, the largest's."""
@@ -127,21 +128,12 @@ def _ticks(layers: Sequence[Layer]) -> list[int]:
 
 
 def _table(layers: Sequence[Layer], sends_s: Sequence[float], sent: bool) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            layer.name,
-            str(place),
-            layer.kind,
-            format_count(layer.parameters),
-            format_bytes(layer.grad_bytes),
-            format_seconds(layer.forward_s),
-            format_seconds(layer.backward_s),
-            format_seconds(layer.ready_s),
-            *([format_seconds(send_s)] if sent else []),
-            format_percent(layer.share),
-        ]
-        for place, (layer, send_s) in enumerate(zip(layers, sends_s, strict=True), start=1)
-    ]
+    rows: list[list[Cell]] = []
+    for place, (layer, send_s) in enumerate(zip(layers, sends_s, strict=True), start=1):
+        *figures, share = layer_figures(layer)
+        rows.append([
+            layer.name, str(place), layer.kind, *figures, *([format_seconds(send_s)] if sent else []), share,
+        ])  # fmt: skip
     columns = [Column("layer", figures=False), Column("#"), Column("kind", figures=False), Column("parameters"),
                Column("gradient"), Column("forward"), Column("backward"), Column("ready"),
                *([Column("alone on the link (simulated)")] if sent else []), Column("share of step")]  # fmt: skip
@@ -198,21 +190,25 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
     )
 
 
-def _cost_table(cost: CostModel) -> Table:
-    rows: list[list[Cell]] = [
-        [
+COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
+
+
+def cost_rows(cost: CostModel) -> list[list[str]]:
+    """The measured points of the cost model; the wait for late ranks is not part of the transfer."""
+    rows = []
+    for point in cost.points:
+        fitted_s = cost.alpha_s + cost.beta_s_per_byte * point.nbytes
+        rows.append([
             format_bytes(point.nbytes),
             format_seconds(point.transfer_s),
             f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
             format_seconds(point.wait_s),
-            format_signed_percent((cost.alpha_s + cost.beta_s_per_byte * point.nbytes) / point.transfer_s - 1)
-            if point.transfer_s > 0
-            else "–",
+            format_signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
             str(point.repetitions),
-        ]
-        for point in cost.points
-    ]
-    columns = list(map(Column, ("size", "transfer", "95 % CI", "wait", "fit", "times")))
-    return Table(
-        "Every size in figures", columns, rows, f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
-    )
+        ])  # fmt: skip
+    return rows
+
+
+def _cost_table(cost: CostModel) -> Table:
+    note = f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
+    return Table("Every size in figures", list(map(Column, COST_HEADINGS)), cost_rows(cost), note)

@@ -1,4 +1,4 @@
-"""The page of a profile: the step, its layers, what the link costs, and the plans that follow from them."""
+"""Charts of a profile: the parts of its step, the predicted step of every plan, and every measured step."""
 
 from __future__ import annotations
 
@@ -6,47 +6,11 @@ from collections.abc import Sequence
 
 from xbench.records import Bounds, Label, Plan, Profile, StepTimes
 from xbench.report import sentences
-from xbench.report.advice import advice
 from xbench.report.answer import is_control
 from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit
-from xbench.report.charts.layers import link_cost, waterfall
-from xbench.report.charts.steps import profile_steps
-from xbench.report.page.common_sections import (
-    capital,
-    command_section,
-    environment_section,
-    fabric_pairs,
-    following,
-    gpu_table,
-    moment,
-    warnings_section,
-    workload_pair,
-)
-from xbench.report.page.model import Block, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
+from xbench.report.page.common_sections import capital
+from xbench.report.page.model import Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_percent, format_seconds
-
-
-def profile_page(record: Profile) -> Page:
-    """Every section that the record has something for."""
-    labels: list[Label] = [record.fabric.label, "simulated"] if record.plans else [record.fabric.label]
-    return Page(
-        kind="Profile",
-        warnings=len(record.warnings),
-        title=f"{record.workload.title} on {record.fabric.spec}",
-        subtitle=f"{moment(record.created)} · {record.environment.hostname}",
-        labels=labels,
-        answer=_answer(record),
-        incomplete=sentences.incomplete_line(record),
-        paste=following([one for one in advice(record) if one.command is not None]),
-        sections=[section for section in _sections(record) if section.blocks],
-    )
-
-
-def _answer(record: Profile) -> list[str]:
-    """What to use, if there are plans; then the step."""
-    step = [sentences.step_line(record.step, record.fabric.label)] if record.step is not None else []
-    found = [one.told for one in advice(record) if one.command is None]
-    return [*found, *step] or ["Nothing was measured."]
 
 
 def step_table(step: StepTimes, label: Label) -> Table:
@@ -68,36 +32,6 @@ def step_table(step: StepTimes, label: Label) -> Table:
         f"{sentences.instruments_line(step)}"
     )
     return Table(f"Where a step without communication goes ({label})", columns, rows, note, opened=True)
-
-
-def _sections(record: Profile) -> list[Section]:
-    plans = plans_figure(list(record.plans.values()), record.bounds)
-    notes = [f"{plan.mode}: {plan.note}" for plan in record.plans.values() if plan.note]
-    found: list[Block | None] = [
-        step_table(record.step, record.fabric.label) if record.step is not None else None,
-        waterfall(record.layers, record.cost_model, record.fabric.label),
-        link_cost(record.cost_model, record.fabric.label),
-    ]
-    pairs = [workload_pair(record.workload)]
-    pairs += [("bounds", sentences.bounds_line(record.bounds))] if record.bounds is not None else []
-    pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated)
-    contention = sentences.contention_line(record.contention)
-    if contention is not None:
-        pairs.append(("contention", contention))
-    gpus: list[Block] = [*gpu_table([("profile", record.gpu)], record.fabric.label)]
-    if record.gpu_missing is not None:
-        gpus.append(Sentences([f"GPU counters: not available: {record.gpu_missing}."], mark="warning"))
-    series = series_figure(record)
-    return [
-        Section("plans", "Plans", [*([plans] if plans else []), *([Sentences(notes)] if notes else [])]),
-        Section("step", "One step on a timeline", profile_steps(record)),
-        Section("layers", "Layers and the link", [block for block in found if block is not None]),
-        Section("samples", "Every sample", [series] if series else []),
-        Section("basis", "What it rests on", [Facts(pairs), *gpus]),
-        environment_section(record.environment),
-        *warnings_section(record.warnings),
-        command_section(record.command),
-    ]
 
 
 def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:

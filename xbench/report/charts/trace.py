@@ -1,4 +1,4 @@
-"""A comparison or a profile as a trace for ui.perfetto.dev or chrome://tracing.
+"""Steps of a comparison or a profile as processes of a trace.
 
 One process a rank for the recorded step of a mode, one below them for the step that the model predicts. In a process:
 what the device computes, and where it waits for gradients; each bucket on its way, with an arrow from the layer whose
@@ -13,11 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from xbench.errors import SpecError
 from xbench.planning.cost import Curve
 from xbench.planning.turns import LETTERS, JobTimes, run_turns
 from xbench.records import (
-    AnyRecord,
     Comparison,
     Job,
     Label,
@@ -31,8 +29,8 @@ from xbench.records import (
 )
 from xbench.report import sentences
 from xbench.report.answer import trusted
+from xbench.report.charts.trace_events import Bar, Process
 from xbench.report.charts.turn_waits import waits_before
-from xbench.report.formats.trace_events import Bar, Process, document
 
 COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
 IN_FLIGHT = "bytes", "in flight"
@@ -60,41 +58,17 @@ MODEL_TURNS = "This record holds no turns: those shown are the model's (simulate
 _BUCKET = re.compile(r"bucket (\d+)(?: reduce-scatter| \d+ of \d+)?")
 
 
-def render(record: AnyRecord) -> str:
-    """The trace as JSON text. Raises SpecError for a record that holds no step to draw."""
-    if isinstance(record, Comparison):
-        processes, notes = list(_comparison(record)), _missing(record)
-    elif isinstance(record, Profile):
-        gradients = _Gradients(record.layers)
-        processes = [_predicted(record.workload.title, plan, gradients) for plan in record.plans.values()
-                     if plan.timeline is not None]  # fmt: skip
-        notes = ["A profile records no steps: those shown are what the model predicts of each schedule."]
-    else:
-        processes, notes = [], []
-    if not processes:
-        raise SpecError(
-            f"this {record.kind} record holds no step, recorded or predicted, to draw a trace of",
-            hint="xbench compare records a step of every mode",
-        )
-    return document(processes, _about(record, notes))
+def comparison_trace(record: Comparison) -> tuple[list[Process], list[str]]:
+    """Processes of a comparison, and what a reader of the trace has to know."""
+    return list(_comparison(record)), _missing(record)
 
 
-def _about(record: AnyRecord, notes: Sequence[str]) -> dict[str, object]:
-    about: dict[str, object] = {
-        "title": f"xbench {record.kind}",
-        "command": record.command,
-        "created": record.created,
-        "labels": "real: real compute and real collectives over real links; emulated: real compute, collectives that "
-        "take as long as a model says; simulated: from the model alone",
-        "notes": list(notes),
-    }
-    if isinstance(record, (Comparison, Profile)):
-        about["machine"] = sentences.environment_line(record.environment)
-        about["fabric"] = sentences.fabric_line(record.fabric)
-        note = sentences.incomplete_line(record)
-        if note:
-            about["incomplete"] = note
-    return about
+def profile_trace(record: Profile) -> tuple[list[Process], list[str]]:
+    """Predicted steps of a profile, and that it recorded none."""
+    gradients = _Gradients(record.layers)
+    processes = [_predicted(record.workload.title, plan, gradients) for plan in record.plans.values()
+                 if plan.timeline is not None]  # fmt: skip
+    return processes, ["A profile records no steps: those shown are what the model predicts of each schedule."]
 
 
 def _missing(record: Comparison) -> list[str]:

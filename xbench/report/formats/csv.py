@@ -1,4 +1,25 @@
-"""A record as CSV: its tidy tables (see `tables`), each a text with a heading. `render` is the main table.
+"""A record as tidy tables: one row an observation, one column a variable, base units in the columns' names.
+
+Every row carries its label (real, emulated, simulated) and, of what was measured on one fabric, what it is of
+(workload, fabric, ranks), so tables of several records can be laid on top of each other. What a kind of record has, its
+main table first:
+
+| kind | tables |
+| --- | --- |
+| comparison | `samples` (one row a block; a mode without any has one that says failed), `steps`, `modes`, `layers` |
+| profile | `layers`, `samples` (one row a step), `plans` |
+| scaling | `points` |
+| validation | `points` |
+| convergence | `steps`, `epochs`, `modes` |
+| tuned | `tried` |
+| regression | `cases`, `launches` (one row a case, side and pair) |
+| baseline | `launches` |
+| noise | `floors`, `launches` |
+| cluster | `runs` (one row a policy, restart cost and seed), `results`, `curves` |
+| live | `jobs`, `speeds` (one row a job and number of workers), `spans` (one row an incarnation) |
+| restart | `restarts`, `results`, `losses` |
+
+As CSV each table is a text with a heading; `render` is the main table.
 
 RFC 4180 but for line ends, which are those of this system's tools. A missing value is an empty cell. A text that a
 spreadsheet would take for a formula (it begins with = + - @) gets an apostrophe in front; numbers stay numbers.
@@ -12,7 +33,8 @@ from typing import Any
 
 from xbench.characters import defused
 from xbench.records import AnyRecord
-from xbench.report.formats.tables import Table, tables_with_rows
+from xbench.report.kinds import view_of
+from xbench.report.view import Table
 
 
 def render(record: AnyRecord) -> str:
@@ -23,6 +45,13 @@ def render(record: AnyRecord) -> str:
 def tables(record: AnyRecord) -> dict[str, str]:
     """Every table by name, the main one first. One without rows is left out, unless it is the main one."""
     return {name: _text(table) for name, table in tables_with_rows(record).items()}
+
+
+def tables_with_rows(record: AnyRecord) -> dict[str, Table]:
+    """The tables that have rows; the main one comes first and is there even without any."""
+    found = view_of(record).tables()
+    main = next(iter(found))
+    return {name: table for name, table in found.items() if table or name == main}
 
 
 def _text(table: Table) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbench.errors import UsageError
 from xbench.records import AnyRecord
-from xbench.report.formats.tables import tables_with_rows
+from xbench.report.formats.csv import tables_with_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -1,37 +1,21 @@
 """The report as one HTML file that opens anywhere, without a network.
 
-`page` makes it of one record of any kind, or of several comparisons side by side. What a record's page shows is in a
-file of that kind; the figures are plain plotly traces, a file a group; `assemble` puts template, style and scripts
-together.
+`page` makes it of one record of any kind, or of several comparisons side by side. What a record's page shows is in
+the view of its kind; the figures are plain plotly traces; `assemble` puts template, style and scripts together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from xbench.errors import UsageError
 from xbench.records import AnyRecord
-from xbench.registry import Registry
-from xbench.report.page.assemble import assemble
-from xbench.report.page.model import Page
+from xbench.report.kinds import view_of
+from xbench.report.page.assemble import assemble, environment, own_file
+from xbench.report.page.model import Figure, Page, Table
 
-PAGES: Registry[Callable[[Any], Page]] = Registry("kind of record", listing="xbench schema")
-for _kind, _module in (
-    ("comparison", "kinds.comparison_page"),
-    ("profile", "charts.plans"),
-    ("scaling", "charts.scaling"),
-    ("validation", "charts.validation"),
-    ("convergence", "charts.convergence"),
-    ("tuned", "kinds.tuned_page"),
-    ("regression", "kinds.regression_page"),
-    ("baseline", "kinds.baseline"),
-    ("noise", "kinds.baseline"),
-    ("cluster", "charts.cluster"),
-    ("live", "kinds.live_page"),
-    ("restart", "kinds.restart_page"),
-):
-    PAGES.add(_kind, f"xbench.report.{_module}:{_kind}_page", f"the page of a {_kind}")
+MAX_ROWS = 20
+"""Rows of the table in a notebook cell."""
 
 
 def page(records: Sequence[AnyRecord]) -> str:
@@ -52,4 +36,23 @@ def contents(records: Sequence[AnyRecord]) -> Page:
         from xbench.report.kinds.compare_records import several_page
 
         return several_page(records)
-    return PAGES.load(records[0].kind)(records[0])
+    return view_of(records[0]).page()
+
+
+def summary(record: AnyRecord) -> str:
+    """A notebook cell: the answer and the first table of the page, without style sheets, scripts or plots.
+
+    It is a `<div>` in the notebook's own colours. The table has at most MAX_ROWS rows and says how many it leaves out.
+    """
+    page = contents([record])
+    template = environment().from_string(own_file("summary.html.jinja"))
+    return template.render(page=page, table=_first_table(page), most=MAX_ROWS)
+
+
+def _first_table(page: Page) -> Table | None:
+    for section in page.sections:
+        for block in section.blocks:
+            table = block.table if isinstance(block, Figure) else block
+            if isinstance(table, Table):
+                return table
+    return None

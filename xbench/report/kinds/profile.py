@@ -1,4 +1,4 @@
-"""A profile in the terminal: the step, its layers, what communication costs, and the plans that follow."""
+"""View of a profile: the step, its layers, what communication costs, and the plans that follow."""
 
 from __future__ import annotations
 
@@ -8,64 +8,178 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.records import Label, Layer, Plan, Profile, StepTimes
-from xbench.report import sentences
-from xbench.report.advice import advice
+from xbench.records import Contention, Label, Layer, Plan, Profile, StepTimes
+from xbench.report import markup, sentences
+from xbench.report.advice import RECORD, Advice, of_profile
 from xbench.report.answer import is_control
-from xbench.report.cell_format import whole_percent
-from xbench.report.charts.text_gpu import render_gpu
+from xbench.report.cell_format import layer_figures, whole_percent
+from xbench.report.charts.gpu import draw_profile_gpu, gpu_blocks
+from xbench.report.charts.layers import COST_HEADINGS, cost_rows, link_cost, waterfall
+from xbench.report.charts.plans import plans_figure, series_figure, step_table
+from xbench.report.charts.steps import profile_steps
+from xbench.report.charts.trace import profile_trace
 from xbench.report.console import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
-from xbench.report.kinds.measured import bottom, top
+from xbench.report.kinds.measured import MeasuredView
+from xbench.report.page.common_sections import following, workload_pair
+from xbench.report.page.model import Block, Facts, Section, Sentences
+from xbench.report.view import Case, Detail, Row, Trace
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
 OVERHEAD_GOAL = 0.02
 PLAN_HEADINGS = ("mode", "buckets", "step", "exposed", "gap", "largest")
-COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
 
 
-def render_profile(record: Profile, console: Console, *, verbose: bool = False, all_layers: bool = False) -> None:
-    """What to use and to type next; then the step, its layers, the cost of communication, and the plans."""
-    top(record, console)
-    found = advice(record)
-    if found:
-        say(console, found[0].told, "bold")
-        say_next(console, found[1:])
+class ProfileView(MeasuredView[Profile]):
+    """One workload, measured layer by layer."""
+
+    name = "Profile"
+
+    def title(self) -> str:
+        return f"{self.record.workload.title} on {self.record.fabric.spec}"
+
+    def headline(self) -> list[str]:
+        """What to use, if there are plans; then the step."""
+        step = [sentences.step_line(self.record.step, self.record.fabric.label)] if self.record.step is not None else []
+        found = [one.told for one in self.advice() if one.command is None]
+        return [*found, *step] or ["Nothing was measured."]
+
+    def labels(self) -> list[Label]:
+        label = self.record.fabric.label
+        return [label, "simulated"] if self.record.plans else [label]
+
+    def jobs(self) -> list[Profile]:
+        return [self.record]
+
+    def contention(self) -> Contention | None:
+        return self.record.contention
+
+    def hidden_tables(self) -> list[str]:
+        cost = self.record.cost_model
+        return ["the cost of each collective"] if cost is not None and cost.points else []
+
+    def advice(self, path: str = RECORD) -> list[Advice]:
+        return of_profile(self.record)
+
+    def paste(self) -> list[Block]:
+        return following([one for one in self.advice() if one.command is not None])
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record, found = self.record, self.advice()
+        self.draw_top(console)
+        if found:
+            say(console, found[0].told, "bold")
+            say_next(console, found[1:])
+            console.print()
+        say(console, sentences.workload_line(record.workload), "" if found else "bold")
         console.print()
-    say(console, sentences.workload_line(record.workload), "" if found else "bold")
-    console.print()
-    if record.step is not None:
-        for sentence in _step_lines(record.step, record.fabric.label):
-            say(console, sentence)
+        if record.step is not None:
+            for sentence in _step_lines(record.step, record.fabric.label):
+                say(console, sentence)
+            console.print()
+        if record.layers:
+            _draw_layers(record.layers, detail.all_layers, console)
+        if record.plans:
+            console.print(_plan_table(list(record.plans.values()), console))
+            say(console, sentences.PLAN_COLUMNS, "dim")
+            for note in self.plan_notes():
+                say(console, note)
+        cost = record.cost_model
+        if detail.verbose and cost is not None and cost.points:
+            console.print()
+            title = f"Cost of one {cost.collective} ({record.fabric.label})"
+            console.print(_fitting(console, title, COST_HEADINGS, cost_rows(cost), ("times", "wait", "95 % CI")))
+            say(console, sentences.COST_COLUMNS, "dim")
+            say(console, sentences.waits_line(cost))
+        draw_profile_gpu(record.gpu, record.gpu_missing, console)
         console.print()
-    if record.layers:
-        shown = _top_layers(record.layers, all_layers)
-        if console.width < NARROW_COLUMNS:
-            for number, layer in shown:
-                _stacked_layer(number, layer, console)
-        else:
-            console.print(_layer_table(shown))
-        if len(shown) < len(record.layers):
-            rest = sum(layer.share for layer in record.layers) - sum(layer.share for _, layer in shown)
-            hidden = len(record.layers) - len(shown)
-            say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
-        console.print()
-    if record.plans:
-        console.print(_plan_table(list(record.plans.values()), console))
-        say(console, sentences.PLAN_COLUMNS, "dim")
-        for plan in record.plans.values():
-            if plan.note:
-                say(console, f"{plan.mode}: {plan.note}")
-    if verbose and record.cost_model is not None and record.cost_model.points:
-        console.print()
-        console.print(_cost_table(record, console))
-        say(console, sentences.COST_COLUMNS, "dim")
-        say(console, sentences.waits_line(record.cost_model))
-    render_gpu(record, console)
-    console.print()
-    if record.bounds is not None:
-        fact(console, "bounds", sentences.bounds_line(record.bounds))
-    bottom(record, console, verbose=verbose)
+        if record.bounds is not None:
+            fact(console, "bounds", sentences.bounds_line(record.bounds))
+        self.draw_bottom(console, verbose=detail.verbose)
+
+    def plan_notes(self) -> list[str]:
+        """What there is to say of single plans."""
+        return [f"{plan.mode}: {plan.note}" for plan in self.record.plans.values() if plan.note]
+
+    def markdown(self) -> list[str]:
+        record, step = self.record, self.record.step
+        told = "**No step was measured.**"
+        if step is not None:
+            parts = f"{sentences.parts_line(step)} {sentences.instruments_line(step)}"
+            told = f"**{sentences.step_line(step, record.fabric.label)}** {parts}"
+        plans = [
+            [markup.code(mode), str(len(plan.buckets)), format_seconds(plan.predicted_step_s),
+             format_seconds(plan.predicted_exposed_s)]
+            for mode, plan in record.plans.items()
+        ]  # fmt: skip
+        return [
+            self.markdown_title(record.workload.title),
+            markup.quoted(self.incomplete()),
+            markup.advice(self.advice()),
+            told,
+            markup.table(["plan (simulated)", "buckets", "predicted step", "exposed"], plans) if plans else "",
+            markup.warning_list(record.warnings),
+            *self.markdown_layers(),
+            self.markdown_how(),
+        ]
+
+    def sections(self) -> list[Section]:
+        record, notes = self.record, self.plan_notes()
+        label = record.fabric.label
+        plans, series = plans_figure(list(record.plans.values()), record.bounds), series_figure(record)
+        found: list[Block | None] = [
+            step_table(record.step, label) if record.step is not None else None,
+            waterfall(record.layers, record.cost_model, label),
+            link_cost(record.cost_model, label),
+        ]
+        bounds = [("bounds", sentences.bounds_line(record.bounds))] if record.bounds is not None else []
+        pairs = [workload_pair(record.workload), *bounds, *self.fabric_facts()]
+        gpus = gpu_blocks([("profile", record.gpu)], record.gpu_missing, label)
+        return [
+            Section("plans", "Plans", [*([plans] if plans else []), *([Sentences(notes)] if notes else [])]),
+            Section("step", "One step on a timeline", profile_steps(record)),
+            Section("layers", "Layers and the link", [block for block in found if block is not None]),
+            Section("samples", "Every sample", [series] if series else []),
+            Section("basis", "What it rests on", [Facts(pairs), *gpus]),
+        ]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        of = {**self.setting(record.fabric.label), "workload": record.workload.title}
+        samples = [
+            {**of, "series": name, "step": number, "step_s": took_s}
+            for name, series in record.samples.items()
+            for number, took_s in enumerate(series)
+        ]
+        plans = [
+            {
+                **of,
+                "label": "simulated",
+                "mode": mode,
+                "predicted_step_s": plan.predicted_step_s,
+                "predicted_exposed_s": plan.predicted_exposed_s,
+                "buckets": len(plan.buckets),
+                "largest_bucket_bytes": max(plan.bucket_bytes, default=None),
+            }
+            for mode, plan in record.plans.items()
+        ]
+        return {"layers": self.layer_rows(), "samples": samples, "plans": plans}
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        group = f"{record.workload.title} on {record.fabric.spec} ({record.fabric.label})"
+        if record.step is None:
+            return [Case(group, "profile", status="error", message=record.error or "no step was measured")]
+        told = sentences.step_line(record.step, record.fabric.label)
+        step_s = record.step.uninstrumented_step_s
+        found = [Case(group, "profile", step_s, message=told[0].lower() + told[1:].rstrip("."))]
+        for mode, plan in record.plans.items():
+            told = f"predicted step {format_seconds(plan.predicted_step_s)} (simulated)"
+            found.append(Case(group, f"plan of {mode}", plan.predicted_step_s, message=told))
+        return found
+
+    def trace(self) -> Trace:
+        return self.trace_of(*profile_trace(self.record))
 
 
 def _step_lines(step: StepTimes, label: Label) -> list[str]:
@@ -78,6 +192,20 @@ def _step_lines(step: StepTimes, label: Label) -> list[str]:
         *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
         f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
     ]
+
+
+def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) -> None:
+    shown = _top_layers(layers, all_layers)
+    if console.width < NARROW_COLUMNS:
+        for number, layer in shown:
+            _stacked_layer(number, layer, console)
+    else:
+        console.print(_layer_table(shown))
+    if len(shown) < len(layers):
+        rest = sum(layer.share for layer in layers) - sum(layer.share for _, layer in shown)
+        hidden = len(layers) - len(shown)
+        say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
+    console.print()
 
 
 def _top_layers(layers: Sequence[Layer], all_layers: bool) -> list[tuple[int, Layer]]:
@@ -94,17 +222,7 @@ def _layer_table(shown: Iterable[tuple[int, Layer]]) -> Table:
                    ("#", "right"), ("layer", "left"), ("kind", "left"), ("parameters", "right"), ("gradient", "right"),
                    ("forward", "right"), ("backward", "right"), ("ready", "right"), ("share", "right"))  # fmt: skip
     for number, layer in shown:
-        table.add_row(
-            str(number),
-            Text(layer.name),
-            Text(layer.kind),
-            format_count(layer.parameters),
-            format_bytes(layer.grad_bytes),
-            format_seconds(layer.forward_s),
-            format_seconds(layer.backward_s),
-            format_seconds(layer.ready_s),
-            format_percent(layer.share),
-        )
+        table.add_row(str(number), Text(layer.name), Text(layer.kind), *layer_figures(layer))
     return table
 
 
@@ -113,25 +231,6 @@ def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
     indented(console, f"{format_count(layer.parameters)} parameters, {format_bytes(layer.grad_bytes)} of gradients")
     indented(console, f"forward {format_seconds(layer.forward_s)}, backward {format_seconds(layer.backward_s)}, "
                        f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
-
-
-def _cost_table(record: Profile, console: Console) -> Table:
-    """The measured points of the cost model; the wait for late ranks is not part of the transfer."""
-    model = record.cost_model
-    assert model is not None  # render_profile asked
-    rows = []
-    for point in model.points:
-        fitted_s = model.alpha_s + model.beta_s_per_byte * point.nbytes
-        rows.append([
-            format_bytes(point.nbytes),
-            format_seconds(point.transfer_s),
-            f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
-            format_seconds(point.wait_s),
-            format_signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
-            str(point.repetitions),
-        ])  # fmt: skip
-    title = f"Cost of one {model.collective} ({record.fabric.label})"
-    return _fitting(console, title, COST_HEADINGS, rows, ("times", "wait", "95 % CI"))
 
 
 def _plan_table(plans: Sequence[Plan], console: Console) -> Table:
