@@ -129,7 +129,7 @@ def tune(
 def _render(result: Result, margin: float, minutes: float, json_to: str | None, keep: str | None) -> None:
     """The answer, what it rests on, the files, and what to paste. Raises RunError where nothing could be timed."""
     from xbench.interrupts import interrupts_held
-    from xbench.records import Comparison
+    from xbench.records import Comparison, of_kind
     from xbench.report.advice import in_ddp, not_run
     from xbench.report.console import make_console, say
     from xbench.report.formats.terminal import show
@@ -139,8 +139,8 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
     from xbench.runtime.run_folder import keep as keep_record
     from xbench.runtime.tune import choice_of, tuned_record
 
-    console, record = make_console(), result.record
-    assert isinstance(record, Comparison)  # that is what was asked for
+    console, record = make_console(), of_kind(result.record, Comparison)
+    assert record is not None  # that is what was asked for
     choice = choice_of(record, margin)
     if result.error is not None or choice.best is None:
         show(record, console, place=str(result.path))

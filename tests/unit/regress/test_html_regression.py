@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import sample_regressions as made
-from xbench.report.kinds.regression_page import counted_table
 
 from xbench.records import Case, Environment, Failure, Suite
+from xbench.report.charts.floors import floors_figure
 from xbench.report.charts.forest import LOOKS, axis_name, forest, wall_table, walls, word
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
 from xbench.report.formats.html import contents, render
 from xbench.report.kinds import regression_sentences as told
 from xbench.report.kinds import view_of
-from xbench.report.kinds.baseline import floors_figure
+from xbench.report.kinds.regression import counted_table
 from xbench.report.page.model import Badge, Figure, Page, Sentences, Table, figures
 
 HOSTILE = '</script><script>alert("x")</script><b>'
