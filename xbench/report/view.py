@@ -16,7 +16,7 @@ from rich.console import Console
 from xbench.records import AnyRecord, Environment, Label
 from xbench.report import markup
 from xbench.report.advice import RECORD, Advice
-from xbench.report.charts.trace_events import Process
+from xbench.report.charts.trace import Process
 from xbench.report.page.common_sections import command_section, environment_section, moment, warnings_section
 from xbench.report.page.model import Block, Page, Section
 from xbench.report.sentences import environment_line
@@ -53,7 +53,7 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Trace:
+class StepTrace:
     """Recorded and predicted steps to draw, notes on them, and facts of the run."""
 
     processes: Sequence[Process]
@@ -136,9 +136,9 @@ class View(ABC, Generic[R]):
         """Lines to paste, beside the headline of the page."""
         return []
 
-    def trace(self) -> Trace:
+    def trace(self) -> StepTrace:
         """Steps to draw; none by default."""
-        return Trace([], [], {})
+        return StepTrace([], [], {})
 
     def warnings(self) -> list[str]:
         """Sentences on what disturbed the run."""

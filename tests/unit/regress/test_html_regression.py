@@ -6,8 +6,7 @@ import pytest
 import sample_regressions as made
 
 from xbench.records import Case, Environment, Failure, Suite
-from xbench.report.charts.floors import floors_figure
-from xbench.report.charts.forest import LOOKS, axis_name, forest, wall_table, walls, word
+from xbench.report.charts.forest import LOOKS, axis_name, floors_figure, forest, wall_table, walls, word
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
 from xbench.report.formats.html import contents, render
 from xbench.report.kinds import regression_sentences as told

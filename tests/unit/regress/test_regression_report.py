@@ -27,12 +27,11 @@ from xbench.records import (
     load_measured,
 )
 from xbench.report import FORMATS
-from xbench.report.formats.annotations import command, workflow_commands
 from xbench.report.formats.junit import render as junit
 from xbench.report.formats.terminal import render
 from xbench.report.kinds import regression_sentences as told
 from xbench.report.kinds import view_of
-from xbench.report.kinds.regression_markdown import regression_markdown
+from xbench.report.kinds.regression_github import command, regression_markdown, workflow_commands
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KINDS: dict[str, Callable[[], AnyRecord]] = {

@@ -3,10 +3,10 @@ from __future__ import annotations
 import sample_records as made
 
 from xbench.records import ModeResult
+from xbench.report.advice import what_to_paste
 from xbench.report.answer import answer, ranking, trusted
 from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
-from xbench.report.paste import what_to_paste
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 

@@ -7,7 +7,7 @@ import sample_records as made
 
 from xbench.records import Comparison, ModeResult
 from xbench.report import FORMATS
-from xbench.report.cell_format import verdict
+from xbench.report.answer import verdict
 from xbench.report.formats.junit import cases
 from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of

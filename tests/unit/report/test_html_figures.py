@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import ModeResult, Slice, Timeline
+from xbench.report.advice import what_to_paste
 from xbench.report.charts.axes import byte_ticks, marks, named, plain, time_unit
 from xbench.report.charts.bars import (
     bounds_per_sample,
@@ -23,12 +24,11 @@ from xbench.report.charts.bars import (
 from xbench.report.charts.convergence import grouped
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.samples import over_time
-from xbench.report.charts.scaling import step_curves
 from xbench.report.charts.steps import comparison_steps, sub_rows, waits
 from xbench.report.kinds.compare_records import comparable, several_page
+from xbench.report.kinds.scaling import step_curves
 from xbench.report.kinds.tuned import tried_figure
 from xbench.report.page.model import Figure
-from xbench.report.paste import what_to_paste
 
 
 def _found(figure: Figure | None) -> Figure:

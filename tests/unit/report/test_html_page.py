@@ -18,8 +18,7 @@ from test_tuned_report import tuned
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Contention, ContentionPoint, Job, load
 from xbench.report import FORMATS
-from xbench.report.formats.html import contents, page, render
-from xbench.report.page.assemble import own_file
+from xbench.report.formats.html import contents, own_file, page, render
 from xbench.report.page.model import figures
 
 GOLDEN = Path(__file__).parents[2] / "golden"

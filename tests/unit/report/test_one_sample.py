@@ -7,7 +7,7 @@ import sample_records as made
 
 from xbench.records import Comparison, Estimate, Ratio
 from xbench.report import FORMATS
-from xbench.report.cell_format import ratio_cell, span_cell
+from xbench.report.answer import ratio_cell, span_cell
 from xbench.report.kinds import view_of
 from xbench.stats import median_estimate, paired_ratio
 

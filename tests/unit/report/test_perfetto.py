@@ -18,7 +18,7 @@ from trace_rules import broken_rules
 
 from xbench.errors import SpecError
 from xbench.records import Comparison, Parts, Profile, RankTimeline, Slice, Timeline, TurnTaken, load
-from xbench.report.charts.trace_events import Process, document
+from xbench.report.charts.trace import Process, document
 from xbench.report.formats import perfetto
 
 ROOT = Path(__file__).parents[3]

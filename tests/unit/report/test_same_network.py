@@ -9,8 +9,7 @@ import sample_records as made
 
 from xbench.records import BY_HAND, Comparison, dump, loads
 from xbench.report import FORMATS
-from xbench.report.answer import trusted
-from xbench.report.cell_format import parity_cell
+from xbench.report.answer import parity_cell, trusted
 from xbench.report.formats.junit import cases
 from xbench.report.kinds import view_of
 from xbench.report.sentences import columns_line, failure_line, not_shown_lines

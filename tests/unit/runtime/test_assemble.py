@@ -20,8 +20,7 @@ from xbench.records import (
     dump,
     loads,
 )
-from xbench.report.answer import answer, references, winners
-from xbench.report.cell_format import own_steps, verdict
+from xbench.report.answer import answer, own_steps, references, verdict, winners
 from xbench.report.charts.bars import time_per_sample
 from xbench.report.formats import markdown, terminal
 from xbench.report.kinds import view_of

@@ -10,14 +10,18 @@ from xbench.report.answer import (
     controls,
     jobs_of,
     paired_modes,
+    parity_cell,
     partial,
     ranking,
+    ratio_cell,
     reference_of,
     references,
+    removed_cell,
+    span_cell,
     trusted,
+    verdict,
     winners,
 )
-from xbench.report.cell_format import parity_cell, ratio_cell, removed_cell, span_cell, verdict
 from xbench.report.charts.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
 from xbench.report.page.common_sections import capital, label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from xbench.planning.cost import Curve
 from xbench.records import CostModel, Label, Layer
 from xbench.report import sentences
-from xbench.report.cell_format import layer_figures
+from xbench.report.answer import layer_figures
 from xbench.report.charts.axes import (
     BELOW,
     byte_decades,

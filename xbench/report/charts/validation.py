@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from xbench.records import Validation, ValidationCell, ValidationPoint
-from xbench.report.cell_format import span_cell
+from xbench.report.answer import span_cell
 from xbench.report.charts.axes import BELOW, marks, named, plain, rounded
 from xbench.report.charts.bars import signed
 from xbench.report.page.model import Badge, Cell, Column, Figure, Table, Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbench.errors import SpecError
 from xbench.records import AnyRecord
-from xbench.report.charts.trace_events import document
+from xbench.report.charts.trace import document
 from xbench.report.kinds import view_of
 
 LABELS = (

@@ -13,9 +13,20 @@ from rich.console import Console
 
 from xbench.records import Comparison, Contention, Job, Label, ModeResult
 from xbench.report import markup, sentences
-from xbench.report.advice import RECORD, Advice, of_comparison
-from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, trusted, was_reached
-from xbench.report.cell_format import own_steps, parity_cell, ratio_cell, span_cell, verdict
+from xbench.report.advice import RECORD, Advice, of_comparison, what_to_paste
+from xbench.report.answer import (
+    answer,
+    jobs_of,
+    own_steps,
+    paired_modes,
+    parity_cell,
+    ratio_cell,
+    reference_of,
+    span_cell,
+    trusted,
+    verdict,
+    was_reached,
+)
 from xbench.report.charts.bars import (
     comparison_table,
     fastest_first,
@@ -26,17 +37,15 @@ from xbench.report.charts.bars import (
 from xbench.report.charts.gpu import draw_mode_gpus, gpu_blocks
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.samples import over_time
-from xbench.report.charts.steps import comparison_steps
-from xbench.report.charts.text_timelines import render_timelines
+from xbench.report.charts.steps import comparison_steps, comparison_turns
+from xbench.report.charts.text import render_timelines
 from xbench.report.charts.trace import comparison_trace
-from xbench.report.charts.turns import comparison_turns
 from xbench.report.console import fact, headline, say, say_next
 from xbench.report.kinds.comparison_tables import draw_modes, markdown_modes, mode_rows, sample_rows, step_rows
 from xbench.report.kinds.measured import MeasuredView
 from xbench.report.page.common_sections import following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
-from xbench.report.paste import what_to_paste
-from xbench.report.view import Case, Detail, Row, Status, Trace
+from xbench.report.view import Case, Detail, Row, Status, StepTrace
 from xbench.schedules import MODES
 from xbench.units import format_seconds, format_signed_percent
 
@@ -203,7 +212,7 @@ class ComparisonView(MeasuredView[Comparison]):
         group = f"{titles} on {record.fabric.spec} ({record.fabric.label})"
         return [_case(group, record, result) for result in record.modes.values()]
 
-    def trace(self) -> Trace:
+    def trace(self) -> StepTrace:
         return self.trace_of(*comparison_trace(self.record))
 
 

@@ -10,9 +10,19 @@ from rich.text import Text
 
 from xbench.records import Comparison, Estimate, Label, ModeResult
 from xbench.report import markup, sentences
-from xbench.report.answer import jobs_of, paired_modes, reference_of, references, trusted
-from xbench.report.cell_format import parity_cell, ratio_cell, removed_cell, span_cell, verdict
-from xbench.report.charts.text_bars import LEGEND, bar
+from xbench.report.answer import (
+    jobs_of,
+    paired_modes,
+    parity_cell,
+    ratio_cell,
+    reference_of,
+    references,
+    removed_cell,
+    span_cell,
+    trusted,
+    verdict,
+)
+from xbench.report.charts.text import LEGEND, bar
 from xbench.report.console import indented, say, spare_columns, titled_table
 from xbench.report.view import Row, ends
 from xbench.units import format_seconds, format_signed_percent

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from xbench.records import Comparison, Contention, Job, Label, Layer, Profile
 from xbench.report import markup, sentences
-from xbench.report.cell_format import layer_figures
-from xbench.report.charts.trace_events import Process
+from xbench.report.answer import layer_figures
+from xbench.report.charts.trace import Process
 from xbench.report.console import fact, say
 from xbench.report.page.common_sections import fabric_pairs
-from xbench.report.view import Row, Table, Trace, View
+from xbench.report.view import Row, StepTrace, Table, View
 
 TOP_LAYERS = 20
 
@@ -133,14 +133,14 @@ class MeasuredView(View[M]):
             for place, layer in enumerate(job.layers, start=1)
         ]
 
-    def trace_of(self, processes: Sequence[Process], notes: Sequence[str]) -> Trace:
+    def trace_of(self, processes: Sequence[Process], notes: Sequence[str]) -> StepTrace:
         """The trace with facts of the run."""
         record, early = self.record, self.incomplete()
         facts = {
             "machine": sentences.environment_line(record.environment),
             "fabric": sentences.fabric_line(record.fabric),
         }
-        return Trace(processes, notes, facts | ({"incomplete": early} if early else {}))
+        return StepTrace(processes, notes, facts | ({"incomplete": early} if early else {}))
 
 
 def _layers(title: str, layers: Sequence[Layer], label: str) -> str:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from xbench.records import Contention, Label, Layer, Plan, Profile, StepTimes
+from xbench.records import Bounds, Contention, Label, Layer, Plan, Profile, StepTimes
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, of_profile
-from xbench.report.answer import is_control
-from xbench.report.cell_format import layer_figures, whole_percent
+from xbench.report.answer import is_control, layer_figures, whole_percent
+from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit
 from xbench.report.charts.gpu import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.layers import COST_HEADINGS, cost_rows, link_cost, waterfall
-from xbench.report.charts.plans import plans_figure, series_figure, step_table
 from xbench.report.charts.steps import profile_steps
 from xbench.report.charts.trace import profile_trace
 from xbench.report.console import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.kinds.measured import MeasuredView
-from xbench.report.page.common_sections import following, workload_pair
-from xbench.report.page.model import Block, Facts, Section, Sentences
-from xbench.report.view import Case, Detail, Row, Trace
+from xbench.report.page.common_sections import capital, following, workload_pair
+from xbench.report.page.model import Block, Cell, Column, Facts, Figure, Layout, Section, Sentences, Table, Trace
+from xbench.report.view import Case, Detail, Row, StepTrace
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
@@ -80,7 +79,7 @@ class ProfileView(MeasuredView[Profile]):
         if record.layers:
             _draw_layers(record.layers, detail.all_layers, console)
         if record.plans:
-            console.print(_plan_table(list(record.plans.values()), console))
+            console.print(_terminal_plans(list(record.plans.values()), console))
             say(console, sentences.PLAN_COLUMNS, "dim")
             for note in self.plan_notes():
                 say(console, note)
@@ -178,7 +177,7 @@ class ProfileView(MeasuredView[Profile]):
             found.append(Case(group, f"plan of {mode}", plan.predicted_step_s, message=told))
         return found
 
-    def trace(self) -> Trace:
+    def trace(self) -> StepTrace:
         return self.trace_of(*profile_trace(self.record))
 
 
@@ -217,7 +216,7 @@ def _top_layers(layers: Sequence[Layer], all_layers: bool) -> list[tuple[int, La
     return sorted(largest, key=lambda pair: pair[0])
 
 
-def _layer_table(shown: Iterable[tuple[int, Layer]]) -> Table:
+def _layer_table(shown: Iterable[tuple[int, Layer]]) -> RichTable:
     table = titled_table("Layers in gradient-ready order",
                    ("#", "right"), ("layer", "left"), ("kind", "left"), ("parameters", "right"), ("gradient", "right"),
                    ("forward", "right"), ("backward", "right"), ("ready", "right"), ("share", "right"))  # fmt: skip
@@ -233,7 +232,7 @@ def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
                        f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
 
 
-def _plan_table(plans: Sequence[Plan], console: Console) -> Table:
+def _terminal_plans(plans: Sequence[Plan], console: Console) -> RichTable:
     """What each schedule would do with this profile; the gap is to the best schedule here, which no control is."""
     best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
     rows = []
@@ -252,7 +251,7 @@ def _plan_table(plans: Sequence[Plan], console: Console) -> Table:
 
 def _fitting(
     console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
-) -> Table:
+) -> RichTable:
     """A table of these rows, without as many dispensable columns, in their order, as the terminal has no room for."""
     for count in range(len(dispensable) + 1):
         kept = [at for at, heading in enumerate(headings) if heading not in dispensable[:count]]
@@ -262,3 +261,132 @@ def _fitting(
         if spare_columns(console, table) >= 0:
             break
     return table
+
+
+def step_table(step: StepTimes, label: Label) -> Table:
+    """The step and its parts, as instrumented, beside the bare loop."""
+
+    def interval(ci95: tuple[float, float]) -> str:
+        return f"{format_seconds(ci95[0])} – {format_seconds(ci95[1])}"
+
+    rows: list[list[Cell]] = [
+        ["forward", format_seconds(step.forward_s), "–"],
+        ["backward", format_seconds(step.backward_s), "–"],
+        ["optimizer", format_seconds(step.optimizer_s), "–"],
+        ["step, instrumented", format_seconds(step.step_s), interval(step.step_ci95)],
+        ["step, bare", format_seconds(step.uninstrumented_step_s), interval(step.uninstrumented_ci95)],
+    ]
+    columns = [Column("part", figures=False), Column("time"), Column("95 % CI")]
+    note = (
+        f"Medians of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart. "
+        f"{sentences.instruments_line(step)}"
+    )
+    return Table(f"Where a step without communication goes ({label})", columns, rows, note, opened=True)
+
+
+def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
+    """A bar a plan, shortest first: what is hidden or computed, and what stays exposed. None without plans."""
+    order = sorted(plans, key=lambda plan: plan.predicted_step_s)
+    if not order:
+        return None
+    longest_s = max(plan.predicted_step_s for plan in order)
+    unit = time_unit(longest_s)
+    names = [named(plan.mode) for plan in order]
+    said = [
+        f"<b>{plain(plan.mode)}</b> (simulated)<br>{format_seconds(plan.predicted_step_s)} a step, of which "
+        f"{format_seconds(plan.predicted_exposed_s)} exposed<br>{len(plan.buckets)} buckets"
+        for plan in order
+    ]
+    common: Trace = {"type": "bar", "orientation": "h", "y": names, "customdata": said,
+                     "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
+    shapes: list[Layout] = []
+    if bounds is not None:
+        at = unit.of(bounds.backward_overlap_bound_s)
+        shapes = [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "showlegend": True,
+                   "name": "bound, next forward waits (simulated)",
+                   "line": {"color": "--c2", "width": 2, "dash": "dash"}}]  # fmt: skip
+    return Figure(
+        key="predicted-steps",
+        title="Predicted steps",
+        labels=["simulated"],
+        told="What each schedule is predicted to take, from the profile and the cost model alone; shorter is better.",
+        traces=[
+            {**common, "name": "compute, with what is hidden behind it", "marker": {"color": "--c1"},
+             "x": unit.all(max(0.0, plan.predicted_step_s - plan.predicted_exposed_s) for plan in order),
+             "text": [format_seconds(plan.predicted_step_s) for plan in order], "textposition": "inside",
+             "insidetextanchor": "start", "insidetextfont": {"color": "--on-bar"}, "constraintext": "none"},
+            {**common, "name": "exposed communication", "x": unit.all(plan.predicted_exposed_s for plan in order),
+             "marker": {"color": "--wait", "line": {"color": "--bad", "width": 1},
+                        "pattern": {"shape": "/", "fgcolor": "--bad", "fillmode": "overlay", "size": 6}}},
+        ],
+        layout={
+            "barmode": "stack",
+            "bargap": 0.28,
+            "xaxis": time_axis("predicted step", unit),
+            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "shapes": shapes,
+            "legend": BELOW,
+            "margin": {"t": 8},
+        },
+        height=128 + 34 * len(names),
+        table=_plan_table(order),
+    )  # fmt: skip
+
+
+def _plan_table(plans: Sequence[Plan]) -> Table:
+    best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
+    rows: list[list[Cell]] = [
+        [
+            plan.mode,
+            str(len(plan.buckets)),
+            format_seconds(plan.predicted_step_s),
+            format_seconds(plan.predicted_exposed_s),
+            format_percent(plan.predicted_step_s / best_s - 1) if best_s > 0 and not is_control(plan.mode) else "–",
+            format_bytes(max(plan.bucket_bytes, default=0)),
+        ]
+        for plan in plans
+    ]
+    columns = [Column("mode", figures=False), *map(Column, ("buckets", "step", "exposed", "gap", "largest bucket"))]
+    return Table("Plans in figures (simulated)", columns, rows, capital(sentences.PLAN_COLUMNS), opened=True)
+
+
+def series_figure(record: Profile) -> Figure | None:
+    """Every measured step of every series, in order. None where none was kept."""
+    series = {name: values for name, values in record.samples.items() if values}
+    if not series:
+        return None
+    unit = time_unit(max(max(values) for values in series.values()))
+    look = marks(series)
+    traces: list[Trace] = [
+        {
+            "type": "scatter", "mode": "lines+markers", "name": plain(name), "x": list(range(1, len(values) + 1)),
+            "y": unit.all(values), "marker": {"color": look[name].colour, "symbol": look[name].symbol, "size": 7},
+            "line": {"color": look[name].colour, "dash": look[name].dash, "width": 1},
+            "hovertemplate": f"step %{{x}}: %{{y:.4~g}} {unit.name}<extra>%{{fullData.name}}</extra>",
+        }
+        for name, values in series.items()
+    ]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [name, str(place), format_seconds(value)] for name, values in series.items()
+        for place, value in enumerate(values, start=1)
+    ]  # fmt: skip
+    return Figure(
+        key="every-step",
+        title="Every measured step",
+        labels=[record.fabric.label],
+        told="By series, in the order in which they were measured, warm-up included.",
+        traces=traces,
+        layout={
+            "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": f"time [{unit.name}]"}, "rangemode": "tozero"},
+            "legend": BELOW,
+            "margin": {"t": 8},
+        },
+        height=400,
+        table=Table(
+            "Every step in figures",
+            [Column("series", figures=False), Column("step"), Column("time")],
+            rows,
+            bulk=True,
+        ),
+    )

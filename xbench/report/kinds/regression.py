@@ -19,7 +19,7 @@ from xbench.report.charts.launches import pairs_over_time
 from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
 from xbench.report.kinds import regression_sentences as told
 from xbench.report.kinds.baseline import launch_rows, workload_facts
-from xbench.report.kinds.regression_markdown import regression_markdown
+from xbench.report.kinds.regression_github import regression_markdown
 from xbench.report.page.common_sections import capital, environment_section, label_badge, moment
 from xbench.report.page.model import Badge, Block, Cell, Column, Facts, Section, Sentences, Table
 from xbench.report.view import Case, Detail, Row, Status, View, ends

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from xbench.records import ErrorSummary, Label, Validation, ValidationCell, ValidationPoint
 from xbench.report import markup
-from xbench.report.cell_format import span_cell
+from xbench.report.answer import span_cell
 from xbench.report.charts.validation import AT_SPEED, errors_figure, errors_table, goals_table, steps_figure
 from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
 from xbench.report.page.model import Block, Section, Sentences
