@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,7 +210,7 @@ def test_a_first_step_far_above_the_rest_does_not_set_the_axis() -> None:
 
 
 def test_a_scaling_is_a_curve_a_mode() -> None:
-    record = made.scaling()
+    record = predicted.scaling()
     *curves, compute = step_curves(record).traces
     assert [curve["name"] for curve in curves] == record.modes
     assert curves[0]["x"] == record.workers

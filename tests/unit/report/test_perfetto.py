@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,7 +272,7 @@ def test_ranks_that_were_not_kept_are_said_to_be_missing() -> None:
     assert perfetto.RANK_0 in json.loads(perfetto.render(made.comparison()))["otherData"]["notes"]
 
 
-@pytest.mark.parametrize("make", [made.scaling, made.validation])
+@pytest.mark.parametrize("make", [predicted.scaling, predicted.validation])
 def test_a_record_without_steps_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(SpecError, match=r"this \w+ record holds no step, recorded or predicted"):
         perfetto.render(make())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 
 from xbench.records import AnyRecord, load
@@ -21,8 +22,8 @@ EVERY: dict[str, Callable[[], AnyRecord]] = {
     "troubled": made.troubled,
     "paired": made.paired,
     "profile": made.profile,
-    "scaling": made.scaling,
-    "validation": made.validation,
+    "scaling": predicted.scaling,
+    "validation": predicted.validation,
     "convergence": lambda: load(GOLDEN / "convergence-v1.json"),
     "tuned": lambda: load(GOLDEN / "tuned-v1.json"),
 }
@@ -93,14 +94,14 @@ def test_layers_are_in_ready_order() -> None:
 
 
 def test_a_cell_that_could_not_be_measured_has_a_row() -> None:
-    rows = [row for row in view_of(made.validation()).tables()["points"] if row["status"] == "failed"]
+    rows = [row for row in view_of(predicted.validation()).tables()["points"] if row["status"] == "failed"]
     assert [(row["error"], row["mode"], row["step_s"]) for row in rows] == [
         ("rank 1 on host 1 died: killed by SIGKILL", None, None)
     ]
 
 
 def test_a_scaling_s_columns_are_those_that_scale_writes() -> None:
-    assert csv_report.render(made.scaling()).splitlines()[0] == (
+    assert csv_report.render(predicted.scaling()).splitlines()[0] == (
         "label,workload,topology,mode,workers,step_s,step_low_s,step_high_s,exposed_s,samples_per_s,efficiency,"
         "buckets,largest_bucket_bytes"
     )

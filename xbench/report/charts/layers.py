@@ -11,6 +11,7 @@ from xbench.report import sentences
 from xbench.report.answer import layer_figures
 from xbench.report.charts.axes import (
     BELOW,
+    Unit,
     byte_decades,
     byte_ticks,
     plain,
@@ -44,31 +45,7 @@ def waterfall(
     longest_s = max(layer.ready_s + send_s for layer, send_s in zip(layers, sends_s, strict=True))
     unit = time_unit(longest_s)
     labels: list[Label] = [label] if curve is None else [label, "simulated"]
-    places = list(range(1, len(layers) + 1))
-    told = [
-        f"<b>{plain(layer.name)}</b> ({plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, ready after "
-        f"{format_seconds(layer.ready_s)} ({label})<br>{format_bytes(layer.grad_bytes)} of gradients"
-        + (f", {format_seconds(send_s)} by itself on the link (simulated)" if curve is not None else "")
-        for layer, send_s in zip(layers, sends_s, strict=True)
-    ]
-    common: Trace = {"type": "bar", "orientation": "h", "y": places, "customdata": told,
-                     "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
-    traces: list[Trace] = [
-        {**common, "name": f"backward pass ({label})",
-         "base": [unit.of(max(0.0, layer.ready_s - layer.backward_s)) for layer in layers],
-         "x": [unit.of(min(layer.backward_s, layer.ready_s)) for layer in layers], "marker": {"color": "--c1"}},
-    ]  # fmt: skip
-    if curve is not None:
-        traces.append(
-            {**common, "name": "its gradients travel, alone on the link (simulated)",
-             "base": [unit.of(layer.ready_s) for layer in layers], "x": unit.all(sends_s),
-             "marker": {"color": "--c5", "pattern": {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay",
-                                                     "size": 6, "solidity": 0.2}}}
-        )  # fmt: skip
-    traces.append(
-        {**common, "name": "bytes of its gradients", "x": [layer.grad_bytes for layer in layers], "xaxis": "x2",
-         "marker": {"color": "--c3"}}
-    )  # fmt: skip
+    traces = _waterfall_traces(layers, sends_s if curve is not None else None, unit, label)
     ticks, sizes = _ticks(layers), byte_ticks(max(layer.grad_bytes for layer in layers), 3)
     return Figure(
         key=f"waterfall-{number}",
@@ -94,6 +71,37 @@ def waterfall(
         height=MARGIN_PX + max(LEAST_PX, min(MOST_PX, LAYER_PX * len(layers))),
         table=_table(layers, sends_s, curve is not None),
     )  # fmt: skip
+
+
+def _waterfall_traces(
+    layers: Sequence[Layer], sends_s: Sequence[float] | None, unit: Unit, label: Label
+) -> list[Trace]:
+    """Backward passes, the way of each gradient by itself where that is known, and the bytes."""
+    told = [
+        f"<b>{plain(layer.name)}</b> ({plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, ready after "
+        f"{format_seconds(layer.ready_s)} ({label})<br>{format_bytes(layer.grad_bytes)} of gradients"
+        + (f", {format_seconds(send_s)} by itself on the link (simulated)" if sends_s is not None else "")
+        for layer, send_s in zip(layers, sends_s or [0.0] * len(layers), strict=True)
+    ]
+    common: Trace = {"type": "bar", "orientation": "h", "y": list(range(1, len(layers) + 1)), "customdata": told,
+                     "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
+    traces: list[Trace] = [
+        {**common, "name": f"backward pass ({label})",
+         "base": [unit.of(max(0.0, layer.ready_s - layer.backward_s)) for layer in layers],
+         "x": [unit.of(min(layer.backward_s, layer.ready_s)) for layer in layers], "marker": {"color": "--c1"}},
+    ]  # fmt: skip
+    if sends_s is not None:
+        traces.append(
+            {**common, "name": "its gradients travel, alone on the link (simulated)",
+             "base": [unit.of(layer.ready_s) for layer in layers], "x": unit.all(sends_s),
+             "marker": {"color": "--c5", "pattern": {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay",
+                                                     "size": 6, "solidity": 0.2}}}
+        )  # fmt: skip
+    traces.append(
+        {**common, "name": "bytes of its gradients", "x": [layer.grad_bytes for layer in layers], "xaxis": "x2",
+         "marker": {"color": "--c3"}}
+    )  # fmt: skip
+    return traces
 
 
 def _told(travels: bool) -> str:

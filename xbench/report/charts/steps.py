@@ -6,7 +6,8 @@ communication, and it is hatched. Collectives that are under way at once lie bel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from xbench.planning.turns import LETTERS
@@ -100,12 +101,12 @@ def comparison_steps(record: Comparison) -> list[Figure]:
     scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
     paired = {mode.text for mode in record.spec.modes if mode.paired}
     told = f"{SCALE} Of two jobs, it is a step of one by itself." if paired else SCALE
-    return [
+    return _folded(
         figure_of(f"step-{place}", f"One step of {r.mode}", lanes, _labels(r), scale_s, table=_table(r),
-                  folded=place >= 2, told=" ".join(filter(None, (told if place == 0 else "", far_off(record, r)))))
+                  told=" ".join(filter(None, (told if place == 0 else "", far_off(record, r)))))
         for place, (r, lanes) in enumerate(shown)
         if scale_s > 0
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def profile_steps(record: Profile) -> list[Figure]:
@@ -114,13 +115,17 @@ def profile_steps(record: Profile) -> list[Figure]:
                    key=lambda plan: plan.predicted_step_s)  # fmt: skip
     shown = [(plan.mode, _lanes("predicted", plan.timeline)) for plan in plans if plan.timeline is not None]
     scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
-    return [
-        figure_of(f"step-{place}", f"One step of {mode}", lanes, ["simulated"], scale_s, folded=place >= 2,
+    return _folded(
+        figure_of(f"step-{place}", f"One step of {mode}", lanes, ["simulated"], scale_s,
                   table=_slices_table(mode, [("predicted", record.plans[mode].timeline)]),
                   told=SCALE if place == 0 else "")
         for place, (mode, lanes) in enumerate(shown)
         if scale_s > 0
-    ]  # fmt: skip
+    )  # fmt: skip
+
+
+def _folded(figures: Iterable[Figure]) -> list[Figure]:
+    return [replace(figure, folded=place >= 2) for place, figure in enumerate(figures)]
 
 
 def _lanes_of(result: ModeResult) -> list[Lane]:
@@ -170,7 +175,6 @@ def figure_of(
     scale_s: float,
     *,
     table: Table,
-    folded: bool = False,
     told: str = "",
     axis: str = "time since the step began",
 ) -> Figure:
@@ -196,7 +200,6 @@ def figure_of(
         },
         height=MARGIN_PX + LANE_PX * len(lanes),
         table=table,
-        folded=folded,
     )  # fmt: skip
 
 
