@@ -88,10 +88,7 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
             ],
             "margin": {"r": 160, "t": 8},
         },
-        narrow={
-            "margin.r": 12,
-            "annotations": [*(in_place(row, case.verdict) for row, case in unmeasured), *far],
-        },
+        narrow={"margin.r": 12, "annotations": [*(in_place(row, case.verdict) for row, case in unmeasured), *far]},
         height=height(names),
         table=wall_table(cases),
     )

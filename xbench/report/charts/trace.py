@@ -19,18 +19,7 @@ from typing import Any, NamedTuple
 
 from xbench.planning.cost import Curve
 from xbench.planning.turns import LETTERS, JobTimes, run_turns
-from xbench.records import (
-    Comparison,
-    Job,
-    Label,
-    Layer,
-    ModeResult,
-    Plan,
-    Profile,
-    Slice,
-    Timeline,
-    TurnTaken,
-)
+from xbench.records import Comparison, Job, Label, Layer, ModeResult, Plan, Profile, Slice, Timeline, TurnTaken
 from xbench.report import sentences
 from xbench.report.answer import trusted
 from xbench.report.charts.steps import waits_before

@@ -243,12 +243,7 @@ def _setting(record: Comparison) -> tuple[str, str]:
 
 
 def _line(
-    mode: str,
-    mark: Mark,
-    unit: Unit,
-    aside: float,
-    points: Sequence[Point | None],
-    said: Callable[[ModeResult], str],
+    mode: str, mark: Mark, unit: Unit, aside: float, points: Sequence[Point | None], said: Callable[[ModeResult], str]
 ) -> Trace:
     values = [point[2] if point is not None else None for point in points]
     return {

@@ -223,13 +223,7 @@ def step_rows(record: Comparison, of: Setting) -> Iterator[Row]:
 
 def _block(record: Comparison, of: Setting, result: ModeResult | None, mode: str, job: int | None) -> Row:
     label = result.label if result is not None else record.fabric.label
-    return {
-        **of(label),
-        "mode": mode,
-        "status": _status(result),
-        "job": job,
-        "workload": _title(record, job),
-    }
+    return {**of(label), "mode": mode, "status": _status(result), "job": job, "workload": _title(record, job)}
 
 
 def _title(record: Comparison, job: int | None) -> str:

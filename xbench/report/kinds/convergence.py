@@ -263,12 +263,7 @@ def _by_formula(mode: Converged, formula: WorkFormula) -> str:
     quantities = (
         ("sent", formula.sent_bytes, mode.sent_bytes, format_bytes(round(formula.sent_bytes))),
         ("kept", formula.activation_bytes, mode.activation_bytes, format_bytes(round(formula.activation_bytes))),
-        (
-            "backward",
-            formula.backward_flops,
-            mode.backward_flops,
-            f"{format_count(round(formula.backward_flops))}FLOP",
-        ),
+        ("backward", formula.backward_flops, mode.backward_flops, f"{format_count(round(formula.backward_flops))}FLOP"),
     )
     return "; ".join(
         f"{name} {shown}{_beside(measured / expected - 1) if measured and expected else ''}"

@@ -384,9 +384,6 @@ def series_figure(record: Profile) -> Figure | None:
         },
         height=400,
         table=Table(
-            "Every step in figures",
-            [Column("series", figures=False), Column("step"), Column("time")],
-            rows,
-            bulk=True,
+            "Every step in figures", [Column("series", figures=False), Column("step"), Column("time")], rows, bulk=True
         ),
     )

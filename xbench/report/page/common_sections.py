@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from xbench.environment import fingerprint
-from xbench.records import (
-    CostModel,
-    EmulatedLink,
-    Environment,
-    FabricRecord,
-    Label,
-    WorkloadRecord,
-)
+from xbench.records import CostModel, EmulatedLink, Environment, FabricRecord, Label, WorkloadRecord
 from xbench.report import sentences
 from xbench.report.advice import Advice
 from xbench.report.page.model import Badge, Block, Code, Column, Facts, Section, Sentences, Table
