@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
 from xbench.report.answer import is_control, rankings, reference_of, trusted
-from xbench.report.sentences import and_of
+from xbench.report.sentences import and_of, counted
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
 from xbench.spec import Overlap, RunSpec
 from xbench.units import format_percent, format_seconds
@@ -318,5 +318,5 @@ def _measured(best: ModeResult, reference: str) -> str:
     assert best.plan is not None  # its caller asked
     assert best.ratio is not None
     low, high = best.ratio.ci95
-    count = "1 bucket" if len(best.plan.buckets) == 1 else f"{len(best.plan.buckets)} buckets"
+    count = counted(len(best.plan.buckets), "bucket")
     return f"{count}, {best.ratio.value:.3f} [{low:.3f}, {high:.3f}] of {reference}'s time per sample ({best.label})"

@@ -236,11 +236,11 @@ def effort_line(record: Comparison) -> str:
     few, many = min(steps), max(steps)
     flagged = sum(sample.outlier for sample in record.samples)
     text = (
-        f"{_count(launches, 'launch', 'launches')}, {_count(rounds, 'round')} in all, "
-        f"{_count(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
+        f"{counted(launches, 'launch', 'launches')}, {counted(rounds, 'round')} in all, "
+        f"{counted(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
         "balanced order"
     )
-    return text + (f"; {_count(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
+    return text + (f"; {counted(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
 
 
 def environment_line(environment: Environment) -> str:
@@ -248,7 +248,7 @@ def environment_line(environment: Environment) -> str:
     device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
     commit = f" ({environment.commit[:10]})" if environment.commit else ""
     return (
-        f"{environment.hostname}: {environment.cpu}, {_count(environment.cores, 'core')}, "
+        f"{environment.hostname}: {environment.cpu}, {counted(environment.cores, 'core')}, "
         f"{format_bytes(environment.memory_bytes)}{device}; Python {environment.python}, "
         f"torch {environment.torch or 'not installed'}, xbench {environment.xbench}{commit}"
     )
@@ -260,9 +260,9 @@ def failures_line(record: Comparison) -> str | None:
     if not failures:
         return None
     have = "has" if len(failures) == 1 else "have"
-    rest = f" The other {_count(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
+    rest = f" The other {counted(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
     return (
-        f"INCOMPLETE: {len(failures)} of {_count(len(record.modes), 'mode')} {have} no time. "
+        f"INCOMPLETE: {len(failures)} of {counted(len(record.modes), 'mode')} {have} no time. "
         f"{failures[0].rstrip('.')}.{rest}"
     )
 
@@ -318,7 +318,8 @@ def _share(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """'1 case', '3 cases'."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 

@@ -67,6 +67,11 @@ def ends(name: str, interval: tuple[float, float] | None, unit: str = "") -> Row
     return {f"{name}_low{unit}": low, f"{name}_high{unit}": high}
 
 
+def fields(one: object, *names: str) -> Row:
+    """Columns of a tidy table that have the names and values of attributes."""
+    return {name: getattr(one, name) for name in names}
+
+
 class View(ABC, Generic[R]):
     """One record, ready for any format."""
 

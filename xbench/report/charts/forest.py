@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from xbench.records import Case, Found, Judged, Label, Noise, NoiseFloor, Regression, RegressionVerdict
 from xbench.regress.metrics import wall_clock
 from xbench.report import sentences
-from xbench.report.charts.axes import BELOW, lines_of, plain, rounded, shortened
+from xbench.report.charts.axes import BELOW, lines_of, plain, rounded, shortened, upright, whiskers
 from xbench.report.kinds import regression_sentences as told
 from xbench.report.page.common_sections import capital, label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.sentences import counted
 from xbench.stats.regression import LINE
 
 ROW_PX = 30
@@ -100,8 +101,7 @@ def case_rows(names: Sequence[str], low: float, high: float, title: str) -> Layo
         "xaxis": {"title": {"text": title}, "range": [rounded(low), rounded(high)], "zeroline": False},
         "yaxis": {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.5, -0.5],
                   "showgrid": False, "zeroline": False, "fixedrange": True},
-        "shapes": [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
-                    "line": {"color": "--ink", "dash": "dot", "width": 1.5}}],
+        "shapes": [upright(1)],
         "legend": BELOW,
         "hovermode": "closest",
         "margin": {"t": 8},
@@ -212,18 +212,14 @@ def _points(rows: Sequence[Row]) -> Trace:
     return {
         "type": "scatter", "mode": "markers", "cliponaxis": False,
         "x": [rounded(ratio) for ratio, _ in ratios], "y": [row for row, _, _ in rows],
-        "error_x": {
-            "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5, "width": 5,
-            "array": [rounded(max(0.0, high - ratio)) for ratio, (_, high) in ratios],
-            "arrayminus": [rounded(max(0.0, ratio - low)) for ratio, (low, _) in ratios],
-        },
+        "error_x": whiskers(ratios),
         "customdata": [_hover(case, found) for _, case, found in rows],
         "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
 
 
 def _hover(case: Judged, found: Found | None) -> str:
-    pairs = told.count(found.pairs, "pair") if found is not None else ""
+    pairs = counted(found.pairs, "pair") if found is not None else ""
     which = "fresh launches" if found is case.confirmation else case.verdict
     return (
         f"<b>{plain(told.name(case))}</b> ({case.label})<br>{told.ratio(found)}, p {told.p_holm(found)}, {pairs}<br>"

@@ -15,10 +15,10 @@ from xbench.report.charts.axes import (
     byte_decades,
     byte_ticks,
     plain,
-    rounded,
     shortened,
     time_axis,
     time_unit,
+    whiskers,
 )
 from xbench.report.page.common_sections import capital
 from xbench.report.page.model import Cell, Column, Figure, Table, Trace
@@ -160,11 +160,7 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
     measured: Trace = {
         "type": "scatter", "mode": "markers", "name": f"measured, 95 % CI ({label})", "x": sizes,
         "y": unit.all(point.transfer_s for point in points),
-        "error_y": {
-            "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.2, "width": 3,
-            "array": [rounded(unit.per_s * max(0.0, p.ci95[1] - p.transfer_s)) for p in points],
-            "arrayminus": [rounded(unit.per_s * max(0.0, p.transfer_s - p.ci95[0])) for p in points],
-        },
+        "error_y": whiskers(((p.transfer_s, p.ci95) for p in points), unit.per_s, thickness=1.2, width=3),
         "marker": {"color": "--c1", "size": 8},
         "customdata": [f"{format_bytes(p.nbytes)}: {format_seconds(p.transfer_s)} ({label}), "
                        f"{p.repetitions} times" for p in points],

@@ -7,7 +7,7 @@ from itertools import chain
 
 from xbench.records import Validation, ValidationCell, ValidationPoint
 from xbench.report.answer import span_cell
-from xbench.report.charts.axes import BELOW, marks, named, plain, rounded
+from xbench.report.charts.axes import BELOW, marks, named, plain, rounded, upright
 from xbench.report.charts.bars import signed
 from xbench.report.page.model import Badge, Cell, Column, Figure, Table, Trace
 from xbench.stats.validation import name_of
@@ -56,8 +56,7 @@ def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: 
             "xaxis": {"title": {"text": "error of the prediction [%]"}, "ticksuffix": " %"},
             "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5],
                       "tickfont": {"size": 11}},
-            "shapes": [{"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1,
-                        "line": {"color": "--ink", "dash": "dot", "width": 1.5}}],
+            "shapes": [upright(0)],
             "legend": BELOW,
             "margin": {"t": 8},
         },

@@ -16,7 +16,8 @@ from xbench.report.console import facts, say, titled_table
 from xbench.report.kinds import regression_sentences as told
 from xbench.report.page.common_sections import environment_section, label_badge, moment
 from xbench.report.page.model import Badge, Cell, Column, Section, Table
-from xbench.report.view import Case, Detail, Row, View
+from xbench.report.sentences import counted
+from xbench.report.view import Case, Detail, Row, View, fields
 
 S = TypeVar("S", Baseline, Noise)
 
@@ -170,7 +171,7 @@ class NoiseView(StoredView[Noise]):
         return told.FLOORS, ["case", "noise floor", "least threshold"], rows, ("case", "noise floor")
 
     def markdown_title(self) -> str:
-        pairs = told.count(len(self.record.pairs), "A/A pair")
+        pairs = counted(len(self.record.pairs), "A/A pair")
         return f"### Noise floor of {markup.code(self.record.machine)}, from {pairs}"
 
     def sections(self) -> list[Section]:
@@ -188,9 +189,7 @@ class NoiseView(StoredView[Noise]):
             {
                 **of,
                 "label": labels.get(floor.case),
-                "check": floor.check,
-                "mode": floor.mode,
-                "metric": floor.metric,
+                **fields(floor, "check", "mode", "metric"),
                 "noise_floor_share": floor.floor,
                 "measured_pairs": floor.measured_pairs,
                 "checked_pairs": floor.checked_pairs,
@@ -248,10 +247,6 @@ def _measurement(one: Measurement, of: Row, pair: int | None, side: str, phase: 
         "phase": phase,
         "pair": pair,
         "side": side,
-        "check": one.check,
-        "mode": one.mode,
-        "metric": one.metric,
-        "value": one.value,
-        "unit": one.unit,
+        **fields(one, "check", "mode", "metric", "value", "unit"),
         "samples": len(one.samples),
     }

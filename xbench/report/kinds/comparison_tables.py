@@ -24,7 +24,7 @@ from xbench.report.answer import (
 )
 from xbench.report.charts.text import LEGEND, bar
 from xbench.report.console import indented, say, spare_columns, titled_table
-from xbench.report.view import Row, ends
+from xbench.report.view import Row, ends, fields
 from xbench.units import format_seconds, format_signed_percent
 
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
@@ -186,10 +186,7 @@ def sample_rows(record: Comparison, of: Setting) -> Iterator[Row]:
         seen.add(sample.mode)
         yield {
             **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
-            "launch": sample.launch,
-            "round": sample.round,
-            "position": sample.position,
-            "started_s": sample.started_s,
+            **fields(sample, "launch", "round", "position", "started_s"),
             "steps": len(sample.steps_s),
             "warmup_steps": len(sample.warmup_s),
             "step_s": sample.step_s,
@@ -211,9 +208,7 @@ def step_rows(record: Comparison, of: Setting) -> Iterator[Row]:
         for number, (phase, took_s) in enumerate(timed):
             yield {
                 **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
-                "launch": sample.launch,
-                "round": sample.round,
-                "position": sample.position,
+                **fields(sample, "launch", "round", "position"),
                 "step": number,
                 "phase": phase,
                 "step_s": took_s,

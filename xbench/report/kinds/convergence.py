@@ -18,7 +18,7 @@ from xbench.report.console import NARROW_COLUMNS, facts, headline, indented, say
 from xbench.report.page.common_sections import fabric_pairs, workload_pair
 from xbench.report.page.model import Facts, Section, Sentences
 from xbench.report.sentences import environment_line, fabric_line, workload_line
-from xbench.report.view import Case, Detail, Row, View, ends
+from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
 _COLUMNS = (
@@ -121,9 +121,7 @@ class ConvergenceView(View[Convergence]):
     def tables(self) -> dict[str, list[Row]]:
         record = self.record
         of = {
-            "label": record.label,
-            "created": record.created,
-            "complete": record.complete,
+            **fields(record, "label", "created", "complete"),
             "workload": record.workload.title,
             "fabric": record.fabric.spec,
             "ranks": record.fabric.world_size,
@@ -154,17 +152,11 @@ class ConvergenceView(View[Convergence]):
 
 def _row(mode: Converged) -> Row:
     return {
-        "mode": mode.mode,
-        "status": mode.status,
-        "error": mode.error,
-        "verdict": mode.verdict,
+        **fields(mode, "mode", "status", "error", "verdict"),
         "accuracy": mode.accuracy.mean if mode.accuracy else None,
         **ends("accuracy", mode.accuracy.ci95 if mode.accuracy else None),
         "test_loss": mode.test_loss.mean if mode.test_loss else None,
-        "step_s": mode.step_s,
-        "sent_bytes": mode.sent_bytes,
-        "activation_bytes": mode.activation_bytes,
-        "backward_flops": mode.backward_flops,
+        **fields(mode, "step_s", "sent_bytes", "activation_bytes", "backward_flops"),
     }
 
 

@@ -14,7 +14,7 @@ from xbench.report.answer import layer_figures
 from xbench.report.charts.trace import Process
 from xbench.report.console import fact, say
 from xbench.report.page.common_sections import fabric_pairs
-from xbench.report.view import Row, StepTrace, Table, View
+from xbench.report.view import Row, StepTrace, Table, View, fields
 
 TOP_LAYERS = 20
 
@@ -122,11 +122,7 @@ class MeasuredView(View[M]):
                 "layer": layer.name,
                 "kind": layer.kind,
                 "tensors": len(layer.tensors),
-                "parameters": layer.parameters,
-                "grad_bytes": layer.grad_bytes,
-                "forward_s": layer.forward_s,
-                "backward_s": layer.backward_s,
-                "ready_s": layer.ready_s,
+                **fields(layer, "parameters", "grad_bytes", "forward_s", "backward_s", "ready_s"),
                 "share_of_step": layer.share,
             }
             for number, job in enumerate(self.jobs())

@@ -22,7 +22,8 @@ from xbench.report.kinds.baseline import launch_rows, workload_facts
 from xbench.report.kinds.regression_github import regression_markdown
 from xbench.report.page.common_sections import capital, environment_section, label_badge, moment
 from xbench.report.page.model import Badge, Block, Cell, Column, Facts, Section, Sentences, Table
-from xbench.report.view import Case, Detail, Row, Status, View, ends
+from xbench.report.sentences import counted
+from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 
 STYLES = {
     "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
@@ -41,7 +42,7 @@ class RegressionView(View[Regression]):
 
     def subtitle(self) -> str:
         made = f"{moment(self.record.created)} · {self.record.head.environment.hostname}"
-        return f"{made} · {told.count(len(self.record.cases), 'case')}"
+        return f"{made} · {counted(len(self.record.cases), 'case')}"
 
     def headline(self) -> list[str]:
         return told.answer(self.record)
@@ -186,7 +187,7 @@ def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
         console.print(Text.assemble(f"{told.name(case)}: ", _verdict(case)))
         if case.found is not None:
             indented(console, f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)}")
-            indented(console, f"{told.count(case.found.pairs, 'pair')}, {told.both(case)} ({case.label})")
+            indented(console, f"{counted(case.found.pairs, 'pair')}, {told.both(case)} ({case.label})")
         elif case.base is not None:
             indented(console, f"{told.both(case)} ({case.label})")
         indented(console, f"threshold {told.threshold(case.threshold)}")
@@ -281,15 +282,7 @@ def _case(case: Judged) -> Row:
     """One verdict with everything that it rests on; shares and ratios are plain numbers."""
     found, fresh = case.found, case.confirmation
     return {
-        "label": case.label,
-        "check": case.check,
-        "mode": case.mode,
-        "metric": case.metric,
-        "unit": case.unit,
-        "verdict": case.verdict,
-        "reason": case.reason,
-        "base": case.base,
-        "head": case.head,
+        **fields(case, "label", "check", "mode", "metric", "unit", "verdict", "reason", "base", "head"),
         "ratio": found.ratio if found else None,
         **ends("ratio", found.ci95 if found else None),
         "p_slower_holm": found.p_slower_holm if found else None,

@@ -12,6 +12,7 @@ from typing import Literal
 from xbench.records import Judged, Regression
 from xbench.report.kinds import regression_sentences as told
 from xbench.report.markup import details, facts, plain
+from xbench.report.sentences import counted
 
 LIMIT_BYTES = 1024**2
 LEAST_BYTES = 8 * 1024
@@ -42,7 +43,7 @@ def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> s
     cases = told.worst_first(record.cases)
     rows, shown = _fitting([_row(case) for case in cases], left)
     listed = f"{HEAD}{rows}" if cases else ""
-    omitted = f"\n{told.count(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
+    omitted = f"\n{counted(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
     left -= len(rows.encode())
     reasons, explained = _fitting([_reason(*shared) for shared in told.reasons(cases[:shown])], left - ROOM_BYTES)
     why = f"\n{details('Why', reasons.rstrip())}\n" if explained else ""
@@ -109,7 +110,7 @@ def _lines(level: Level, cases: Sequence[Judged]) -> list[str]:
     shown = cases if len(cases) <= MOST else cases[: MOST - 1]
     found = [command(level, f"{case.verdict}: {told.name(case)}", _message(case)) for case in shown]
     if len(shown) < len(cases):
-        rest = told.count(len(cases) - len(shown), "more case")
+        rest = counted(len(cases) - len(shown), "more case")
         found.append(command(level, f"xbench regress: {rest}", "The job summary and the JUnit file name them."))
     return found
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from xbench.records import Estimate, Label, LossCheck, Restart, RestartPart
 from xbench.report import console as terminal
 from xbench.report import markup
-from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit
+from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, upright
 from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Section, Table, Trace
 from xbench.report.sentences import and_of, environment_line
-from xbench.report.view import Case, Detail, Row, View
+from xbench.report.view import Case, Detail, Row, View, fields
 from xbench.units import format_bytes, format_count, format_seconds
 
 Way = tuple[int, int] | None
@@ -126,9 +126,7 @@ class RestartView(View[Restart]):
             "results": [
                 {
                     **of,
-                    "part": one.part,
-                    "from_workers": one.from_workers,
-                    "to_workers": one.to_workers,
+                    **fields(one, "part", "from_workers", "to_workers"),
                     "seconds": one.seconds.median,
                     "low_s": one.seconds.interval[0] if one.seconds.interval else None,
                     "high_s": one.seconds.interval[1] if one.seconds.interval else None,
@@ -286,11 +284,7 @@ def _losses(record: Restart, check: LossCheck) -> Figure:
             "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
             "yaxis": {"title": {"text": "loss, mean over the batch"}},
             "legend": BELOW,
-            "shapes": [
-                {"type": "line", "x0": stop + 0.5, "x1": stop + 0.5, "yref": "paper", "y0": 0, "y1": 1,
-                 "line": {"color": "--ink", "dash": "dot", "width": 1}}
-                for stop in check.stops
-            ],
+            "shapes": [upright(stop + 0.5, color="--ink", dash="dot", width=1) for stop in check.stops],
         },
         height=360,
         table=Table(

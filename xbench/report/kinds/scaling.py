@@ -18,7 +18,7 @@ from xbench.report.console import NARROW_COLUMNS, fact, facts, headline, indente
 from xbench.report.page.common_sections import fabric_pairs, moment, workload_pair
 from xbench.report.page.model import Cell, Column, Facts, Figure, Layout, Section, Table, Trace
 from xbench.report.sentences import band_line, fabric_line, workload_line
-from xbench.report.view import Case, Detail, Row, View, ends
+from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 PointCell = Callable[[ScalingPoint], str]
@@ -145,15 +145,9 @@ class ScalingView(View[Scaling]):
                 "label": record.label,
                 "workload": record.workload.title,
                 "topology": record.topology,
-                "mode": point.mode,
-                "workers": point.workers,
-                "step_s": point.step_s,
+                **fields(point, "mode", "workers", "step_s"),
                 **ends("step", point.step_band_s, "_s"),
-                "exposed_s": point.exposed_s,
-                "samples_per_s": point.samples_per_s,
-                "efficiency": point.efficiency,
-                "buckets": point.buckets,
-                "largest_bucket_bytes": point.largest_bucket_bytes,
+                **fields(point, "exposed_s", "samples_per_s", "efficiency", "buckets", "largest_bucket_bytes"),
             }
             for point in record.points
         ]

@@ -13,7 +13,7 @@ from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, in_ddp
-from xbench.report.charts.axes import named, plain, rounded
+from xbench.report.charts.axes import named, plain, rounded, upright, whiskers
 from xbench.report.page.common_sections import (
     command_section,
     fabric_pairs,
@@ -23,7 +23,7 @@ from xbench.report.page.common_sections import (
     workload_pair,
 )
 from xbench.report.page.model import Badge, Block, Cell, Code, Column, Facts, Figure, Section, Sentences, Table
-from xbench.report.sentences import and_of
+from xbench.report.sentences import and_of, counted
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
 from xbench.report.view import Case, Detail, Row, View, ends
 from xbench.stats.compare import verdict
@@ -80,7 +80,7 @@ class TunedView(View[Tuned]):
         terminal.say_next(console, self.advice())
         if record.buckets is not None:
             carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
-            terminal.fact(console, "buckets", _count(len(record.buckets)) + carrier)
+            terminal.fact(console, "buckets", counted(len(record.buckets), "bucket") + carrier)
         terminal.facts(console, [
             ("workload", sentences.workload_line(record.workload)),
             ("fabric", sentences.fabric_line(record.fabric)),
@@ -228,7 +228,9 @@ def snippet(tuned: Tuned, path: str) -> str:
     if not is_schedule(tuned.schedule):
         return "# nothing to paste: this xbench does not have the schedule that was best\n"
     plan = _plan(tuned)
-    measured = f"{_count(len(tuned.buckets))}, {ratio_words(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    measured = (
+        f"{counted(len(tuned.buckets), 'bucket')}, {ratio_words(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    )
     if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:
         text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned.fabric)
         return (
@@ -269,8 +271,7 @@ def tried_figure(record: Tuned) -> Figure | None:
         layout={
             "xaxis": {"title": {"text": f"ratio to {plain(record.reference)}"}},
             "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
-            "shapes": [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
-                        "line": {"color": "--ink", "dash": "dot", "width": 1.5}}],
+            "shapes": [upright(1)],
             "margin": {"t": 8},
         },
         height=80 + 36 * len(names),
@@ -288,11 +289,7 @@ def ratio_points(names: list[str], said: list[str], ratios: list[Ratio]) -> dict
     """A point with whiskers for each ratio."""
     return {
         "type": "scatter", "mode": "markers", "y": names, "x": [rounded(ratio.value) for ratio in ratios],
-        "error_x": {
-            "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5, "width": 5,
-            "array": [rounded(max(0.0, ratio.ci95[1] - ratio.value)) for ratio in ratios],
-            "arrayminus": [rounded(max(0.0, ratio.value - ratio.ci95[0])) for ratio in ratios],
-        },
+        "error_x": whiskers((ratio.value, ratio.ci95) for ratio in ratios),
         "marker": {"color": "--c1", "size": 11},
         "customdata": [f"<b>{name}</b><br>{ratio_words(ratio)}: {ratio.verdict}"
                        for name, ratio in zip(said, ratios, strict=True)],
@@ -326,7 +323,3 @@ def _percent(share: float) -> str:
 
 def _minutes(minutes: float) -> str:
     return "1 minute" if minutes == 1 else f"{minutes:g} minutes"
-
-
-def _count(buckets: int) -> str:
-    return "1 bucket" if buckets == 1 else f"{buckets} buckets"
