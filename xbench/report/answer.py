@@ -22,7 +22,7 @@ from xbench.report.sentences import and_of
 from xbench.schedules import MODES
 from xbench.stats.blocks import TOGETHER, mode_values, twins
 from xbench.stats.compare import MARGIN, paired_ratio
-from xbench.units import format_bytes, format_count, format_percent, format_seconds
+from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 MORE = "More launches may decide: --rigorous, or --launches 5."
 SHARING = {"crossover": "in turns", "concurrent": "at once"}
@@ -347,3 +347,30 @@ def layer_figures(layer: Layer) -> list[str]:
     times_s = (layer.forward_s, layer.backward_s, layer.ready_s)
     sizes = [format_count(layer.parameters), format_bytes(layer.grad_bytes)]
     return [*sizes, *map(format_seconds, times_s), format_percent(layer.share)]
+
+
+def step_cells(result: ModeResult) -> dict[str, str]:
+    """Where the step of a mode goes: measured, exposed, removed, predicted, and whether it trains what DDP trains.
+
+    Of a mode that failed only what its plan says is known.
+    """
+    predicted = format_seconds(result.predicted_step_s)
+    buckets = str(len(result.plan.buckets)) if result.plan else "–"
+    known = {"predicted": predicted, "buckets": buckets, "same network": parity_cell(result)}
+    headings = ("step", "exposed", "removed", "predicted", "error", "buckets", "same network", "label")
+    if not trusted(result):
+        return dict.fromkeys(headings, "–") | known
+    found = {
+        "step": format_seconds(result.step_s.median) if result.step_s else "–",
+        "exposed": format_seconds(result.exposed_s),
+        "removed": removed_cell(result.removed_share),
+        "error": format_signed_percent(result.prediction_error),
+        "label": result.label,
+        **known,
+    }
+    return {heading: found[heading] for heading in headings}
+
+
+def with_turns(result: ModeResult) -> str:
+    """The mode's name, with the pattern of its turns."""
+    return result.mode + (f" (turns {result.pattern})" if result.pattern else "")

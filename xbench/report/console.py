@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.characters import command_breaks, visible_lines
+from xbench.report.page import model as page
 
 NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
@@ -141,6 +142,14 @@ def titled_table(title: str, *columns: tuple[str, str]) -> Table:
     return table
 
 
+def as_text(table: page.Table) -> Table:
+    """A page's table without its title."""
+    shown = titled_table("", *((column.name, "right" if column.figures else "left") for column in table.columns))
+    for row in table.rows:
+        shown.add_row(*(Text(cell if isinstance(cell, str) else cell.text) for cell in row))
+    return shown
+
+
 def indented(console: Console, text: str) -> None:
     """A line of a stacked block; where it is folded, it goes on below its own beginning."""
     told = text.lstrip()
@@ -183,3 +192,11 @@ def table_or_blocks(
     for name, *cells in rows:
         console.print(Text(f"  {name}", style="bold"))
         indented(console, f"  {', '.join(f'{h} {cell}' for h, cell in zip(headings[1:], cells, strict=True))}")
+
+
+def basis(console: Console, note: str, pairs: Iterable[tuple[str, str]], warnings: Iterable[str]) -> None:
+    """What columns mean, and below it what the record rests on."""
+    console.print()
+    say(console, note, "dim")
+    console.print()
+    facts(console, pairs, warnings)

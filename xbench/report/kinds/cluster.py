@@ -57,10 +57,7 @@ class ClusterView(View[ClusterComparison]):
                 console.print(shown)
             else:
                 _stacked(record, cost_s, console)
-        console.print()
-        terminal.say(console, told.note(record), "dim")
-        console.print()
-        terminal.facts(console, told.basis(record), record.warnings)
+        terminal.basis(console, told.note(record), told.basis(record), record.warnings)
 
     def markdown(self) -> list[str]:
         record = self.record

@@ -19,8 +19,10 @@ from xbench.report.answer import (
     references,
     removed_cell,
     span_cell,
+    step_cells,
     trusted,
     verdict,
+    with_turns,
 )
 from xbench.report.charts.text import LEGEND, bar
 from xbench.report.console import indented, say, spare_columns, titled_table
@@ -33,9 +35,6 @@ _LEAST_BAR_COLUMNS, _MOST_BAR_COLUMNS = 6, 30
 _DISPENSABLE = ("buckets", "removed")
 """Columns that are left out one after the other where the terminal is too narrow; before them a label that all share,
 for the answer says it as well."""
-
-_WITHOUT_A_RUN = ("predicted", "buckets", "same network")
-"""What is known of a mode that failed."""
 
 Setting = Callable[[Label], Row]
 """Columns that every tidy table begins with, by the label of the row."""
@@ -105,23 +104,12 @@ def _bar(estimate: Estimate, longest_s: float, columns: int) -> Text:
 
 def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
     """Where the step goes: what was measured, what the model said, what is left."""
-    columns: dict[str, Callable[[ModeResult], str]] = {
-        "step": lambda one: format_seconds(one.step_s.median) if one.step_s else "–",
-        "exposed": lambda one: format_seconds(one.exposed_s),
-        "removed": lambda one: removed_cell(one.removed_share),
-        "predicted": lambda one: format_seconds(one.predicted_step_s),
-        "error": lambda one: format_signed_percent(one.prediction_error),
-        "buckets": lambda one: str(len(one.plan.buckets)) if one.plan else "–",
-        "same network": parity_cell,
-        "label": lambda one: one.label,
-    }
-    shown = {heading: cell for heading, cell in columns.items() if heading not in left_out}
+    rows = {with_turns(result): step_cells(result) for result in record.modes.values()}
+    shown = [heading for heading in next(iter(rows.values())) if heading not in left_out]
     sides = [(heading, "left" if heading in ("same network", "label") else "right") for heading in shown]
     table = titled_table("Where the step goes", ("mode", "left"), *sides)
-    for result in record.modes.values():
-        fine = trusted(result)
-        cells = [cell(result) if fine or heading in _WITHOUT_A_RUN else "–" for heading, cell in shown.items()]
-        table.add_row(Text(result.mode + (f" (turns {result.pattern})" if result.pattern else "")), *cells)
+    for mode, cells in rows.items():
+        table.add_row(Text(mode), *(cells[heading] for heading in shown))
     return table
 
 

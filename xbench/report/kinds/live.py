@@ -64,10 +64,7 @@ class LiveView(View[LiveRun]):
         terminal.table_or_blocks(console, self.title(), HEADINGS, map(row, record.jobs), ("job",))
         for sentence in self.failures():
             terminal.say(console, sentence, "bold red")
-        console.print()
-        terminal.say(console, NOTE, "dim")
-        console.print()
-        terminal.facts(console, basis(record), record.warnings)
+        terminal.basis(console, NOTE, basis(record), record.warnings)
 
     def markdown(self) -> list[str]:
         early = self.incomplete()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -79,7 +79,9 @@ class ProfileView(MeasuredView[Profile]):
         if record.layers:
             _draw_layers(record.layers, detail.all_layers, console)
         if record.plans:
-            console.print(_terminal_plans(list(record.plans.values()), console))
+            rows = _plan_rows(list(record.plans.values()), format_signed_percent)
+            title = "Plans and their predicted steps (simulated)"
+            console.print(_fitting(console, title, PLAN_HEADINGS, rows, ("largest", "exposed")))
             say(console, sentences.PLAN_COLUMNS, "dim")
             for note in self.plan_notes():
                 say(console, note)
@@ -232,21 +234,20 @@ def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
                        f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
 
 
-def _terminal_plans(plans: Sequence[Plan], console: Console) -> RichTable:
+def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> list[list[str]]:
     """What each schedule would do with this profile; the gap is to the best schedule here, which no control is."""
     best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
-    rows = []
-    for plan in plans:
-        behind = best_s > 0 and not is_control(plan.mode)
-        rows.append([
+    return [
+        [
             plan.mode,
             str(len(plan.buckets)),
             format_seconds(plan.predicted_step_s),
             format_seconds(plan.predicted_exposed_s),
-            format_signed_percent(plan.predicted_step_s / best_s - 1 if behind else None),
+            gap(plan.predicted_step_s / best_s - 1 if best_s > 0 and not is_control(plan.mode) else None),
             format_bytes(max(plan.bucket_bytes, default=0)),
-        ])  # fmt: skip
-    return _fitting(console, "Plans and their predicted steps (simulated)", PLAN_HEADINGS, rows, ("largest", "exposed"))
+        ]
+        for plan in plans
+    ]
 
 
 def _fitting(
@@ -334,20 +335,9 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
 
 
 def _plan_table(plans: Sequence[Plan]) -> Table:
-    best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
-    rows: list[list[Cell]] = [
-        [
-            plan.mode,
-            str(len(plan.buckets)),
-            format_seconds(plan.predicted_step_s),
-            format_seconds(plan.predicted_exposed_s),
-            format_percent(plan.predicted_step_s / best_s - 1) if best_s > 0 and not is_control(plan.mode) else "–",
-            format_bytes(max(plan.bucket_bytes, default=0)),
-        ]
-        for plan in plans
-    ]
     columns = [Column("mode", figures=False), *map(Column, ("buckets", "step", "exposed", "gap", "largest bucket"))]
-    return Table("Plans in figures (simulated)", columns, rows, capital(sentences.PLAN_COLUMNS), opened=True)
+    note = capital(sentences.PLAN_COLUMNS)
+    return Table("Plans in figures (simulated)", columns, _plan_rows(plans, format_percent), note, opened=True)
 
 
 def series_figure(record: Profile) -> Figure | None:

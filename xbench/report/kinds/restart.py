@@ -75,10 +75,7 @@ class RestartView(View[Restart]):
         terminal.say(console, heading(record), "italic")
         headings = ["part", *map(way_of, ways(record))]
         terminal.table_or_blocks(console, "", headings, rows(record), ("part",))
-        console.print()
-        terminal.say(console, NOTE, "dim")
-        console.print()
-        terminal.facts(console, basis(record), record.warnings)
+        terminal.basis(console, NOTE, basis(record), record.warnings)
 
     def markdown(self) -> list[str]:
         record, cut = self.record, self.incomplete()

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from xbench.records import Label, Scaling, ScalingPoint
 from xbench.report import markup
 from xbench.report.charts.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
-from xbench.report.console import NARROW_COLUMNS, fact, facts, headline, indented, say, titled_table
+from xbench.report.console import NARROW_COLUMNS, as_text, fact, facts, headline, indented, say
 from xbench.report.page.common_sections import fabric_pairs, moment, workload_pair
 from xbench.report.page.model import Cell, Column, Facts, Figure, Layout, Section, Table, Trace
 from xbench.report.sentences import band_line, fabric_line, workload_line
@@ -166,33 +165,18 @@ class ScalingView(View[Scaling]):
 def _wide(record: Scaling, console: Console, verbose: bool) -> None:
     columns: list[tuple[str, PointCell]] = [
         ("Step (simulated)", lambda point: format_seconds(point.step_s)),
-        ("Scaling efficiency (simulated)",
-         lambda point: format_percent(point.efficiency)),
+        ("Scaling efficiency (simulated)", lambda point: format_percent(point.efficiency)),
         ("Samples/s, all workers (simulated)", lambda point: format_count(point.samples_per_s)),
         ("Exposed communication (simulated)", lambda point: format_seconds(point.exposed_s)),
         ("Buckets (simulated)", lambda point: str(point.buckets)),
     ]  # fmt: skip
     for title, cell in columns if verbose else columns[:TABLES]:
         say(console, title, "italic")  # a table folds its title to its own width
-        console.print(_size_table(record, cell))
+        console.print(as_text(_matrix(title, record, cell)))
     if not verbose:
         return
     say(console, "One all-reduce: a + b·M of the line, and all gradients by the curve (simulated)", "italic")
-    links = links_table(record)
-    shown = titled_table("", *((column.name, "right") for column in links.columns))
-    for row in links.rows:
-        shown.add_row(*map(str, row))
-    console.print(shown)
-
-
-def _size_table(record: Scaling, cell: PointCell) -> RichTable:
-    """One figure: a row a size, a column a mode. The best mode needs no mark: the findings name it."""
-    shown = titled_table("", ("workers", "right"), *((mode, "right") for mode in record.modes))
-    found = {(point.workers, point.mode): point for point in record.points}
-    for workers in record.workers:
-        cells = [found.get((workers, mode)) for mode in record.modes]
-        shown.add_row(str(workers), *(cell(point) if point else "–" for point in cells))
-    return shown
+    console.print(as_text(links_table(record)))
 
 
 def _stacked(record: Scaling, console: Console) -> None:
@@ -344,8 +328,8 @@ def _table(record: Scaling) -> Table:
     return Table("Every mode at every size (simulated)", columns, rows, note)
 
 
-def _matrix(title: str, record: Scaling, cell: Callable[[ScalingPoint], str]) -> Table:
-    """A row a number of workers, a column a mode."""
+def _matrix(title: str, record: Scaling, cell: PointCell) -> Table:
+    """A row a number of workers, a column a mode. The best mode needs no mark: the findings name it."""
     found = {(point.workers, point.mode): point for point in record.points}
     rows: list[list[Cell]] = [
         [str(size), *(cell(found[size, mode]) if (size, mode) in found else "–" for mode in record.modes)]
