@@ -147,11 +147,13 @@ class View(ABC, Generic[R]):
 
     def warnings(self) -> list[str]:
         """Sentences on what disturbed the run."""
-        return getattr(self.record, "warnings", [])
+        found: list[str] = getattr(self.record, "warnings", [])
+        return found
 
     def environment(self) -> Environment | None:
         """Machine that the record was made on; None where nothing was measured."""
-        return getattr(self.record, "environment", None)
+        where: Environment | None = getattr(self.record, "environment", None)
+        return where
 
     def commands(self) -> list[str]:
         """Commands that make the record again."""

@@ -18,7 +18,7 @@ from xbench.report.console import NARROW_COLUMNS, facts, headline, indented, say
 from xbench.report.page.common_sections import fabric_pairs, workload_pair
 from xbench.report.page.model import Facts, Section, Sentences
 from xbench.report.sentences import environment_line, fabric_line, workload_line
-from xbench.report.view import Case, Detail, Row, View, ends, fields
+from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
 _COLUMNS = (
@@ -142,7 +142,7 @@ class ConvergenceView(View[Convergence]):
         found = []
         for mode in record.modes.values():
             if mode.status != "ok" or mode.accuracy is None:
-                status = "skipped" if mode.status == "not trained" else "error"
+                status: Status = "skipped" if mode.status == "not trained" else "error"
                 found.append(Case(group, mode.mode, None, status, failed(mode)))
                 continue
             said = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {mode.verdict or 'not judged'}"

@@ -13,7 +13,7 @@ from xbench.report import markup
 from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, upright
 from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Section, Table, Trace
 from xbench.report.sentences import and_of, environment_line
-from xbench.report.view import Case, Detail, Row, View, fields
+from xbench.report.view import Case, Detail, Row, Status, View, fields
 from xbench.units import format_bytes, format_count, format_seconds
 
 Way = tuple[int, int] | None
@@ -107,7 +107,7 @@ class RestartView(View[Restart]):
                 told = f"{said}: {format_seconds(seconds.median)} ({record.label})"
                 found.append(Case(heading(record), part, seconds.median, message=told))
         if record.check is not None:
-            held = "passed" if record.check.held else "failed"
+            held: Status = "passed" if record.check.held else "failed"
             found.append(Case(heading(record), "loss curve", status=held, message=(record.findings or [""])[-1]))
         return found
 

@@ -7,6 +7,7 @@ minutes were too few.
 from __future__ import annotations
 
 from rich.console import Console
+from rich.text import Text
 
 from xbench.planning.plans import DDP_REDUCER
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
@@ -70,7 +71,7 @@ class TunedView(View[Tuned]):
         title = f"Time per sample over that of {record.reference} ({record.label})"
         table = terminal.titled_table(title, ("mode", "left"), ("ratio [95 % CI]", "right"), ("verdict", "left"))
         for mode, ratio in record.tried.items():
-            table.add_row(terminal.Text(mode), ratio_words(ratio), terminal.Text(ratio.verdict))
+            table.add_row(Text(mode), ratio_words(ratio), Text(ratio.verdict))
         if terminal.spare_columns(console, table) >= 0:
             console.print(table)
         else:
