@@ -14,8 +14,8 @@ from xbench.records import Case, Regression, Side, Suite
 from xbench.regress import exit_code, load_suite, worth_timing
 from xbench.regress.comparable import workload_change
 from xbench.report import FORMATS
+from xbench.report import regression_sentences as told
 from xbench.report.formats.junit import cases
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.kinds.regression_github import regression_markdown, workflow_commands
 
 

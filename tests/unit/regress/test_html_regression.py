@@ -6,10 +6,10 @@ import pytest
 import sample_regressions as made
 
 from xbench.records import Case, Environment, Failure, Suite
+from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import LOOKS, axis_name, floors_figure, forest, wall_table, walls, word
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
 from xbench.report.formats.html import contents, render
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.kinds import view_of
 from xbench.report.kinds.regression import counted_table
 from xbench.report.page.model import Badge, Figure, Page, Sentences, Table, figures

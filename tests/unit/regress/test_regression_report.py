@@ -27,9 +27,9 @@ from xbench.records import (
     load_measured,
 )
 from xbench.report import FORMATS
+from xbench.report import regression_sentences as told
 from xbench.report.formats.junit import render as junit
 from xbench.report.formats.terminal import render
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.kinds import view_of
 from xbench.report.kinds.regression_github import command, regression_markdown, workflow_commands
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
+from xbench.report import cluster_sentences as told
 from xbench.report.charts.axes import BELOW, COLOURS, Unit, long_unit, marks, plain, rounded
-from xbench.report.kinds import cluster_sentences as told
 from xbench.report.page.model import Cell, Column, Figure, Table, Trace
 from xbench.units import format_duration
 

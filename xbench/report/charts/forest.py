@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from xbench.records import Case, Found, Judged, Label, Noise, NoiseFloor, Regression, RegressionVerdict
 from xbench.regress.metrics import wall_clock
+from xbench.report import regression_sentences as told
 from xbench.report import sentences
 from xbench.report.charts.axes import BELOW, lines_of, plain, rounded, shortened, upright, whiskers
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.page.common_sections import capital, label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.report.sentences import counted

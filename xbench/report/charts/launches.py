@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from xbench.records import Baseline, Case, Label, LaunchPair, Measurement, MetricUnit
+from xbench.report import regression_sentences as told
 from xbench.report.charts.axes import BELOW, Mark, marks, plain, rounded, upright
 from xbench.report.charts.forest import padded
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_seconds

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from xbench.records import Baseline, Environment, Label, LaunchPair, Measurement, Noise, WorkloadRecord
 from xbench.report import markup, sentences
+from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import floors_figure, floors_table, noise_labels
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
 from xbench.report.console import facts, say, titled_table
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.page.common_sections import environment_section, label_badge, moment
 from xbench.report.page.model import Badge, Cell, Column, Section, Table
 from xbench.report.sentences import counted

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from xbench.records import ClusterComparison, ClusterResult, Label
+from xbench.report import cluster_sentences as told
 from xbench.report import console as terminal
 from xbench.report import markup
 from xbench.report.charts import cluster as charts
-from xbench.report.kinds import cluster_sentences as told
 from xbench.report.page.common_sections import moment
 from xbench.report.page.model import Facts, Section
 from xbench.report.view import Case, Detail, Row, View, ends

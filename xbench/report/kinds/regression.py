@@ -14,10 +14,10 @@ from rich.text import Text
 
 from xbench.environment import fingerprint, must_match
 from xbench.records import Environment, Judged, Label, Regression, Side
+from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import forest, wall_table, walls, word
 from xbench.report.charts.launches import pairs_over_time
 from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.kinds.baseline import launch_rows, workload_facts
 from xbench.report.kinds.regression_github import regression_markdown
 from xbench.report.page.common_sections import capital, environment_section, label_badge, moment

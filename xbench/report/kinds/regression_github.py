@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from xbench.records import Judged, Regression
-from xbench.report.kinds import regression_sentences as told
+from xbench.report import regression_sentences as told
 from xbench.report.markup import details, facts, plain
 from xbench.report.sentences import counted
 
