@@ -19,7 +19,7 @@ from xbench.report.page.model import Badge, Cell, Column, Section, Table
 from xbench.report.sentences import counted
 from xbench.report.view import Case, Detail, Row, View, fields
 
-S = TypeVar("S", Baseline, Noise)
+S = TypeVar("S", bound=Baseline | Noise)
 
 
 class StoredView(View[S]):

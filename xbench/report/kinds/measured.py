@@ -18,7 +18,7 @@ from xbench.report.view import Row, StepTrace, Table, View, fields
 
 TOP_LAYERS = 20
 
-M = TypeVar("M", Comparison, Profile)
+M = TypeVar("M", bound=Comparison | Profile)
 
 
 class MeasuredView(View[M]):

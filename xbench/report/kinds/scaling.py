@@ -126,10 +126,10 @@ class ScalingView(View[Scaling]):
             ("from", f"{record.source.path}, a {record.source.kind} of {moment(record.source.created)}"),
             ("made with", f"xbench {record.xbench}"),
         ]
-        steps, *more = figures(record) or [None]
+        charts = figures(record)
         return [
-            Section("steps", "Step by number of workers", [steps] if steps is not None else []),
-            Section("efficiency", "Efficiency and throughput", [one for one in more if one is not None]),
+            Section("steps", "Step by number of workers", charts[:1]),
+            Section("efficiency", "Efficiency and throughput", charts[1:]),
             Section("link", "One all-reduce", [links_table(record)]),
             Section("basis", "What it rests on", [Facts(pairs)]),
         ]
