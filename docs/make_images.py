@@ -11,8 +11,8 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 from xbench.records import load
-from xbench.report.html import render
-from xbench.report.terminal import show
+from xbench.report.formats.html import render
+from xbench.report.formats.terminal import show
 
 ROOT = Path(__file__).parent.parent
 PICTURES = {"compare": ("results/resnet18-b14-1gbit.json", "xbench report results/resnet18-b14-1gbit.json")}

@@ -14,7 +14,7 @@ import pytest
 
 from xbench.records import AnyRecord, Comparison, Regression, load
 from xbench.report.answer import trusted
-from xbench.report.html import page as html_page
+from xbench.report.formats.html import page as html_page
 
 pytestmark = pytest.mark.browser
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-import xbench.report.html  # noqa: F401 (the module of that name is hidden by its function)
+import xbench.report.formats.html  # noqa: F401 (the module of that name is hidden by its function)
 
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page without plotly's own 1.2 MB, which hold nothing foreign."""
-    monkeypatch.setattr(sys.modules["xbench.report.html.assemble"], "_plotly", lambda: "")
+    monkeypatch.setattr(sys.modules["xbench.report.formats.html"], "_plotly", lambda: "")

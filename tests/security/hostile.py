@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from xbench.errors import XbenchError
 from xbench.records import AnyRecord, loads
 from xbench.report import FORMATS
-from xbench.report import csv as csv_report
-from xbench.report.html import page
+from xbench.report.formats import csv as csv_report
+from xbench.report.formats.html import page
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDS = {path.name.removesuffix("-v1.json"): path for path in sorted(GOLDEN.glob("*-v1.json"))}

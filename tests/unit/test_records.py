@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import xbench
 from xbench.errors import RecordError
 from xbench.records import AnyRecord, dump, json_schema, load, load_measured, loads, save
-from xbench.report.terminal import render
+from xbench.report.formats.terminal import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TEXTS = {

@@ -12,9 +12,9 @@ from xbench import cli
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
 from xbench.records import AnyRecord, Comparison, Profile, Validation, loads
-from xbench.report.advice import advice
+from xbench.report.formats.terminal import render
+from xbench.report.kinds import view_of
 from xbench.report.snippets import attach_snippet
-from xbench.report.terminal import render
 from xbench.runtime.prepare import RunRequest, prepare
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, WorkloadSpec
@@ -83,6 +83,6 @@ def test_records_that_hold_it_load_and_render(kind: str) -> None:
 def test_what_such_a_record_advises_can_be_typed_and_pasted() -> None:
     record = over_sockets("comparison")
     assert isinstance(record, Comparison)
-    assert not any("sockets" in (line.command or "") for line in advice(record))
+    assert not any("sockets" in (line.command or "") for line in view_of(record).advice())
     plan = next(iter(record.jobs[0].plans.values()))
     assert "process_group" not in attach_snippet(plan)

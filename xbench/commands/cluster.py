@@ -89,7 +89,7 @@ def compare_command(
     from xbench.cluster.registry import parse_policies
     from xbench.cluster.steady import parse_window
     from xbench.cluster.traces import Trace, load_trace
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
 
     check_json_and_csv(json_to, csv_to)
     policies = parsed("--policies", parse_policies, policy_text)
@@ -161,7 +161,7 @@ def restart_command(
     WORKLOAD is as for `xbench profile`. Checkpoint, tear-down, launch and first step are timed, and the loss curve is
     held to that of a run without a stop; exit code 3 says that it does not go on.
     """
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
     from xbench.runtime.cluster.restart import RestartRequest, measure
 
     check_json(json_to)

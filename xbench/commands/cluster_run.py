@@ -65,7 +65,7 @@ def run_command(
     interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
     """
     from xbench.cluster.registry import parse_policy
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
     from xbench.runtime.cluster import run as live
 
     check_json(json_to)

@@ -125,7 +125,7 @@ def compare(
 
 def run_and_render(request: RunRequest, json_to: str | None, *, verbose: bool, all_layers: bool = False) -> int:
     """Execute a request, show its record, write JSON where asked: exit code, or the run's XbenchError."""
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
     from xbench.runtime.run import execute
 
     console = make_console()

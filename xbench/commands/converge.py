@@ -84,7 +84,7 @@ def converge(
         raise SpecError(f"--lr: {lr:g} is not above 0 and up to 100", hint="try --lr 0.01")
 
     from xbench.fabrics import parse_fabric
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
     from xbench.runtime.converge import ConvergeRequest, execute
     from xbench.schedules import parse_modes
     from xbench.workloads import parse_workload

@@ -29,7 +29,7 @@ def env(like: Path | None, json_to: str | None) -> None:
     torch.
     """
     from xbench.records import load
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
     from xbench.report.machine import render_machine
     from xbench.runtime.inventory import held_against, take_inventory
 

@@ -245,7 +245,8 @@ def show_result(
     `place` is the record's path, for commands that are advised; without one they say RECORD.
     """
     from xbench.report.advice import RECORD
-    from xbench.report.terminal import make_console, show
+    from xbench.report.console import make_console
+    from xbench.report.formats.terminal import show
 
     show(record, make_console(stderr="-" in taken), verbose=verbose, all_layers=all_layers, place=place or RECORD)
 
@@ -270,7 +271,7 @@ def check_json_and_csv(json_to: str | None, csv_to: str | None) -> None:
 
 def write_csv(record: AnyRecord, csv_to: str | None) -> None:
     """Write the record's main table where `--csv` says: nowhere, a file, or stdout. Raises OSError."""
-    from xbench.report.csv import render
+    from xbench.report.formats.csv import render
 
     if csv_to == "-":
         click.echo(render(record), nl=False)

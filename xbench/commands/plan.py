@@ -77,7 +77,7 @@ def plan(
     from xbench.planning.replan import replan, to_profile
     from xbench.planning.what_if import read, what_if
     from xbench.report.advice import fastest
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
     from xbench.report.planned import FOR_DDP, fastest_in_ddp, show_planned
 
     check_json(json_to)

@@ -96,11 +96,11 @@ def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
     from xbench.report import FORMATS
 
     if output.format == OF_SEVERAL:
-        from xbench.report.html import page
+        from xbench.report.formats.html import page
 
         return {output.target: page(records)}
     if output.format == "csv" and output.target != STDOUT:
-        from xbench.report.csv import tables
+        from xbench.report.formats.csv import tables
 
         main, *others = (found := tables(records[0]))
         path = Path(output.target)
@@ -127,7 +127,8 @@ def _show(
     results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool, verbose: bool, *, to_stderr: bool
 ) -> None:
     """The tables of each, under its path where there are several."""
-    from xbench.report.terminal import make_console, show
+    from xbench.report.console import make_console
+    from xbench.report.formats.terminal import show
 
     console = make_console(stderr=to_stderr)
     for path, record in zip(results, records, strict=True):

@@ -23,7 +23,7 @@ def runs(output: Path, most: int, as_json: bool) -> None:
     for the newest run wherever a command takes a result: `xbench report latest`.
     """
     from xbench.report import runs as told
-    from xbench.report.drawing import make_console
+    from xbench.report.console import make_console
 
     folders = run_folders(output)
     found = [told.read_run(folder) for folder in folders[:most]]

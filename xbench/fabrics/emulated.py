@@ -149,7 +149,7 @@ def _measured(source: str) -> tuple[Profile | Comparison, CostModel]:
 
 
 def _contention_of(record: Profile | Comparison) -> Contention | None:
-    found = record.contention if isinstance(record, Profile) else record.jobs[0].contention
+    found = record.profiled[0].contention
     return found and found.model_copy(update={"stalls": []})
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from xbench.records import Environment
 from xbench.records.machine import Finding, Gpu, GpuLink, Machine
-from xbench.report.drawing import fact, indented, say
+from xbench.report.console import fact, indented, say
 from xbench.units import format_bytes, format_clock, format_power
 
 

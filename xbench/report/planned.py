@@ -16,7 +16,7 @@ from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD
 from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario
 from xbench.records import Plan
-from xbench.report import lines
+from xbench.report import sentences
 from xbench.report.advice import (
     AS_GOOD,
     PROVE,
@@ -31,7 +31,7 @@ from xbench.report.advice import (
     told_ahead,
 )
 from xbench.report.answer import is_control
-from xbench.report.drawing import NARROW_COLUMNS, fact, say, say_next, titled_table
+from xbench.report.console import NARROW_COLUMNS, fact, say, say_next, titled_table
 from xbench.stats.short_steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
@@ -51,7 +51,7 @@ def show_planned(
     its own, or `in_ddp`.
     """
     scenario = planned.scenario
-    fact(console, "workload", lines.workload_line(scenario.measured.workload))
+    fact(console, "workload", sentences.workload_line(scenario.measured.workload))
     for label, sentence in basis(planned):
         fact(console, label, sentence)
     if table:
@@ -59,11 +59,8 @@ def show_planned(
         console.print(_table(planned, {} if scenario.changes else scenario.measured.measured_step_s, console.width))
         ahead = [mode for mode, plan in planned.plans.items() if (plan.carrier or mode) in NEXT_FORWARD]
         if ahead:
-            say(
-                console,
-                f"The bound of {and_of(ahead)} is max(C, ΣT); of the others, that of waiting for all gradients.",
-                "dim",
-            )
+            own = f"The bound of {and_of(ahead)} is max(C, ΣT)"
+            say(console, f"{own}; of the others, that of waiting for all gradients.", "dim")
         say(console, recommendation(planned), "bold")
         paste = what_to_paste(planned)
         if paste:
@@ -74,9 +71,9 @@ def show_planned(
             if note:
                 say(console, f"{mode}: {note}")
         console.print()
-        fact(console, "bounds", lines.bounds_line(planned.bounds))
+        fact(console, "bounds", sentences.bounds_line(planned.bounds))
         fact(console, "forward", next_forward_line(planned))
-        fact(console, "cost model", lines.cost_line(scenario.cost))
+        fact(console, "cost model", sentences.cost_line(scenario.cost))
         fact(console, "contention", contention_line(scenario))
     elif chosen is not None:
         say(console, prediction(planned, chosen, in_ddp=in_ddp), "bold")
@@ -98,7 +95,7 @@ def basis(planned: Planned) -> list[tuple[str, str]]:
 def contention_line(scenario: Scenario) -> str:
     """What collectives and computation cost each other here, over the sizes that were measured; or that none were."""
     known = scenario.contention_record if scenario.contention is not None else None
-    line = lines.contention_line(known, simulated=scenario.fabric.label == "simulated")
+    line = sentences.contention_line(known, simulated=scenario.fabric.label == "simulated")
     if line is None:
         but = ", but for ready times, which were measured under traffic" if scenario.step.loaded else ""
         return f"not measured: communication is taken as free for compute{but}"

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from xbench.records import load
-from xbench.report.drawing import indented
-from xbench.report.html import contents
+from xbench.report.console import indented
+from xbench.report.formats.html import contents
 
 TUNED = "tuned.json"
 

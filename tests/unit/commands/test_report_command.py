@@ -45,9 +45,9 @@ def result(tmp_path: Path) -> Path:
 def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each page was made of; the page itself is not built."""
     made: list[int] = []
-    module = types.ModuleType("xbench.report.html")
+    module = types.ModuleType("xbench.report.formats.html")
     module.page = lambda records: made.append(len(records)) or "<html></html>"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "xbench.report.html", module)
+    monkeypatch.setitem(sys.modules, "xbench.report.formats.html", module)
     return made
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from xbench import cli
 from xbench.records import Ratio
-from xbench.report.tuned import told
+from xbench.report.kinds.tuned import told
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
 

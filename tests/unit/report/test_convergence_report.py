@@ -21,9 +21,9 @@ from xbench.records import (
     load_measured,
 )
 from xbench.report import FORMATS
-from xbench.report.cases import cases
-from xbench.report.convergence import by_formula, verdicts
-from xbench.report.html import page
+from xbench.report.formats.html import page
+from xbench.report.formats.junit import cases
+from xbench.report.kinds.convergence import by_formula, verdicts
 from xbench.stats.convergence import converged
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -14,7 +14,7 @@ from pandas.testing import assert_frame_equal
 
 from xbench.errors import UsageError
 from xbench.records import load
-from xbench.report import csv as csv_report
+from xbench.report.formats import csv as csv_report
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORDS = sorted(GOLDEN.glob("*-v1.json"))

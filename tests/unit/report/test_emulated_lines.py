@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xbench.records import CalibrationPoint, CostModel, EmulatedLink, FabricRecord
-from xbench.report.lines import cost_line, emulated_line, fabric_line
+from xbench.report.sentences import cost_line, emulated_line, fabric_line
 
 MODEL = CostModel(
     backend="emulated", world_size=64, alpha_s=0.00252, beta_s_per_byte=6.3e-10, alpha_ci95=(0.0025, 0.0026),

@@ -6,13 +6,15 @@ import itertools
 from typing import Any
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import ModeResult, Slice, Timeline
-from xbench.report.html.axes import byte_ticks, marks, named, plain, time_unit
-from xbench.report.html.bars import (
+from xbench.report.advice import what_to_paste
+from xbench.report.charts.axes import byte_ticks, marks, named, plain, time_unit
+from xbench.report.charts.bars import (
     bounds_per_sample,
     fastest_first,
     predicted_and_measured,
@@ -20,15 +22,14 @@ from xbench.report.html.bars import (
     time_per_sample,
     word,
 )
-from xbench.report.html.convergence import grouped
-from xbench.report.html.layers import link_cost, waterfall
-from xbench.report.html.parts import Figure
-from xbench.report.html.samples import over_time
-from xbench.report.html.scaling import step_curves
-from xbench.report.html.several import comparable, several_page
-from xbench.report.html.steps import comparison_steps, sub_rows, waits
-from xbench.report.html.tuned import tried_figure
-from xbench.report.paste import what_to_paste
+from xbench.report.charts.convergence import grouped
+from xbench.report.charts.layers import link_cost, waterfall
+from xbench.report.charts.samples import over_time
+from xbench.report.charts.steps import comparison_steps, sub_rows, waits
+from xbench.report.kinds.compare_records import comparable, several_page
+from xbench.report.kinds.scaling import step_curves
+from xbench.report.kinds.tuned import tried_figure
+from xbench.report.page.model import Figure
 
 
 def _found(figure: Figure | None) -> Figure:
@@ -209,7 +210,7 @@ def test_a_first_step_far_above_the_rest_does_not_set_the_axis() -> None:
 
 
 def test_a_scaling_is_a_curve_a_mode() -> None:
-    record = made.scaling()
+    record = predicted.scaling()
     *curves, compute = step_curves(record).traces
     assert [curve["name"] for curve in curves] == record.modes
     assert curves[0]["x"] == record.workers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sample_records as made
 
 from xbench.records import Comparison, TurnTaken
-from xbench.report.html import page
-from xbench.report.html.turns import comparison_turns
+from xbench.report.charts.steps import comparison_turns
+from xbench.report.formats.html import page
 
 TURNS = [
     TurnTaken(job=0, start_s=0.0, computed_s=0.25, arrived_s=0.5),

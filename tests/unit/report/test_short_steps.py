@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sample_predictions
 import sample_records as made
 from rich.console import Console
 
@@ -37,7 +38,7 @@ def profile(step_s: float) -> Profile:
 
 
 def scaling(step_s: float) -> Scaling:
-    record = made.scaling()
+    record = sample_predictions.scaling()
     first, *others = record.points
     return record.model_copy(update={"points": [first.model_copy(update={"step_s": step_s}), *others]})
 

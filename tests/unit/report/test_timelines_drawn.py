@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import Comparison, Slice
-from xbench.report.html.steps import comparison_steps
-from xbench.report.terminal import render
-from xbench.report.timelines import far_off, lane
+from xbench.report.charts.steps import comparison_steps
+from xbench.report.charts.text import far_off, lane
+from xbench.report.formats.terminal import render
 
 
 def part(start_s: float, end_s: float) -> Slice:

@@ -11,9 +11,9 @@ import sample_records as made
 from xbench.errors import RecordError
 from xbench.records import Plan, Ratio, Tuned, dump, load, load_measured
 from xbench.report import FORMATS
+from xbench.report.formats.terminal import render
+from xbench.report.kinds.tuned import PLAIN_DDP, judged, snippet
 from xbench.report.snippets import attach_snippet
-from xbench.report.terminal import render
-from xbench.report.tuned import PLAIN_DDP, judged, snippet
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 AUTO = Ratio(value=0.9, ci95=(0.88, 0.92), verdict="faster")

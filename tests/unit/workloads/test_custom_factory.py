@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from xbench.errors import WorkloadError
-from xbench.report.lines import workload_line
+from xbench.report.sentences import workload_line
 from xbench.spec import WorkloadSpec
 from xbench.workloads import WORKLOADS, parse_workload
 from xbench.workloads.build import build

@@ -1,0 +1,1 @@
+"""Drawings that several kinds of records share."""

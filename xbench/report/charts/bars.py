@@ -1,0 +1,323 @@
+"""The first figures of a comparison: time per sample with intervals and bounds, and predictions beside measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xbench.records import Bounds, Comparison, ModeResult
+from xbench.report import sentences
+from xbench.report.answer import (
+    controls,
+    jobs_of,
+    paired_modes,
+    partial,
+    ranking,
+    ratio_cell,
+    reference_of,
+    references,
+    span_cell,
+    step_cells,
+    trusted,
+    verdict,
+    winners,
+    with_turns,
+)
+from xbench.report.charts.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
+from xbench.report.page.common_sections import capital, label_badge
+from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.units import format_seconds, format_signed_percent
+
+ROW_PX = 34
+LINE_PX = 16
+MARGIN_PX = 128
+REASON = 90
+"""Letters of a reason that have room beside an axis of time."""
+
+
+PLAIN = ("reference", "partial", "control")
+"""Verdicts that are no judgement."""
+
+
+def word(record: Comparison, result: ModeResult) -> Badge:
+    """What a mode came to, in one word."""
+    said = verdict(record, result)
+    kind = "failed" if said == "FAILED" else "plain" if said in PLAIN else said
+    return Badge(said, kind if " " not in kind else "inconclusive")
+
+
+def fastest_first(record: Comparison) -> list[ModeResult]:
+    """Every mode of the record: those of the answer in its order, then the others; those without a time last."""
+    places = {result.mode: place for place, result in enumerate(ranking(record))}
+
+    def key(result: ModeResult) -> tuple[int, float]:
+        if not trusted(result) or result.seconds_per_sample is None:
+            return 2, 0.0
+        if result.mode in places:
+            return 0, places[result.mode]
+        return 1, result.seconds_per_sample.median
+
+    return sorted(record.modes.values(), key=key)
+
+
+def time_per_sample(record: Comparison) -> Figure | None:
+    """A bar a mode, in the order of the answer, with its interval; bounds as lines. None where nothing was timed."""
+    results = fastest_first(record)
+    timed = [(r, r.seconds_per_sample) for r in results if trusted(r) and r.seconds_per_sample is not None]
+    if not timed:
+        return None
+    bounds = bounds_per_sample(record)
+    longest_s = max([one.ci95[1] for _, one in timed] + [one.median for _, one in timed])
+    unit = time_unit(longest_s)
+    best = winners(record)
+    aside = controls(record) | partial(record)
+    taking_part = [r for r, _ in timed if r.mode not in aside]
+    beside = [r for r, _ in timed if r.mode in aside]
+    traces = [_bars(record, taking_part, unit, [_colour(r, best) for r in taking_part])]
+    if beside:
+        traces.append(_hatched(_bars(record, beside, unit, [])))
+    names = [named(r.mode) for r in results]
+    right = max([longest_s, *bounds.values()])
+    return Figure(
+        key="time-per-sample",
+        title="Time per sample",
+        labels=sorted({r.label for r, _ in timed}),
+        told=_told(record, bounds),
+        traces=traces,
+        layout={
+            "xaxis": time_axis("time per sample", unit, range=[0, unit.of(1.04 * right)]),
+            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "bargap": 0.28,
+            "shapes": [_bound(name, place, unit.of(at_s)) for place, (name, at_s) in enumerate(bounds.items())],
+            "annotations": [
+                *(_verdict_beside(record, r) for r in results if sentences.failure_line(r) is None),
+                *(_failed(r, told=True) for r in results if sentences.failure_line(r) is not None),
+            ],
+            "legend": BELOW,
+            "margin": {"r": 160, "t": 8},
+        },
+        narrow={"margin.r": 12, "annotations": [_failed(r) for r in results if sentences.failure_line(r) is not None]},
+        height=MARGIN_PX + sum(ROW_PX + LINE_PX * (lines_of(name) - 1) for name in names),
+        table=comparison_table(record, results),
+    )
+
+
+def _colour(result: ModeResult, best: set[str]) -> str:
+    return "--c1" if result.mode in best else "--bar"
+
+
+def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours: Sequence[str]) -> Trace:
+    """A bar for each of these timed modes; the reference has an outline."""
+    timed = [(r, r.seconds_per_sample) for r in results if r.seconds_per_sample is not None]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": "time per sample",
+        "showlegend": False,
+        "y": [named(r.mode) for r, _ in timed],
+        "x": [unit.of(one.median) for _, one in timed],
+        "error_x": _interval(unit, [(one.median, one.ci95) for _, one in timed]),
+        "text": [format_seconds(one.median) for _, one in timed],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "insidetextfont": {"color": "--on-bar"},
+        "constraintext": "none",
+        "customdata": [_hover(record, r) for r, _ in timed],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "marker": {
+            "color": list(colours),
+            "line": {"color": "--ink", "width": [2 if r.mode == reference_of(record, r) else 0 for r, _ in timed]},
+        },
+    }
+
+
+def _hatched(bars: Trace) -> Trace:
+    """The same bars as those of modes that take no part in the answer."""
+    pattern = {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay", "size": 8, "solidity": 0.2}
+    return {
+        **bars,
+        "insidetextfont": {"color": "--ink"},
+        "marker": {**bars["marker"], "color": "--aside", "pattern": pattern},
+    }
+
+
+def bounds_per_sample(record: Comparison) -> dict[str, float]:
+    """Name to time per sample [s] of what bounds a step, of the one workload that all jobs run; else nothing."""
+    bounds = record.bounds or (record.jobs[0].bounds if len(record.jobs) == 1 else None)
+    counts = {sample.samples_per_step for sample in record.samples}
+    if bounds is None or len(counts) != 1:
+        return {}
+    (per_step,) = counts
+    return {name: at_s / per_step for name, at_s in _named_bounds(bounds, len(record.jobs) > 1).items()}
+
+
+def _named_bounds(bounds: Bounds, two_jobs: bool) -> dict[str, float]:
+    """Steps [s]. Where the next forward pass cannot help, there is one bound; and compute may be one of them."""
+    of = " of one job" if two_jobs else ""
+    waiting = f"bound{of}, next forward waits"
+    found = {"compute alone": bounds.compute_s}
+    if bounds.overlap_bound_s < bounds.backward_overlap_bound_s and bounds.overlap_bound_s > bounds.compute_s:
+        found[f"bound{of}, next forward starts early"] = bounds.overlap_bound_s
+    if bounds.backward_overlap_bound_s > bounds.compute_s:
+        found[waiting] = bounds.backward_overlap_bound_s
+    return found
+
+
+def _bound(name: str, place: int, at: float) -> Layout:
+    """A line across all bars, with an entry in the legend."""
+    return {
+        "type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "name": f"{name} (simulated)",
+        "showlegend": True, "line": {"color": ("--ink", "--c5", "--c2")[place], "width": 2,
+                                     "dash": ("dot", "dashdot", "dash")[place]},
+    }  # fmt: skip
+
+
+def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
+    """The ratio and what it means, at the right of the bar."""
+    said = word(record, result).text
+    ratio = result.ratio
+    if ratio is not None and ratio.verdict != "reference" and trusted(result):
+        said = f"{ratio_cell(result)}<br>{said}"
+    return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": named(result.mode), "yanchor": "middle",
+            "text": said, "showarrow": False, "align": "left", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
+
+
+def _failed(result: ModeResult, *, told: bool = False) -> Layout:
+    """In the place of a bar: that it failed, and where there is room the beginning of why."""
+    why = (sentences.failure_line(result) or "").removeprefix(f"{result.mode} ").split("; ")[0]
+    text = why if len(why) <= REASON else f"{why[: REASON - 1]}…"
+    return {"x": 0, "xanchor": "left", "xshift": 6, "y": named(result.mode), "yanchor": "middle",
+            "text": plain(text) if told else "FAILED", "showarrow": False,
+            "font": {"color": "--bad", "weight": 700}}  # fmt: skip
+
+
+def _hover(record: Comparison, result: ModeResult) -> str:
+    one = result.seconds_per_sample
+    assert one is not None  # only timed modes have bars
+    told = [f"<b>{plain(result.mode)}</b> ({result.label})", f"{format_seconds(one.median)} a sample",
+            f"95 % CI {span_cell(one, ' to ')}"]  # fmt: skip
+    if result.ratio is not None and result.ratio.verdict != "reference":
+        told.append(f"{ratio_cell(result)} of {plain(reference_of(record, result))}'s: {word(record, result).text}")
+    return "<br>".join(told)
+
+
+def _told(record: Comparison, bounds: dict[str, float]) -> str:
+    text = (
+        "Over all jobs and ranks together; shorter is better. Whiskers are 95 % confidence intervals of the median; "
+        f"the ratio is to {references(record)}, the reference, taken block by block: it decides."
+    )
+    if bounds:
+        text += " Lines: what no schedule can beat under the model (simulated)."
+    if controls(record) | partial(record):
+        text += " Hatched: modes that do not train what DDP trains, and take no part in the answer."
+    return text
+
+
+def _interval(unit: Unit, estimates: Sequence[tuple[float, tuple[float, float]]]) -> Layout:
+    """Error bars that reach from the interval's lower end to its upper end."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [rounded(unit.per_s * max(0.0, high - middle)) for middle, (_, high) in estimates],
+        "arrayminus": [rounded(unit.per_s * max(0.0, middle - low)) for middle, (low, _) in estimates],
+        "color": "--ink",
+        "thickness": 1.5,
+        "width": 5,
+    }
+
+
+def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table:
+    """The figures behind the bars. A mode that failed has its row."""
+    rows: list[list[Cell]] = []
+    for result in results:
+        one = result.seconds_per_sample if trusted(result) else None
+        rows.append(
+            [
+                result.mode,
+                *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
+                format_seconds(one.median) if one else "–",
+                span_cell(one),
+                ratio_cell(result),
+                word(record, result),
+                str(result.blocks),
+                label_badge(result.label),
+            ]
+        )
+    columns = [Column("mode", figures=False), *([Column("jobs")] if paired_modes(record) else []),
+               Column("time per sample"), Column("95 % CI"),
+               Column(f"ratio to {references(record)} [95 % CI]"), Column("verdict", figures=False), Column("blocks"),
+               Column("label", figures=False)]  # fmt: skip
+    return Table("Time per sample in figures", columns, rows, opened=True)
+
+
+def predicted_and_measured(record: Comparison) -> Figure | None:
+    """A row a mode: what was predicted, what was measured, with the interval, and how far apart. None without any."""
+    pairs = [(r, r.predicted_step_s, r.step_s) for r in fastest_first(record)
+             if trusted(r) and r.predicted_step_s is not None and r.step_s is not None]  # fmt: skip
+    if not pairs:
+        return None
+    unit = time_unit(max(max(predicted_s, step.ci95[1]) for _, predicted_s, step in pairs))
+    names = [named(r.mode) for r, _, _ in pairs]
+    between: Trace = {
+        "type": "scatter", "mode": "lines", "showlegend": False, "hoverinfo": "skip",
+        "x": [x for _, predicted_s, step in pairs for x in (unit.of(predicted_s), unit.of(step.median), None)],
+        "y": [y for name in names for y in (name, name, None)],
+        "line": {"color": "--grid-strong", "width": 3},
+    }  # fmt: skip
+    measured: Trace = {
+        "type": "scatter", "mode": "markers", "name": "measured, 95 % CI", "y": names,
+        "x": unit.all(step.median for _, _, step in pairs),
+        "error_x": _interval(unit, [(step.median, step.ci95) for _, _, step in pairs]),
+        "marker": {"symbol": "circle", "size": 11, "color": "--c1"},
+        "customdata": [f"<b>{plain(r.mode)}</b><br>measured {format_seconds(step.median)} ({r.label})"
+                       for r, _, step in pairs],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+    predicted: Trace = {
+        "type": "scatter", "mode": "markers", "name": "predicted (simulated)", "y": names,
+        "x": unit.all(predicted_s for _, predicted_s, _ in pairs),
+        "marker": {"symbol": "diamond-open", "size": 12, "color": "--c2", "line": {"width": 2}},
+        "customdata": [f"<b>{plain(r.mode)}</b><br>predicted {format_seconds(predicted_s)} (simulated), "
+                       f"{signed(r.prediction_error)}" for r, predicted_s, _ in pairs],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+    errors = [
+        {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": named(r.mode), "showarrow": False,
+         "text": signed(r.prediction_error), "font": {"size": 12, "color": "--muted"}}
+        for r, _, _ in pairs
+    ]  # fmt: skip
+    return Figure(
+        key="predicted",
+        title="Predicted against measured step",
+        labels=[*sorted({r.label for r, _, _ in pairs}), "simulated"],
+        told="Predicted before anything was timed, from the profile and the cost model alone. At the right, predicted "
+        "over measured, minus one: below zero, the step took longer than predicted.",
+        traces=[between, measured, predicted],
+        layout={
+            "xaxis": time_axis("step", unit),
+            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "annotations": errors,
+            "legend": BELOW,
+            "margin": {"r": 76, "t": 8},
+        },
+        height=MARGIN_PX + sum(ROW_PX + LINE_PX * (lines_of(name) - 1) for name in names),
+        table=step_table(record),
+    )
+
+
+def step_table(record: Comparison) -> Table:
+    """Where the step goes: measured, exposed, removed, predicted, and whether it trains what DDP trains."""
+    rows: list[list[Cell]] = []
+    for result in record.modes.values():
+        cells: dict[str, Cell] = {**step_cells(result), "label": label_badge(result.label)}
+        cells["error"] = step_cells(result)["error"].replace("-", "−")
+        if cells["same network"] == "FAILED":
+            cells["same network"] = Badge("FAILED", "failed")
+        rows.append([with_turns(result), *cells.values()])
+    columns = [Column("mode", figures=False), *map(Column, ("step", "exposed", "removed", "predicted", "error")),
+               Column("buckets"), Column("same network", figures=False), Column("label", figures=False)]  # fmt: skip
+    return Table("Where the step goes, in figures", columns, rows, capital(sentences.columns_line(record)), opened=True)
+
+
+def signed(share: float | None) -> str:
+    """'−1.2 %', with a minus as wide as the plus; '–' for None."""
+    return format_signed_percent(share).replace("-", "−")

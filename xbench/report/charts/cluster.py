@@ -1,0 +1,228 @@
+"""Charts of cluster policies: completion times, GPUs held and jobs that wait over time, and who ran when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
+from xbench.report import cluster_sentences as told
+from xbench.report.charts.axes import BELOW, COLOURS, Unit, long_unit, marks, plain, rounded
+from xbench.report.page.model import Cell, Column, Figure, Table, Trace
+from xbench.units import format_duration
+
+
+def means(record: ClusterComparison) -> Figure:
+    """A bar a policy, restart cost and placement."""
+    unit = long_unit(max(result.jct_mean_s for result in record.results))
+    traces: list[Trace] = []
+    grounds = list(dict.fromkeys((one.restart_s, one.placement) for one in record.results))
+    for place, (cost_s, placement) in enumerate(grounds):
+        here = [result for result in told.results_at(record, cost_s) if result.placement == placement]
+        placed = f", {placement}" if placement else ""
+        traces.append({
+            "type": "bar", "name": f"{told.costing(cost_s)}{placed}", "x": [plain(one.policy) for one in here],
+            "y": [unit.of(one.jct_mean_s) for one in here], "marker": {"color": COLOURS[place % len(COLOURS)]},
+            "customdata": [_hover(one) for one in here], "hovertemplate": "%{customdata}<extra></extra>",
+            "error_y": _interval(here, unit),
+        })  # fmt: skip
+    policy, *others = told.headings(record)
+    columns = [Column(policy, figures=False), Column("restart"),
+               *(Column(name, figures=name != "placement") for name in others)]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [row[0], f"{cost_s:g} s", *row[1:]] for cost_s in record.restart_costs_s for row in told.rows(record, cost_s)
+    ]
+    intervals = " Lines: the 95 % interval over seeds." if any(one.jct_mean_ci95 for one in record.results) else ""
+    return Figure(
+        key="mean-jct",
+        title="Mean job completion time",
+        labels=["simulated"],
+        told=f"From a job's arrival to its end; shorter is better.{intervals}",
+        traces=traces,
+        layout={
+            "barmode": "group",
+            "yaxis": {"title": {"text": f"mean JCT [{unit.name}]"}, "rangemode": "tozero"},
+            "xaxis": {"type": "category"},
+            "legend": BELOW,
+            "showlegend": len(traces) > 1,
+        },
+        height=400,
+        table=Table("Every policy in figures", columns, rows, told.note(record), opened=True),
+    )
+
+
+def _interval(results: Sequence[ClusterResult], unit: Unit) -> Trace:
+    """The intervals over seeds as lines; none is drawn of a result that has none."""
+    ends = [(result.jct_mean_s, result.jct_mean_ci95 or (result.jct_mean_s, result.jct_mean_s)) for result in results]
+    return {
+        "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5,
+        "array": [rounded(unit.of(high - value)) for value, (_, high) in ends],
+        "arrayminus": [rounded(unit.of(value - low)) for value, (low, _) in ends],
+        "visible": any(result.jct_mean_ci95 for result in results),
+    }  # fmt: skip
+
+
+def _hover(result: ClusterResult) -> str:
+    return f"<b>{plain(result.policy)}</b><br>{told.jct_of(result)}<br>ratio {told.ratio_of(result)}" + (
+        f"<br>gap {told.gap_of(result)}" if result.gap is not None else ""
+    )
+
+
+def _first(record: ClusterComparison) -> list[ClusterCurve]:
+    """Curves of the first restart cost and placement: of more a plot could not be read."""
+    placement = record.placements[0] if record.placements else None
+    at = (record.restart_costs_s[0], placement)
+    return [curve for curve in record.curves if (curve.restart_s, curve.placement) == at]
+
+
+def _of_seed(record: ClusterComparison) -> str:
+    seed = f" of seed {record.trace.seeds[0]}" if record.trace.seeds else ""
+    cost = f", {told.costing(record.restart_costs_s[0])}" if len(record.restart_costs_s) > 1 else ""
+    placed = f", {record.placements[0]}" if len(record.placements) > 1 else ""
+    return f"The simulation{seed}{cost}{placed}."
+
+
+def distributions(record: ClusterComparison) -> list[Figure]:
+    """The share of jobs that were done within a time."""
+    curves = _first(record)
+    if not curves:
+        return []
+    look = marks(record.policies)
+    unit = long_unit(max(curve.jct_s[50] for curve in curves))
+    traces: list[Trace] = [
+        {
+            "type": "scatter", "mode": "lines", "name": plain(curve.policy),
+            "x": [rounded(max(unit.of(value), 1e-6)) for value in curve.jct_s], "y": list(range(101)),
+            "line": {"color": look[curve.policy].colour, "width": 2},
+            "hovertemplate": f"<b>{plain(curve.policy)}</b><br>%{{y}} % within %{{x:.3~r}} {unit.name}<extra></extra>",
+        }
+        for curve in curves
+    ]  # fmt: skip
+    columns = [Column("policy", figures=False), *(Column(f"{share} %") for share in (5, 25, 50, 75, 90, 95, 99))]
+    rows: list[list[Cell]] = [
+        [curve.policy, *(format_duration(curve.jct_s[share]) for share in (5, 25, 50, 75, 90, 95, 99))]
+        for curve in curves
+    ]
+    return [
+        Figure(
+            key="jct-distribution",
+            title="Jobs done within a time",
+            labels=["simulated"],
+            told=f"{_of_seed(record)} A curve further to the left is better.",
+            traces=traces,
+            layout={
+                "xaxis": {"type": "log", "title": {"text": f"JCT [{unit.name}], logarithmic"}, "tickformat": "~r"},
+                "yaxis": {"title": {"text": "jobs [%]"}, "range": [0, 100]},
+                "legend": BELOW,
+                "hovermode": "closest",
+            },
+            height=400,
+            table=Table("Percentiles of the job completion time", columns, rows),
+        )
+    ]
+
+
+def over_time(record: ClusterComparison) -> list[Figure]:
+    """GPUs held, and jobs that wait."""
+    curves = [curve for curve in _first(record) if curve.at_s]
+    if not curves:
+        return []
+    look = marks(record.policies)
+    unit = long_unit(max(curve.at_s[-1] for curve in curves))
+    found = []
+    for key, title, said in (("held", "GPUs held", f"; there are {record.gpus}"), ("waiting", "Jobs that wait", "")):
+        traces: list[Trace] = [
+            {
+                "type": "scatter", "mode": "lines", "name": plain(curve.policy),
+                "x": [rounded(unit.of(value)) for value in curve.at_s],
+                "y": [rounded(value) for value in getattr(curve, key)],
+                "line": {"color": look[curve.policy].colour, "width": 1.5, "shape": "hvh"},
+            }
+            for curve in curves
+        ]  # fmt: skip
+        count = len(curves[0].at_s)
+        found.append(
+            Figure(
+                key=f"{key}-over-time",
+                title=title,
+                labels=["simulated"],
+                told=f"{_of_seed(record)} Means over {count} equal windows of each policy's makespan{said}.",
+                traces=traces,
+                layout={
+                    "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
+                    "yaxis": {"title": {"text": title.lower()}, "rangemode": "tozero"},
+                    "legend": BELOW,
+                },
+                height=340,
+                table=_windows(title, curves, key),
+            )
+        )
+    return found
+
+
+def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
+    """The means of a tenth of the makespan each."""
+    columns = [
+        Column("policy", figures=False),
+        *(Column(f"{10 * tenth} to {10 * tenth + 10} %") for tenth in range(10)),
+    ]
+    rows: list[list[Cell]] = []
+    for curve in curves:
+        values = getattr(curve, key)
+        parts = [values[len(values) * tenth // 10 : len(values) * (tenth + 1) // 10] for tenth in range(10)]
+        rows.append([curve.policy, *(f"{fmean(part):.1f}" if part else "–" for part in parts)])
+    return Table(f"{title}, by tenths of the makespan", columns, rows)
+
+
+def gantt(record: ClusterComparison) -> list[Figure]:
+    """A chart a policy of a small trace: a line a job, a bar while it holds GPUs."""
+    found: list[Figure] = []
+    for policy in record.policies:
+        spans = [span for span in record.spans if span.policy == policy]
+        if not spans:
+            continue
+        unit = long_unit(max(span.to_s for span in spans))
+        order = list(dict.fromkeys(span.job for span in sorted(spans, key=lambda span: span.from_s)))
+        sizes = sorted({span.gpus for span in spans})
+        traces: list[Trace] = []
+        for place, gpus in enumerate(sizes):
+            own = [span for span in spans if span.gpus == gpus]
+            traces.append({
+                "type": "bar", "orientation": "h", "name": f"{gpus} GPUs" if gpus > 1 else "1 GPU",
+                "y": [plain(span.job) for span in own], "base": [rounded(unit.of(span.from_s)) for span in own],
+                "x": [rounded(unit.of(span.to_s - span.from_s)) for span in own],
+                "marker": {"color": COLOURS[place % len(COLOURS)], "line": {"color": "--paper", "width": 0.5}},
+                "customdata": [f"<b>{plain(span.job)}</b><br>{span.gpus} GPUs from {format_duration(span.from_s)} to "
+                               f"{format_duration(span.to_s)}" for span in own],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            })  # fmt: skip
+        columns = [Column("job", figures=False), Column("GPUs"), Column("from"), Column("to")]
+        rows: list[list[Cell]] = [
+            [span.job, str(span.gpus), format_duration(span.from_s), format_duration(span.to_s)] for span in spans
+        ]
+        found.append(
+            Figure(
+                key=f"gantt-{len(found)}",
+                title=f"Every job under {policy}",
+                labels=["simulated"],
+                told=f"{_of_seed(record)} A line a job in the order of their beginning; a bar while it holds GPUs.",
+                traces=traces,
+                layout={
+                    "barmode": "overlay",
+                    "bargap": 0.15,
+                    "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
+                    "yaxis": {
+                        "type": "category",
+                        "categoryorder": "array",
+                        "categoryarray": [plain(name) for name in reversed(order)],
+                        "showticklabels": len(order) <= 40,
+                    },
+                    "legend": BELOW,
+                    "hovermode": "closest",
+                },
+                height=120 + min(900, 14 * len(order)),
+                table=Table(f"Every span under {policy}", columns, rows, bulk=True),
+                folded=bool(found),
+            )
+        )
+    return found

@@ -1,0 +1,247 @@
+"""Charts of a convergence: accuracy and loss of each mode, and what a step of it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from xbench.records import Converged, Convergence, ConvergenceCurve
+from xbench.report.charts.axes import BELOW, Mark, marks, named, plain, rounded
+from xbench.report.page.model import Badge, Cell, Column, Figure, Table, Trace
+from xbench.units import format_bytes, format_count, format_seconds
+
+SMOOTH = 40
+"""Training losses are drawn as the means of this many groups of steps."""
+
+
+def without_accuracy(mode: Converged) -> str:
+    """What stands in a table in place of an accuracy."""
+    return "not trained" if mode.status == "not trained" else "FAILED"
+
+
+def accuracy_figure(record: Convergence) -> Figure | None:
+    """Mean accuracy over seeds with its interval, and every seed's own. None where nothing ended."""
+    shown = [mode for mode in record.modes.values() if mode.accuracy is not None]
+    if not shown:
+        return None
+    names = [named(mode) for mode in record.modes]
+    seeds: Trace = {
+        "type": "scatter", "mode": "markers", "name": "one seed",
+        "x": [rounded(100 * curve.test_accuracy[-1]) for curve in record.curves if curve.test_accuracy],
+        "y": [named(curve.mode) for curve in record.curves if curve.test_accuracy],
+        "marker": {"color": "--c5", "symbol": "line-ns-open", "size": 14, "line": {"width": 2}},
+        "customdata": [f"{plain(curve.mode)}, seed {curve.seed}" for curve in record.curves if curve.test_accuracy],
+        "hovertemplate": "%{customdata}: %{x:.2f} %<extra></extra>",
+    }  # fmt: skip
+    means: Trace = {
+        "type": "scatter", "mode": "markers", "name": "mean, 95 % CI",
+        "x": [rounded(100 * mode.accuracy.mean) for mode in shown if mode.accuracy],
+        "y": [named(mode.mode) for mode in shown],
+        "error_x": {
+            "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5, "width": 5,
+            "array": [_reach(mode, 1) for mode in shown], "arrayminus": [_reach(mode, 0) for mode in shown],
+        },
+        "marker": {"color": "--c1", "size": 11},
+        "customdata": [f"<b>{plain(mode.mode)}</b> {_accuracy(mode)}" for mode in shown],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+    return Figure(
+        key="final-accuracy",
+        title="Accuracy on data that was not trained on",
+        labels=[record.label],
+        told=f"Means over {len(record.training.seeds)} seeds with Student's 95 % interval. The shaded band is the "
+        f"interval of {record.reference}, the reference.",
+        traces=[seeds, means],
+        layout={
+            "xaxis": {"title": {"text": "accuracy [%]"}},
+            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "shapes": _band(record),
+            "legend": BELOW,
+            "margin": {"t": 8},
+        },
+        height=140 + 46 * len(names),
+        table=_accuracies(record),
+    )
+
+
+def _reach(mode: Converged, side: int) -> float:
+    """How far the interval reaches to a side of the mean [percentage points]; 0 without an interval."""
+    if mode.accuracy is None or mode.accuracy.ci95 is None:
+        return 0.0
+    return rounded(100 * abs(mode.accuracy.ci95[side] - mode.accuracy.mean))
+
+
+def _band(record: Convergence) -> list[dict[str, object]]:
+    base = record.modes.get(record.reference)
+    if base is None or base.accuracy is None or base.accuracy.ci95 is None:
+        return []
+    low, high = (rounded(100 * end) for end in base.accuracy.ci95)
+    return [{"type": "rect", "x0": low, "x1": high, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
+             "fillcolor": "--c6", "opacity": 0.18, "line": {"width": 0}}]  # fmt: skip
+
+
+def curves_figure(record: Convergence) -> Figure | None:
+    """Test accuracy by epoch: the mean over seeds, and each seed behind it. None without curves."""
+    traces = _traces(record, lambda curve: [100 * value for value in curve.test_accuracy], group=1)
+    if not traces:
+        return None
+    return Figure(
+        key="test-accuracy",
+        title="Test accuracy by epoch",
+        labels=[record.label],
+        told="Thick: the mean over seeds. Thin: each seed.",
+        traces=traces,
+        layout={"xaxis": {"title": {"text": "epoch"}, "dtick": 1 if record.training.epochs <= 12 else None},
+                "yaxis": {"title": {"text": "accuracy [%]"}}, "legend": BELOW, "hovermode": "closest",
+                "margin": {"t": 8}},
+        height=420,
+        table=_epochs(record),
+    )  # fmt: skip
+
+
+def losses_figure(record: Convergence) -> Figure | None:
+    """Training loss by step: groups of steps averaged. None without curves."""
+    longest = max((len(curve.train_loss) for curve in record.curves), default=0)
+    group = max(1, longest // SMOOTH)
+    traces = _traces(record, lambda curve: curve.train_loss, group=group)
+    if not traces:
+        return None
+    return Figure(
+        key="train-loss",
+        title="Training loss by step",
+        labels=[record.label],
+        told="Thick: the mean over seeds. Thin: each seed."
+        + (f" A point is the mean of {group} steps." if group > 1 else ""),
+        traces=traces,
+        layout={"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}, "rangemode": "tozero"},
+                "legend": BELOW, "hovermode": "closest", "margin": {"t": 8}},
+        height=420,
+        table=_losses(record, group),
+    )  # fmt: skip
+
+
+def _traces(record: Convergence, values: Callable[[ConvergenceCurve], Sequence[float]], group: int) -> list[Trace]:
+    made: list[Trace] = []
+    for mode, mark in marks(record.modes).items():
+        curves = [grouped(values(curve), group) for curve in record.curves if curve.mode == mode]
+        curves = [curve for curve in curves if curve]
+        if not curves:
+            continue
+        length = min(map(len, curves))
+        mean = [fmean(curve[place] for curve in curves) for place in range(length)]
+        at = [group * (place + 1) for place in range(length)]
+        made += [_thin(mode, mark, at, curve[:length]) for curve in curves if len(curves) > 1]
+        made.append({
+            "type": "scatter", "mode": "lines+markers" if length <= SMOOTH // 2 else "lines",
+            "legendgroup": plain(mode),
+            "name": named(mode).replace("<br>", ""), "x": at, "y": [rounded(value) for value in mean],
+            "line": {"color": mark.colour, "dash": mark.dash, "width": 3},
+            "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 8},
+            "hovertemplate": "<b>%{fullData.name}</b><br>%{x}: %{y:.4~g}<extra></extra>",
+        })  # fmt: skip
+    return made
+
+
+def _thin(mode: str, mark: Mark, at: Sequence[int], values: Sequence[float]) -> Trace:
+    return {
+        "type": "scatter", "mode": "lines", "legendgroup": plain(mode), "showlegend": False, "hoverinfo": "skip",
+        "x": list(at), "y": [rounded(value) for value in values], "line": {"color": mark.colour, "width": 1},
+        "opacity": 0.35,
+    }  # fmt: skip
+
+
+def grouped(values: Sequence[float], group: int) -> list[float]:
+    """The mean of each whole group of values."""
+    whole = len(values) // group * group
+    return [fmean(values[start : start + group]) for start in range(0, whole, group)]
+
+
+def _accuracies(record: Convergence) -> Table:
+    rows: list[list[Cell]] = []
+    for mode in record.modes.values():
+        if mode.accuracy is None:
+            rows.append(
+                [
+                    mode.mode,
+                    "–",
+                    "–",
+                    "–",
+                    Badge(without_accuracy(mode), "failed" if mode.status == "failed" else "unknown"),
+                ]
+            )
+            continue
+        apart = "–"
+        if mode.difference is not None:
+            apart = f"{100 * mode.difference.mean:+.2f}".replace("-", "−")
+            if mode.difference.ci95 is not None:
+                low, high = mode.difference.ci95
+                apart += f" [{100 * low:+.2f}, {100 * high:+.2f}]".replace("-", "−")
+        verdict = mode.verdict or "unknown"
+        loss = f"{mode.test_loss.mean:.3f}" if mode.test_loss is not None else "–"
+        rows.append([mode.mode, _accuracy(mode), apart, loss, Badge(verdict, verdict)])
+    columns = [Column("mode", figures=False), Column("accuracy [95 % CI]"),
+               Column(f"points from {record.reference}, seed by seed [95 % CI]"), Column("test loss"),
+               Column("by the reference's interval", figures=False)]  # fmt: skip
+    return Table("Accuracy in figures", columns, rows, opened=True)
+
+
+def _accuracy(mode: Converged) -> str:
+    if mode.accuracy is None:
+        return "–"
+    said = f"{100 * mode.accuracy.mean:.2f} %"
+    if mode.accuracy.ci95 is None:
+        return said
+    low, high = mode.accuracy.ci95
+    return f"{said} [{100 * low:.2f}, {100 * high:.2f}]"
+
+
+def _epochs(record: Convergence) -> Table:
+    most = max((len(curve.test_accuracy) for curve in record.curves), default=0)
+    rows: list[list[Cell]] = [
+        [curve.mode, str(curve.seed), *(_percent(value) for value in _filled(curve, most))] for curve in record.curves
+    ]
+    columns = [Column("mode", figures=False), Column("seed"), *(Column(f"epoch {n}") for n in range(1, most + 1))]
+    return Table("Test accuracy by seed and epoch", columns, rows, bulk=True)
+
+
+def _losses(record: Convergence, group: int) -> Table:
+    """A row a group of steps, a column a mode: the mean over its seeds."""
+    means: dict[str, list[float]] = {}
+    for mode in record.modes:
+        curves = [grouped(curve.train_loss, group) for curve in record.curves if curve.mode == mode]
+        means[mode] = [fmean(several) for several in zip(*curves, strict=False)]
+    longest = max(map(len, means.values()), default=0)
+    rows: list[list[Cell]] = [
+        [str(group * (place + 1)), *(f"{of[place]:.4f}" if place < len(of) else "–" for of in means.values())]
+        for place in range(longest)
+    ]
+    return Table("Training loss in figures, means over seeds", [Column("step"), *map(Column, means)], rows, bulk=True)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.2f} %"
+
+
+def _filled(curve: ConvergenceCurve, length: int) -> list[float | None]:
+    return [*curve.test_accuracy, *[None] * (length - len(curve.test_accuracy))]
+
+
+def costs_table(record: Convergence) -> Table:
+    """Time, traffic, memory and computation of a step, a row a mode."""
+    rows: list[list[Cell]] = [
+        [
+            mode.mode,
+            format_seconds(mode.step_s),
+            format_bytes(mode.sent_bytes),
+            format_bytes(mode.activation_bytes),
+            format_bytes(mode.activation_peak_bytes),
+            f"{format_count(mode.backward_flops)}FLOP" if mode.backward_flops is not None else "–",
+        ]
+        for mode in record.modes.values()
+    ]
+    columns = [Column("mode", figures=False), *map(Column, ("step", "sent", "kept", "at most", "backward"))]
+    note = (
+        "Sent: by a worker and step, as the network device counted. Kept: bytes of activations that autograd holds for "
+        "backward, mean over workers and steps, and at most. Backward: floating-point operations, counted."
+    )
+    return Table(f"A step ({record.label}), and what it costs a worker", columns, rows, note, opened=True)

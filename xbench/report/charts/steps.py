@@ -1,0 +1,348 @@
+"""One step on a time axis, measured above predicted, and two jobs that share a device in turns.
+
+Where the compute lane is empty although gradients travel in this step, the device waits for them: that is exposed
+communication, and it is hatched. Collectives that are under way at once lie below each other in their lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from xbench.planning.turns import LETTERS
+from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeline, TurnTaken
+from xbench.report.answer import ranking
+from xbench.report.charts.axes import BELOW, Unit, plain, rounded, time_axis, time_unit
+from xbench.report.charts.bars import fastest_first
+from xbench.report.charts.text import far_off
+from xbench.report.page.common_sections import label_badge
+from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.units import format_bytes, format_seconds
+
+LEAST_WAIT = 0.002
+"""A gap shorter than this share of the step is the time between two layers, and no wait."""
+
+MOST_ROWS = 400
+LANE_PX = 46
+MARGIN_PX = 132
+SCALE = "All steps here are drawn on one scale."
+WAITS = "waits for gradients: exposed"
+KINDS = ("forward", "backward", "optimizer", "compute")
+STYLES: dict[str, Layout] = {
+    "forward": {"color": "--c6"},
+    "backward": {"color": "--c1"},
+    "optimizer": {"color": "--c3"},
+    "compute": {"color": "--bar"},
+    WAITS: {"color": "--wait", "pattern": {"shape": "/", "fgcolor": "--bad", "fillmode": "overlay", "size": 6}},
+    "gradients travel": {"color": "--c5"},
+    "gradients travel, next bucket": {"color": "--c2"},
+    "turn of A": {"color": "--c1"},
+    "turn of B": {"color": "--c6"},
+}
+
+
+class Lane(NamedTuple):
+    """A row of the figure: its name, and bars in sub-rows."""
+
+    name: str
+    bars: Sequence[Bar]
+    rows: int
+
+
+class Bar(NamedTuple):
+    """A slice with what it is an example of, its sub-row, and what a pointer on it says."""
+
+    kind: str
+    row: int
+    start_s: float
+    end_s: float
+    told: str
+
+
+def waits(timeline: Timeline) -> list[Slice]:
+    """When the device waits for gradients: gaps of the compute lane, in a step whose gradients travel."""
+    end_s = end_of(timeline)
+    if not timeline.communication or end_s <= 0:
+        return []
+    found, free_s = [], 0.0
+    for part in [*sorted(timeline.compute, key=lambda part: part.start_s), Slice(name="", start_s=end_s, end_s=end_s)]:
+        if part.start_s - free_s > LEAST_WAIT * end_s:
+            found.append(Slice(name=WAITS, start_s=free_s, end_s=part.start_s))
+        free_s = max(free_s, part.end_s)
+    return found
+
+
+def end_of(timeline: Timeline) -> float:
+    """When the last slice ends [s]."""
+    return max((part.end_s for part in (*timeline.compute, *timeline.communication)), default=0.0)
+
+
+def sub_rows(slices: Sequence[Slice]) -> list[int]:
+    """For each slice the first row in which nothing else is under way when it starts."""
+    ends_s: list[float] = []
+    rows = [0] * len(slices)
+    for place in sorted(range(len(slices)), key=lambda place: slices[place].start_s):
+        start_s, end_s = slices[place].start_s, slices[place].end_s
+        row = next((row for row, until_s in enumerate(ends_s) if until_s <= start_s + 1e-9), len(ends_s))
+        ends_s[row : row + 1] = [end_s]
+        rows[place] = row
+    return rows
+
+
+def comparison_steps(record: Comparison) -> list[Figure]:
+    """A figure for each mode with a recorded or predicted step, on one scale; all but the first two are folded."""
+    order = [r.mode for r in ranking(record)]
+    rivals = sorted(order[1:], key=lambda mode: mode != record.reference)
+    first = [*order[:1], *rivals[:1]]
+    places = {mode: place for place, mode in enumerate(dict.fromkeys([*first, *order]))}
+    results = sorted(fastest_first(record), key=lambda r: places.get(r.mode, len(places)))
+    shown = [(r, lanes) for r in results if (lanes := _lanes_of(r)) and (r.timeline is not None or r.mode in first)]
+    scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
+    paired = {mode.text for mode in record.spec.modes if mode.paired}
+    told = f"{SCALE} Of two jobs, it is a step of one by itself." if paired else SCALE
+    return _folded(
+        figure_of(f"step-{place}", f"One step of {r.mode}", lanes, _labels(r), scale_s, table=_table(r),
+                  told=" ".join(filter(None, (told if place == 0 else "", far_off(record, r)))))
+        for place, (r, lanes) in enumerate(shown)
+        if scale_s > 0
+    )  # fmt: skip
+
+
+def profile_steps(record: Profile) -> list[Figure]:
+    """The predicted step of every plan, on one scale; all but the first two are folded."""
+    plans = sorted((plan for plan in record.plans.values() if plan.timeline is not None and plan.mode != "compute"),
+                   key=lambda plan: plan.predicted_step_s)  # fmt: skip
+    shown = [(plan.mode, _lanes("predicted", plan.timeline)) for plan in plans if plan.timeline is not None]
+    scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
+    return _folded(
+        figure_of(f"step-{place}", f"One step of {mode}", lanes, ["simulated"], scale_s,
+                  table=_slices_table(mode, [("predicted", record.plans[mode].timeline)]),
+                  told=SCALE if place == 0 else "")
+        for place, (mode, lanes) in enumerate(shown)
+        if scale_s > 0
+    )  # fmt: skip
+
+
+def _folded(figures: Iterable[Figure]) -> list[Figure]:
+    return [replace(figure, folded=place >= 2) for place, figure in enumerate(figures)]
+
+
+def _lanes_of(result: ModeResult) -> list[Lane]:
+    measured = _lanes("measured", result.timeline) if result.timeline is not None else []
+    planned = result.plan.timeline if result.plan is not None else None
+    return [*measured, *(_lanes("predicted", planned) if planned is not None else [])]
+
+
+def _labels(result: ModeResult) -> list[Label]:
+    planned = result.plan.timeline if result.plan is not None else None
+    found: list[Label] = [line.label for line in (result.timeline, planned) if line is not None]
+    return list(dict.fromkeys(found))
+
+
+def _lanes(whose: str, timeline: Timeline) -> list[Lane]:
+    compute = [Bar(_kind(part), 0, part.start_s, part.end_s, _said(part)) for part in timeline.compute]
+    compute += [Bar(WAITS, 0, part.start_s, part.end_s, _said(part)) for part in waits(timeline)]
+    travels = [part for part in timeline.communication if part.end_s > part.start_s]
+    rows = sub_rows(travels)
+    link = [
+        Bar("gradients travel, next bucket" if number % 2 else "gradients travel", row, part.start_s, part.end_s,
+            _said(part))
+        for number, (part, row) in enumerate(zip(travels, rows, strict=True))
+    ]  # fmt: skip
+    lanes = [Lane(f"{whose}<br>compute", compute, 1), Lane(f"{whose}<br>link", link, max(rows, default=0) + 1)]
+    return [lane for lane in lanes if lane.bars]
+
+
+def _kind(part: Slice) -> str:
+    first = part.name.split(" ", 1)[0]
+    return first if first in KINDS else "compute"
+
+
+def _said(part: Slice) -> str:
+    size = f", {format_bytes(part.nbytes)}" if part.nbytes is not None else ""
+    return (
+        f"<b>{plain(part.name)}</b>{size}<br>{format_seconds(part.end_s - part.start_s)}: from "
+        f"{format_seconds(part.start_s)} to {format_seconds(part.end_s)}"
+    )
+
+
+def figure_of(
+    key: str,
+    title: str,
+    lanes: Sequence[Lane],
+    labels: Sequence[Label],
+    scale_s: float,
+    *,
+    table: Table,
+    told: str = "",
+    axis: str = "time since the step began",
+) -> Figure:
+    """Lanes below each other on one time axis from 0 to `scale_s` [s]."""
+    unit = time_unit(scale_s)
+    bars = [(place, lane.rows, bar) for place, lane in enumerate(lanes) for bar in lane.bars]
+    traces = [_trace(kind, unit, [one for one in bars if one[2].kind == kind]) for kind in STYLES]
+    return Figure(
+        key=key,
+        title=title,
+        labels=labels,
+        told=told,
+        traces=[trace for trace in traces if trace["x"]],
+        layout={
+            "barmode": "overlay",
+            "xaxis": time_axis(axis, unit, range=[0, unit.of(1.01 * scale_s)]),
+            "yaxis": {
+                "tickvals": list(range(len(lanes))), "ticktext": [lane.name for lane in lanes],
+                "range": [len(lanes) - 0.5, -0.5], "showgrid": False, "zeroline": False,
+            },
+            "legend": BELOW,
+            "margin": {"t": 4, "r": 12},
+        },
+        height=MARGIN_PX + LANE_PX * len(lanes),
+        table=table,
+    )  # fmt: skip
+
+
+def _trace(kind: str, unit: Unit, bars: Sequence[tuple[int, int, Bar]]) -> Trace:
+    """All bars of one kind. The bars of a lane are 0.84 of a row high, shared by its sub-rows."""
+    height = 0.84
+    return {
+        "type": "bar", "orientation": "h", "name": kind,
+        "base": [unit.of(bar.start_s) for _, _, bar in bars],
+        "x": [unit.of(bar.end_s - bar.start_s) for _, _, bar in bars],
+        "y": [rounded(place - height / 2 + height * (bar.row + 0.5) / rows) for place, rows, bar in bars],
+        "width": [rounded(height / rows) for _, rows, _ in bars],
+        "customdata": [bar.told for _, _, bar in bars],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "marker": {**STYLES[kind], "line": {"color": "--paper", "width": 0.5}},
+    }  # fmt: skip
+
+
+def _table(result: ModeResult) -> Table:
+    planned = result.plan.timeline if result.plan is not None else None
+    return _slices_table(result.mode, [("measured", result.timeline), ("predicted", planned)])
+
+
+def _slices_table(mode: str, timelines: Sequence[tuple[str, Timeline | None]]) -> Table:
+    """Each lane's totals; then every collective, up to MOST_ROWS of them."""
+    rows: list[list[Cell]] = []
+    travels: list[list[Cell]] = []
+    for whose, timeline in timelines:
+        if timeline is None:
+            continue
+        label = Badge(timeline.label, timeline.label)
+        slices = [(_kind(part), part) for part in timeline.compute] + [(WAITS, part) for part in waits(timeline)]
+        slices += [("gradients travel", part) for part in timeline.communication]
+        for kind in dict.fromkeys(kind for kind, _ in slices):
+            rows.append(_row(f"{whose}: {kind}", [part for one, part in slices if one == kind], label))
+        travels += [_row(f"{whose}: {part.name}", [part], label) for part in timeline.communication]
+    rows += travels[:MOST_ROWS]
+    note = "Busy: the sum over slices, which may lie beside each other."
+    if len(travels) > MOST_ROWS:
+        note += f" {len(travels) - MOST_ROWS} more collectives are in the record."
+    columns = [Column("what", figures=False), *map(Column, ("slices", "busy", "from", "to", "bytes")),
+               Column("label", figures=False)]  # fmt: skip
+    return Table(f"The step of {mode} in figures", columns, rows, note, bulk=True)
+
+
+def _row(what: str, slices: Sequence[Slice], label: Badge) -> list[Cell]:
+    sizes = [part.nbytes for part in slices if part.nbytes is not None]
+    return [
+        what,
+        str(len(slices)),
+        format_seconds(sum(part.end_s - part.start_s for part in slices)),
+        format_seconds(min(part.start_s for part in slices)),
+        format_seconds(max(part.end_s for part in slices)),
+        format_bytes(sum(sizes)) if sizes else "–",
+        label,
+    ]
+
+
+TOLD = (
+    "The recorded turns of the first device, as rank 0 of each job saw them. Hatched: nobody holds the device, because "
+    "the job whose turn is next waits for its gradients. Below, each job's gradients from the end of its turn on, "
+    "until they have arrived."
+)
+
+
+def comparison_turns(record: Comparison) -> list[Figure]:
+    """A figure for each mode whose turns were recorded."""
+    shown = [result for result in record.modes.values() if result.turns]
+    return [_figure(record, result, place) for place, result in enumerate(shown)]
+
+
+def _figure(record: Comparison, result: ModeResult, place: int) -> Figure:
+    titles = [job.workload.title for job in record.jobs]
+    jobs = sorted({turn.job for turn in result.turns})
+    ends_s = [max(turn.computed_s, turn.arrived_s or 0.0) for turn in result.turns]
+    return figure_of(
+        f"turns-{place}",
+        f"Turns of {result.mode}",
+        [Lane("device", _held(result.turns), 1), *(_travels(result.turns, job) for job in jobs)],
+        [result.label],
+        max(ends_s),
+        table=_turn_table(result, titles),
+        told=f"{TOLD} {', '.join(f'{LETTERS[job]}: {titles[job]}' for job in jobs if job < len(titles))}.",
+        axis="time since the first of these turns began",
+    )
+
+
+def _held(turns: Sequence[TurnTaken]) -> list[Bar]:
+    """The turns, and between them when the device waited for gradients."""
+    bars = [_bar(f"turn of {LETTERS[turn.job]}", turn.start_s, turn.computed_s) for turn in turns]
+    return bars + [_bar(WAITS, *wait) for wait in waits_before(turns) if wait is not None]
+
+
+def _travels(turns: Sequence[TurnTaken], job: int) -> Lane:
+    own = [turn for turn in turns if turn.job == job]
+    bars = [
+        _bar("gradients travel", turn.computed_s, turn.arrived_s)
+        for turn in own
+        if turn.arrived_s is not None and turn.arrived_s > turn.computed_s
+    ]
+    return Lane(f"gradients<br>of {LETTERS[job]}", bars, 1)
+
+
+def _bar(kind: str, start_s: float, end_s: float) -> Bar:
+    took = f"{format_seconds(end_s - start_s)}: from {format_seconds(start_s)} to {format_seconds(end_s)}"
+    return Bar(kind, 0, start_s, end_s, f"<b>{kind}</b><br>{took}")
+
+
+def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            f"{LETTERS[turn.job]} ({titles[turn.job]})" if turn.job < len(titles) else LETTERS[turn.job],
+            format_seconds(turn.start_s),
+            format_seconds(turn.computed_s - turn.start_s),
+            format_seconds(max(0.0, turn.arrived_s - turn.computed_s)) if turn.arrived_s is not None else "–",
+            label_badge(result.label),
+        ]
+        for turn in result.turns
+    ]
+    columns = [
+        Column("job", figures=False),
+        *map(Column, ("turn begins", "holds the device", "gradients arrive after")),
+        Column("label", figures=False),
+    ]
+    return Table(f"The turns of {result.mode} in figures", columns, rows)
+
+
+LEAST_WAIT_S = 1e-6
+"""A shorter gap is rounding."""
+
+
+def waits_before(turns: Sequence[TurnTaken]) -> list[tuple[float, float] | None]:
+    """For each turn, from when to when [s] nobody held the device because its job's gradients were on their way.
+
+    A job asks for its next turn when they have arrived; the rest of a gap is the turn being passed on. Where the record
+    does not say when they arrived, as before a job's first turn, the whole gap counts.
+    """
+    found: list[tuple[float, float] | None] = []
+    arrived_s: dict[int, float | None] = {}
+    free_s = turns[0].start_s if turns else 0.0
+    for turn in turns:
+        asked_s = arrived_s.get(turn.job)
+        until_s = turn.start_s if asked_s is None else min(turn.start_s, asked_s)
+        found.append((free_s, until_s) if until_s - free_s > LEAST_WAIT_S else None)
+        arrived_s[turn.job], free_s = turn.arrived_s, turn.computed_s
+    return found

@@ -1,0 +1,1 @@
+"""Formats of a report: each walks the view of a record."""

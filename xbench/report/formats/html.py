@@ -1,0 +1,118 @@
+"""The report as one HTML file that opens anywhere, without a network.
+
+`page` makes it of one record of any kind, or of several comparisons side by side. What a record's page shows is in
+the view of its kind; the figures are plain plotly traces; `assemble` puts template, style and scripts together.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from xbench.errors import UsageError
+from xbench.records import AnyRecord
+from xbench.report.kinds import view_of
+from xbench.report.page.model import Figure, Page, Table, figures
+
+MAX_ROWS = 20
+"""Rows of the table in a notebook cell."""
+
+
+def page(records: Sequence[AnyRecord]) -> str:
+    """The HTML of one record, or of several that can be compared. Raises UsageError where they cannot."""
+    return assemble(contents(records))
+
+
+def render(record: AnyRecord) -> str:
+    """The HTML of one record."""
+    return page([record])
+
+
+def contents(records: Sequence[AnyRecord]) -> Page:
+    """What stands on the page of these records. Raises UsageError as `page` does."""
+    if not records:
+        raise UsageError("there is no result to report on")
+    if len(records) > 1:
+        from xbench.report.kinds.compare_records import several_page
+
+        return several_page(records)
+    return view_of(records[0]).page()
+
+
+def summary(record: AnyRecord) -> str:
+    """A notebook cell: the answer and the first table of the page, without style sheets, scripts or plots.
+
+    It is a `<div>` in the notebook's own colours. The table has at most MAX_ROWS rows and says how many it leaves out.
+    """
+    page = contents([record])
+    template = environment().from_string(own_file("summary.html.jinja"))
+    return template.render(page=page, table=_first_table(page), most=MAX_ROWS)
+
+
+def _first_table(page: Page) -> Table | None:
+    for section in page.sections:
+        for block in section.blocks:
+            table = block.table if isinstance(block, Figure) else block
+            if isinstance(table, Table):
+                return table
+    return None
+
+
+def assemble(page: Page) -> str:
+    """The whole document. The same page makes the same bytes."""
+    plotly, script = _plotly(), own_file("page.js") + own_file("keys.js")
+    scripts = f"script-src {_hash(plotly)} {_hash(script)}"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; {scripts}"
+    return environment().from_string(own_file("page.html.jinja")).render(
+        page=page,
+        policy=policy,
+        style=Markup(own_file("page.css")),
+        script=Markup(script),
+        plotly=Markup(plotly),
+        figures=Markup(_data(page)),
+    )  # fmt: skip
+
+
+def environment() -> Environment:
+    """How templates are rendered: every text in them is escaped."""
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                       keep_trailing_newline=True)  # fmt: skip
+
+
+@cache
+def own_file(name: str) -> str:
+    """The text of a file of this package: a template, a style sheet, a script."""
+    return (files("xbench.report.page") / name).read_text(encoding="utf-8")
+
+
+def _data(page: Page) -> str:
+    """What the script draws, as JSON that no '</script>' can end."""
+    drawn = [
+        {
+            "key": figure.key,
+            "traces": figure.traces,
+            "layout": figure.layout,
+            "narrow": figure.narrow,
+            "height": figure.height,
+        }
+        for figure in figures(page)
+    ]
+    return json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _plotly() -> str:
+    """plotly.js's basic bundle: bars and scatter plots are all that pages draw."""
+    return own_file("plotly-basic.min.js")
+
+
+@cache
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

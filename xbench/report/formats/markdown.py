@@ -1,0 +1,16 @@
+"""A record as Markdown, for a pull request: the answer, one table, and the rest folded.
+
+GitHub-flavoured. Every time says whether it is real, emulated or simulated, and a mode that failed has a row that says
+so. Layers, environment and command are in folded sections.
+"""
+
+from __future__ import annotations
+
+from xbench.records import AnyRecord
+from xbench.report.kinds import view_of
+
+
+def render(record: AnyRecord) -> str:
+    """Markdown of any kind of record, ending in a line end."""
+    view = view_of(record)
+    return "\n\n".join(part for part in [*view.markdown(), view.markdown_command()] if part) + "\n"

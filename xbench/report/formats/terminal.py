@@ -1,0 +1,37 @@
+"""Tables for people, in a terminal or a log.
+
+The answer comes first, in words; then the figures it rests on; then what bounds them, how they were made, and what went
+wrong. Colour repeats what words already say. Below 84 columns tables become stacked blocks. A mode that failed, or
+that trained another network than DDP, shows why and never a time.
+"""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from xbench.records import AnyRecord
+from xbench.report.advice import RECORD
+from xbench.report.console import OFF_TTY_COLUMNS, HarmlessConsole
+from xbench.report.kinds import view_of
+from xbench.report.view import Detail
+
+
+def show(
+    record: AnyRecord, console: Console, *, verbose: bool = False, all_layers: bool = False, place: str = RECORD
+) -> None:
+    """Draw any kind of record; `place` is its path, for commands that are advised.
+
+    `verbose`: every table and note of a comparison, a profile or a scaling.
+    """
+    view_of(record).draw(console, Detail(verbose, all_layers, place))
+
+
+def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, verbose: bool = False, all_layers: bool = False) -> str:
+    """What `show` draws, as plain text of `width` columns."""
+    console = HarmlessConsole(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
+                      markup=False, emoji=False, _environ={})  # fmt: skip
+    show(record, console, verbose=verbose, all_layers=all_layers)
+    text = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

@@ -1,0 +1,344 @@
+"""Several comparisons beside each other, over time or over machines: what changed, in what, and between what.
+
+A time compares only with a time from the same kind of machine, on the same workload and fabric; a ratio to the same
+reference says more. The page shows both and names every difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from xbench.environment import must_match
+from xbench.errors import UsageError
+from xbench.records import AnyRecord, Comparison, Label, ModeResult
+from xbench.report import sentences
+from xbench.report.answer import answer, rankings, ratio_cell, reference_of, references, trusted
+from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
+from xbench.report.charts.bars import word
+from xbench.report.page.common_sections import command_section, label_badge, moment
+from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
+from xbench.text import and_of
+from xbench.units import format_seconds
+
+FEW, FEW_NARROW = 8, 3
+"""Up to so many records have room for a date and a name under them, where the page is wide and where it is narrow."""
+
+Point = tuple[int, ModeResult, tuple[float, float, float]]
+"""A result's number, what it says of a mode, and a figure of that with the ends of its interval."""
+
+BESIDE = 0.4
+"""How far the marks of one record lie apart, all modes together; records are 1 apart."""
+
+
+def comparable(records: Sequence[AnyRecord]) -> list[Comparison]:
+    """The records, if they can stand beside each other. Raises UsageError where that makes no sense."""
+    comparisons = []
+    for place, record in enumerate(records, start=1):
+        if not isinstance(record, Comparison):
+            raise UsageError(
+                f"several results stand beside each other only where all are comparisons, and number {place} is a "
+                f"{record.kind}",
+                hint="give it a report of its own",
+            )
+        comparisons.append(record)
+    if not set.intersection(*(set(record.modes) for record in comparisons)):
+        raise UsageError(
+            f"these {len(comparisons)} results have no mode in common, so nothing in them compares",
+            hint="give each a report of its own",
+        )
+    return comparisons
+
+
+def several_page(records: Sequence[AnyRecord]) -> Page:
+    """Times, ratios, differences, and each record's own answer. Raises UsageError as `comparable` does."""
+    shown = comparable(records)
+    labels: list[Label] = sorted({result.label for record in shown for result in record.modes.values()})
+    cautions = _cautions(shown)
+    titles = list(dict.fromkeys(job.workload.title for record in shown for job in record.jobs))
+    sections = [
+        Section("which", "The results", [_which(shown), *([Sentences(cautions, mark="warning")] if cautions else [])]),
+        Section("times", "Time per sample", _times(shown)),
+        Section("ratios", "Ratio to the reference", _ratios(shown)),
+        Section("differences", "What differs", [_differences(shown)]),
+        Section("answers", "Each one's own answer", [Facts(_answers(shown))]),
+        command_section(*dict.fromkeys(record.command for record in shown)),
+    ]
+    return Page(
+        kind="Comparisons",
+        title=f"{len(shown)} results: {and_of(titles) if titles else 'nothing'}",
+        subtitle=f"{moment(min(r.created for r in shown))} to {moment(max(r.created for r in shown))}",
+        labels=labels,
+        answer=_answer(shown),
+        incomplete=_incomplete(shown),
+        failures=[f"Result {number}: {line}" for number, record in enumerate(shown, start=1)
+                  for line in map(sentences.failure_line, record.modes.values()) if line is not None],
+        sections=[section for section in sections if section.blocks],
+    )  # fmt: skip
+
+
+def _answer(records: Sequence[Comparison]) -> list[str]:
+    """How often which mode was found fastest, of one job and of two."""
+    winners: Counter[str] = Counter()
+    orders = [(record, order) for record in records for order in rankings(record) or [[]]]
+    for record, order in orders:
+        best = order[0] if len(order) > 1 else None
+        if best is not None and best.ratio is not None and best.ratio.verdict in ("faster", "reference"):
+            unsure = best.mode == reference_of(record, best) and any(
+                r.ratio is not None and r.ratio.verdict == "inconclusive" for r in order[1:]
+            )
+            winners["" if unsure else best.mode] += 1
+        else:
+            winners[""] += 1
+    undecided = winners.pop("", 0)
+    parts = [f"{mode} is fastest in {count} of {len(orders)}" for mode, count in winners.most_common()]
+    if undecided:
+        parts.append(f"{undecided} of {len(orders)} named no mode that is faster")
+    return [f"{'; '.join(parts)}.", "Ratios decide: they are taken block beside block inside one run. Predictions and "
+            "bounds are simulated."]  # fmt: skip
+
+
+def _incomplete(records: Sequence[Comparison]) -> str | None:
+    cut = [str(number) for number, record in enumerate(records, start=1) if not record.complete]
+    if not cut:
+        return None
+    return f"INCOMPLETE: result {and_of(cut)} ended early. What follows is what had been measured by then."
+
+
+def _cautions(records: Sequence[Comparison]) -> list[str]:
+    """What makes times, or ratios, hard to compare."""
+    found = []
+    if len({tuple(map(str, must_match(record.environment))) for record in records}) > 1:
+        found.append("Machines or software differ: compare ratios rather than times.")
+    if len({_workloads(record) for record in records}) > 1:
+        found.append("Workloads differ: their times do not compare, and ratios say which schedule suits which.")
+    if len({record.fabric.spec for record in records}) > 1:
+        found.append("Fabrics differ: what communication costs is not the same in all of them.")
+    if len({record.fabric.label for record in records}) > 1:
+        found.append("Some results are emulated and some real: an emulated time is not a measured one.")
+    if len({references(record) for record in records}) > 1:
+        found.append("References differ: a ratio is to its own result's reference.")
+    return found
+
+
+def _workloads(record: Comparison) -> str:
+    return " and ".join(sentences.workload_line(job.workload) for job in record.jobs)
+
+
+def _modes(records: Sequence[Comparison]) -> list[str]:
+    return list(dict.fromkeys(mode for record in records for mode in record.modes))
+
+
+def _which(records: Sequence[Comparison]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            str(number),
+            moment(record.created),
+            record.environment.hostname,
+            (record.environment.commit or "–")[:10],
+            " and ".join(dict.fromkeys(job.workload.title for job in record.jobs)),
+            record.fabric.spec,
+            label_badge(record.fabric.label),
+            "complete" if record.complete else Badge("INCOMPLETE", "inconclusive"),
+        ]
+        for number, record in enumerate(records, start=1)
+    ]
+    columns = [Column("#")] + [
+        Column(name, figures=False) for name in ("made", "machine", "commit", "workload", "fabric", "label", "")
+    ]
+    return Table("In the order in which they were given", columns, rows, opened=True)
+
+
+def _times(records: Sequence[Comparison]) -> list[Figure]:
+    timed = [(number, result) for number, record in enumerate(records, start=1) for result in record.modes.values()
+             if trusted(result) and result.seconds_per_sample is not None]  # fmt: skip
+    if not timed:
+        return []
+    unit = time_unit(max(result.seconds_per_sample.ci95[1] for _, result in timed if result.seconds_per_sample))
+
+    def estimate(result: ModeResult) -> tuple[float, float, float] | None:
+        one = result.seconds_per_sample
+        return (one.median, *one.ci95) if one is not None and trusted(result) else None
+
+    def said(result: ModeResult) -> str:
+        one = result.seconds_per_sample
+        return f"{format_seconds(one.median)} a sample ({result.label})" if one is not None else ""
+
+    return [
+        Figure(
+            key="times-over",
+            title="Time per sample of each mode",
+            labels=sorted({result.label for _, result in timed}),
+            told="Shorter is better; a line joins results of one workload and fabric. Whiskers are 95 % confidence "
+            "intervals of the median.",
+            traces=_lines(records, unit, estimate, said),
+            layout=_over(records, {"title": {"text": f"time per sample [{unit.name}]"}, "rangemode": "tozero"}),
+            height=460,
+            narrow={"xaxis.ticktext": _names(records, FEW_NARROW)},
+            table=_matrix("Time per sample in figures", records, lambda record, result: (
+                format_seconds(result.seconds_per_sample.median) if trusted(result) and result.seconds_per_sample
+                else word(record, result))),
+        )
+    ]  # fmt: skip
+
+
+def _ratios(records: Sequence[Comparison]) -> list[Figure]:
+    def estimate(result: ModeResult) -> tuple[float, float, float] | None:
+        return (result.ratio.value, *result.ratio.ci95) if result.ratio is not None and trusted(result) else None
+
+    traces = _lines(records, Unit("", 1.0), estimate, ratio_cell)
+    if not traces:
+        return []
+    line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1,
+            "line": {"color": "--ink", "dash": "dot", "width": 1.5}}  # fmt: skip
+    to = and_of(list(dict.fromkeys(references(record) for record in records)))
+    return [
+        Figure(
+            key="ratios-over",
+            title=f"Time per sample over that of {to}",
+            labels=sorted({result.label for record in records for result in record.modes.values()}),
+            told="Below 1 is faster than the reference. Whiskers are 95 % confidence intervals.",
+            traces=traces,
+            layout=_over(records, {"title": {"text": "ratio to the reference"}}, line),
+            height=460,
+            narrow={"xaxis.ticktext": _names(records, FEW_NARROW)},
+            table=_matrix("Ratios in figures", records, lambda record, result: (
+                ratio_cell(result) if result.ratio is not None and trusted(result) else word(record, result))),
+        )
+    ]  # fmt: skip
+
+
+def _lines(
+    records: Sequence[Comparison],
+    unit: Unit,
+    estimate: Callable[[ModeResult], tuple[float, float, float] | None],
+    said: Callable[[ModeResult], str],
+) -> list[Trace]:
+    """A line a mode through the records that have it, with whiskers."""
+    modes = _modes(records)
+    traces = []
+    for place, (mode, mark) in enumerate(marks(modes).items()):
+        aside = BESIDE * ((place + 0.5) / len(modes) - 0.5)
+        points = [
+            (number, record.modes[mode], found)
+            for number, record in enumerate(records, start=1)
+            if mode in record.modes and (found := estimate(record.modes[mode])) is not None
+        ]
+        if points:
+            traces.append(_line(mode, mark, unit, aside, _parted(points, records), said))
+    return traces
+
+
+def _parted(points: Sequence[Point], records: Sequence[Comparison]) -> list[Point | None]:
+    """The points, with None where a line would join results of different workloads or fabrics."""
+    found: list[Point | None] = []
+    for before, point in zip([None, *points], points, strict=False):
+        if before is not None and _setting(records[before[0] - 1]) != _setting(records[point[0] - 1]):
+            found.append(None)
+        found.append(point)
+    return found
+
+
+def _setting(record: Comparison) -> tuple[str, str]:
+    return _workloads(record), record.fabric.spec
+
+
+def _line(
+    mode: str, mark: Mark, unit: Unit, aside: float, points: Sequence[Point | None], said: Callable[[ModeResult], str]
+) -> Trace:
+    values = [point[2] if point is not None else None for point in points]
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": named(mode).replace("<br>", ""),
+        "x": [rounded(point[0] + aside) if point is not None else None for point in points],
+        "y": [unit.of(value[0]) if value is not None else None for value in values],
+        "error_y": {
+            "type": "data", "symmetric": False, "color": mark.colour, "thickness": 1.2, "width": 3,
+            "array": [unit.of(max(0.0, value[2] - value[0])) if value is not None else None for value in values],
+            "arrayminus": [unit.of(max(0.0, value[0] - value[1])) if value is not None else None for value in values],
+        },
+        "line": {"color": mark.colour, "dash": mark.dash, "width": 1.5},
+        "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 9},
+        "customdata": [
+            f"<b>{plain(mode)}</b>, result {point[0]}<br>{said(point[1])}" if point is not None else ""
+            for point in points
+        ],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def _over(records: Sequence[Comparison], upright: Layout, *shapes: Layout) -> Layout:
+    return {
+        "xaxis": {
+            "tickvals": list(range(1, len(records) + 1)),
+            "ticktext": _names(records, FEW),
+            "range": [0.5, len(records) + 0.5],
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "yaxis": upright,
+        "shapes": list(shapes),
+        "legend": BELOW,
+        "hovermode": "closest",
+        "margin": {"t": 8},
+    }
+
+
+def _names(records: Sequence[Comparison], few: int) -> list[str]:
+    """Under each record its number; of up to `few`, also when, where and with which commit it was made."""
+    if len(records) > few:
+        return [str(number) for number in range(1, len(records) + 1)]
+    return [
+        "<br>".join([str(number), plain(moment(record.created)[:10]), plain(record.environment.hostname)[:16],
+                     plain((record.environment.commit or "")[:7])])
+        for number, record in enumerate(records, start=1)
+    ]  # fmt: skip
+
+
+def _matrix(title: str, records: Sequence[Comparison], cell: Callable[[Comparison, ModeResult], Cell]) -> Table:
+    rows: list[list[Cell]] = [
+        [mode, *(cell(record, record.modes[mode]) if mode in record.modes else "–" for record in records)]
+        for mode in _modes(records)
+    ]
+    columns = [Column("mode", figures=False), *(Column(str(number)) for number in range(1, len(records) + 1))]
+    return Table(title, columns, rows, opened=len(records) <= 6)
+
+
+def _differences(records: Sequence[Comparison]) -> Table:
+    """What is not the same in all of them; what is, in the note."""
+    every = [_comparable_facts(record) for record in records]
+    names = list(dict.fromkeys(name for facts in every for name in facts))
+    different = [name for name in names if len({facts.get(name, "–") for facts in every}) > 1]
+    same = [name for name in names if name not in different]
+    rows: list[list[Cell]] = [[name, *(facts.get(name, "–") for facts in every)] for name in different]
+    columns = [Column("what", figures=False),
+               *(Column(str(number), figures=False) for number in range(1, len(records) + 1))]  # fmt: skip
+    note = f"The same in all: {and_of(same)}." if same else ""
+    return Table("Machine, software, workload and fabric" if rows else "Nothing differs", columns, rows, note,
+                 opened=True)  # fmt: skip
+
+
+def _comparable_facts(record: Comparison) -> Mapping[str, str]:
+    machine, software = must_match(record.environment)
+    facts = {
+        "host": record.environment.hostname,
+        **machine,
+        **software,
+        "xbench": record.environment.xbench,
+        "commit": (record.environment.commit or "unknown")[:10],
+        "fabric": f"{record.fabric.spec} ({record.fabric.label})",
+        "backend": record.fabric.backend,
+        "workers": str(record.fabric.world_size),
+        "reference": references(record),
+        "host tuning": sentences.on_or_off(record.spec.host_tuning),
+        "gradients' copies": record.spec.copies or "not said",
+        "compression": record.spec.compress or "none",
+        "overlap": record.spec.overlap,
+        "collectives": record.spec.collectives,
+    }
+    for number, job in enumerate(record.jobs, start=1):
+        facts[f"workload {number}" if len(record.jobs) > 1 else "workload"] = sentences.workload_line(job.workload)
+    return facts
+
+
+def _answers(records: Sequence[Comparison]) -> list[tuple[str, str]]:
+    return [(f"result {number}", " ".join(answer(record))) for number, record in enumerate(records, start=1)]

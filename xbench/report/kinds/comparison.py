@@ -1,0 +1,273 @@
+"""View of a comparison: the answer, the figures it rests on, what bounds them and how they were made.
+
+A mode that failed, or that trained another network than DDP, shows why and never a time. In JUnit a mode that did not
+pass the correctness gate is a failure, one that crashed an error, one that this machine cannot run skipped; the time of
+a case is the mode's median step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from xbench.records import Comparison, Contention, Job, Label, ModeResult
+from xbench.report import markup, sentences
+from xbench.report.advice import RECORD, Advice, of_comparison, what_to_paste
+from xbench.report.answer import (
+    answer,
+    jobs_of,
+    own_steps,
+    paired_modes,
+    parity_cell,
+    ratio_cell,
+    reference_of,
+    span_cell,
+    trusted,
+    verdict,
+    was_reached,
+)
+from xbench.report.charts.bars import (
+    comparison_table,
+    fastest_first,
+    predicted_and_measured,
+    step_table,
+    time_per_sample,
+)
+from xbench.report.charts.gpu import draw_mode_gpus, gpu_blocks
+from xbench.report.charts.layers import link_cost, waterfall
+from xbench.report.charts.samples import over_time
+from xbench.report.charts.steps import comparison_steps, comparison_turns
+from xbench.report.charts.text import render_timelines
+from xbench.report.charts.trace import comparison_trace
+from xbench.report.console import fact, headline, say, say_next
+from xbench.report.kinds.comparison_tables import draw_modes, markdown_modes, mode_rows, sample_rows, step_rows
+from xbench.report.kinds.measured import MeasuredView
+from xbench.report.page.common_sections import caution_blocks, following, workload_pair
+from xbench.report.page.model import Block, Code, Facts, Section, Sentences
+from xbench.report.view import Case, Detail, Row, Status, StepTrace
+from xbench.schedules import MODES
+from xbench.stats.short_steps import short_step_caution
+from xbench.units import format_seconds, format_signed_percent
+
+
+class ComparisonView(MeasuredView[Comparison]):
+    """Modes beside each other."""
+
+    name = "Comparison"
+
+    def title(self) -> str:
+        return f"{self.titles()} on {self.record.fabric.spec}"
+
+    def titles(self) -> str:
+        """The workloads by name."""
+        return " and ".join(dict.fromkeys(job.workload.title for job in self.record.jobs)) or "nothing"
+
+    def subtitle(self) -> str:
+        return f"{super().subtitle()} · reference {self.record.reference}"
+
+    def headline(self) -> list[str]:
+        return answer(self.record)
+
+    def labels(self) -> list[Label]:
+        return sorted({result.label for result in self.record.modes.values()})
+
+    def incomplete(self) -> str | None:
+        return super().incomplete() or sentences.failures_line(self.record)
+
+    def failures(self) -> list[str]:
+        found = map(sentences.failure_line, self.record.modes.values())
+        return [line for line in found if line is not None]
+
+    def jobs(self) -> list[Job]:
+        return self.record.jobs
+
+    def twins(self) -> bool:
+        """Whether all of several jobs are alike."""
+        jobs = self.record.jobs
+        return len(jobs) > 1 and all(job.workload == jobs[0].workload for job in jobs)
+
+    def different_jobs(self) -> list[Job]:
+        """One of several jobs that are alike, else all."""
+        return self.record.jobs[:1] if self.twins() else self.record.jobs
+
+    def contention(self) -> Contention | None:
+        return self.record.jobs[0].contention if self.record.jobs else None
+
+    def advice(self, path: str = RECORD) -> list[Advice]:
+        return of_comparison(self.record, path)
+
+    def properties(self) -> dict[str, str]:
+        return {"answer": " ".join(self.headline()), **super().properties()}
+
+    def notes(self) -> list[str]:
+        """What there is to say of single modes."""
+        noted = [f"{result.mode}: {result.note}" for result in self.record.modes.values() if result.note]
+        return [*noted, *own_steps(self.record)]
+
+    def cautions(self) -> list[str]:
+        """What predictions of short steps are worth."""
+        return short_step_caution(result.predicted_step_s for result in self.record.modes.values())
+
+    def draw(
+        self,
+        console: Console,
+        detail: Detail,
+        said: Sequence[str] | None = None,
+        follows: Sequence[Advice] | None = None,
+    ) -> None:
+        """`said` and `follows`: what a command has to say in place of the answer and of what follows from it."""
+        record = self.record
+        self.draw_top(console)
+        headline(console, self.headline() if said is None else said)
+        say_next(console, self.advice(detail.path) if follows is None else follows)
+        console.print()
+        if was_reached(record):
+            draw_modes(record, console)
+        for failure in self.failures():
+            say(console, failure, "bold red")
+        for doubt in sentences.not_shown_lines(record):
+            say(console, doubt, "yellow")
+        for note in self.notes():
+            say(console, note)
+        for caution in self.cautions():
+            say(console, caution, "yellow")
+        render_timelines(record, console)
+        draw_mode_gpus(record.modes, record.gpu_missing, console)
+        console.print()
+        for job in self.different_jobs():
+            fact(console, *workload_pair(job.workload, self.times()))
+            if record.bounds is None and job.bounds is not None:
+                fact(console, "bounds", sentences.bounds_line(job.bounds))
+        if record.bounds is not None:
+            fact(console, "bounds", sentences.bounds_line(record.bounds))
+        self.draw_bottom(console, effort=sentences.effort_line(record), verbose=detail.verbose)
+
+    def times(self) -> str:
+        """How many jobs of one workload there are."""
+        return f" ({len(self.record.jobs)} jobs of it where a mode is paired)" if self.twins() else ""
+
+    def markdown(self) -> list[str]:
+        record = self.record
+        return [
+            self.markdown_title(self.titles()),
+            markup.quoted(self.incomplete()),
+            markup.lead(self.headline()),
+            markup.advice(self.advice()),
+            markdown_modes(record) if was_reached(record) else "",
+            markup.bullets(self.failures(), bold=True),
+            markup.bullets([*sentences.not_shown_lines(record), *self.notes(), *self.cautions()]),
+            markup.warning_list(record.warnings),
+            *self.markdown_layers(),
+            self.markdown_how(effort=sentences.effort_line(record)),
+        ]
+
+    def paste(self) -> list[Block]:
+        found = what_to_paste(self.record)
+        if found is None:
+            return []
+        code = [Code(found.code, "the lines to paste")] if found.code else []
+        return [Sentences([found.told]), *code, *following(self.advice()[1:])]  # the first of them is those lines
+
+    def sections(self) -> list[Section]:
+        record = self.record
+        times, predicted = time_per_sample(record), predicted_and_measured(record)
+        reached = was_reached(record)
+        modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
+        forecast = [predicted or step_table(record), *caution_blocks(self.cautions())]
+        uses = [(mode, result.gpu) for mode, result in record.modes.items()]
+        gpus = gpu_blocks(uses, record.gpu_missing, record.fabric.label)
+        notes = [*sentences.not_shown_lines(record), *self.notes()]
+        basis = [Facts(self.basis()), *gpus, *([Sentences(notes)] if notes else [])]
+        return [
+            Section("times", "Modes side by side", modes),
+            Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
+            Section("layers", "Layers and the link", self.layer_charts()),
+            Section("predictions", "What was predicted", forecast if reached else []),
+            Section("samples", "Every sample", _samples(record)),
+            Section("basis", "What it rests on", basis),
+        ]
+
+    def layer_charts(self) -> list[Block]:
+        """Layers of each workload, and what the link costs."""
+        record, label, jobs = self.record, self.record.fabric.label, self.different_jobs()
+        charts = []
+        for number, job in enumerate(jobs, start=1):
+            of = f" of {job.workload.title}" if len(jobs) > 1 else ""
+            charts.append(waterfall(job.layers, record.cost_model, label, of, number))
+        return [chart for chart in (*charts, link_cost(record.cost_model, label)) if chart is not None]
+
+    def basis(self) -> list[tuple[str, str]]:
+        """What was run, as names and sentences."""
+        record = self.record
+        pairs = [workload_pair(job.workload, self.times()) for job in self.different_jobs()]
+        bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
+        pairs += [("bounds", sentences.bounds_line(bound)) for bound in bounds if bound is not None]
+        return [*pairs, *self.fabric_facts(), ("effort", sentences.effort_line(record))]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        return {
+            "samples": list(sample_rows(record, self.setting)),
+            "steps": list(step_rows(record, self.setting)),
+            "modes": list(mode_rows(record, self.setting)),
+            "layers": self.layer_rows(),
+        }
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        titles = " + ".join(job.workload.title for job in record.jobs) or "nothing"
+        group = f"{titles} on {record.fabric.spec} ({record.fabric.label})"
+        return [_case(group, record, result) for result in record.modes.values()]
+
+    def trace(self) -> StepTrace:
+        return self.trace_of(*comparison_trace(self.record))
+
+
+def _samples(record: Comparison) -> list[Block]:
+    figure = over_time(record)
+    return [figure, Sentences([sentences.effort_line(record) + "."])] if figure is not None else []
+
+
+def _case(group: str, record: Comparison, result: ModeResult) -> Case:
+    status = _status(result)
+    if status == "passed":
+        assert result.step_s is not None  # it is trusted
+        return Case(group, result.mode, result.step_s.median, message=_told(record, result))
+    return Case(group, result.mode, None, status, sentences.failure_line(result) or "not measured")
+
+
+def _status(result: ModeResult) -> Status:
+    if result.parity is not None and not result.parity.ok:
+        return "failed"
+    if result.status == "ok":
+        return "passed" if trusted(result) and result.step_s is not None else "error"
+    return "skipped" if result.status == "not measured" or _is_missing(result) else "error"
+
+
+def _is_missing(result: ModeResult) -> bool:
+    """Whether the mode failed because what carries it is not on that machine: the error then names the remedy."""
+    name = result.mode.partition("@")[0].partition(":")[0]
+    remedy = MODES.entry(name).facts.get("remedy") if name in MODES else None
+    return remedy is not None and f"{remedy} builds it" in (result.error or "")
+
+
+def _told(record: Comparison, result: ModeResult) -> str:
+    assert result.step_s is not None
+    assert result.seconds_per_sample is not None
+    parts = [
+        *([f"{jobs_of(record, result.mode)} jobs"] if result.mode in paired_modes(record) else []),
+        f"step {format_seconds(result.step_s.median)} [{span_cell(result.step_s, ', ')}] ({result.label})",
+        f"{format_seconds(result.seconds_per_sample.median)} a sample",
+    ]
+    if result.ratio is not None:
+        parts.append(f"ratio to {reference_of(record, result)} {ratio_cell(result)}: {verdict(record, result)}")
+    if result.predicted_step_s is not None:
+        error = (
+            f", error {format_signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
+        )
+        parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
+    if result.parity is not None:
+        why = f" ({result.parity.message})" if not result.parity.shown else ""
+        parts.append(f"same network: {parity_cell(result)}{why}")
+    return "; ".join(parts)

@@ -1,0 +1,299 @@
+"""View of `xbench cluster restart`: what the parts of a restart take, and the loss curve with and without stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+
+from xbench.records import Estimate, Label, LossCheck, Restart, RestartPart
+from xbench.report import console as terminal
+from xbench.report import markup
+from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, upright
+from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Section, Table, Trace
+from xbench.report.sentences import environment_line
+from xbench.report.view import Case, Detail, Row, Status, View, fields
+from xbench.text import and_of
+from xbench.units import format_bytes, format_count, format_seconds
+
+Way = tuple[int, int] | None
+
+
+class Part(NamedTuple):
+    """A part as tables show it."""
+
+    part: RestartPart
+    told: str
+
+
+ROWS = (
+    Part("last step", "the step under way when the stop was asked for"),
+    Part("checkpoint", "model, optimizer and step, on disk"),
+    Part("tear-down", "until no process is left"),
+    Part("launch", "processes, imports, connections, the model, the checkpoint"),
+    Part("first step", "the first step of the next incarnation"),
+    Part("total", "from the stop being asked for to the first step applied"),
+    Part("lost", "of that, what was no training: less the step under way and an ordinary step"),
+)
+
+NOTE = (
+    "Medians with their 95 % intervals. Launch: processes, imports, connections, the model, the checkpoint. Lost: the "
+    "total less the step under way and an ordinary step; it is what xbench cluster compare --restart-cost FILE charges."
+)
+DRAWN: tuple[RestartPart, ...] = ("last step", "checkpoint", "tear-down", "launch", "first step")
+
+
+class RestartView(View[Restart]):
+    """A study of what a restart costs. Everything in it was measured."""
+
+    name = "Restart"
+    cut_short = "it ended early"
+
+    def title(self) -> str:
+        return f"{self.record.workload.title}, stopped and started anew"
+
+    def headline(self) -> list[str]:
+        return self.record.findings
+
+    def labels(self) -> list[Label]:
+        return [self.record.label]
+
+    def failures(self) -> list[str]:
+        return [self.record.findings[-1]] if self.fails() else []
+
+    def fails(self) -> bool:
+        """True if the loss curve was compared and does not go on."""
+        return self.record.check is not None and not self.record.check.held
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record = self.record
+        if (cut := self.incomplete()) is not None:
+            terminal.say(console, cut, "bold yellow")
+        for position, sentence in enumerate(record.findings):
+            terminal.say(console, sentence, "bold" if position == 0 else "red" if self.fails() else "")
+        console.print()
+        terminal.say(console, heading(record), "italic")
+        headings = ["part", *map(way_of, ways(record))]
+        terminal.table_or_blocks(console, "", headings, rows(record), ("part",))
+        terminal.basis(console, NOTE, basis(record), record.warnings)
+
+    def markdown(self) -> list[str]:
+        record, cut = self.record, self.incomplete()
+        shown = [[markup.code(row[0]), *row[1:]] for row in rows(record)]
+        return [
+            f"### {markup.plain(heading(record))}",
+            markup.strong(cut) if cut is not None else "",
+            markup.lead(record.findings or ["Nothing was found."]),
+            markup.table(["part", *map(way_of, ways(record))], shown),
+            NOTE,
+            markup.details("What it rests on", markup.facts(basis(record))),
+            markup.warning_list(record.warnings),
+        ]
+
+    def sections(self) -> list[Section]:
+        record = self.record
+        return [
+            Section("parts", "What a restart takes", [_parts(record)]),
+            *([Section("loss", "The loss curve", [_losses(record, record.check)])] if record.check is not None else []),
+            Section("basis", "What it rests on", [Facts(basis(record))]),
+        ]
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        found = []
+        for part, said in ROWS:
+            seconds = seconds_of(record, part, None)
+            if seconds is not None:
+                told = f"{said}: {format_seconds(seconds.median)} ({record.label})"
+                found.append(Case(heading(record), part, seconds.median, message=told))
+        if record.check is not None:
+            held: Status = "passed" if record.check.held else "failed"
+            found.append(Case(heading(record), "loss curve", status=held, message=(record.findings or [""])[-1]))
+        return found
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        of = {"label": record.label, "workload": record.workload.title, "batch_size": record.batch_size}
+        curves = zip(record.losses, record.uncut_losses, strict=False)
+        return {
+            "restarts": [
+                {**of, **one.model_dump(), "launch_s": one.launch_s, "total_s": one.total_s, "lost_s": one.lost_s}
+                for one in record.restarts
+            ],
+            "results": [
+                {
+                    **of,
+                    **fields(one, "part", "from_workers", "to_workers"),
+                    "seconds": one.seconds.median,
+                    "low_s": one.seconds.interval[0] if one.seconds.interval else None,
+                    "high_s": one.seconds.interval[1] if one.seconds.interval else None,
+                }
+                for one in record.results
+            ],
+            "losses": [
+                {**of, "step": step, "loss": cut, "uncut_loss": uncut}
+                for step, (cut, uncut) in enumerate(curves, start=1)
+            ],
+        }
+
+
+def heading(record: Restart) -> str:
+    """What the table is of."""
+    return f"{record.workload.title}, {len(record.restarts)} restarts ({record.label})"
+
+
+def ways(record: Restart) -> list[Way]:
+    """All restarts, and each way by itself."""
+    each = dict.fromkeys((one.from_workers, one.to_workers) for one in record.restarts)
+    return [None, *each]
+
+
+def way_of(way: Way) -> str:
+    """'all', or '1 to 2 workers'."""
+    return "all" if way is None else f"{way[0]} to {way[1]} workers" if way[1] != 1 else f"{way[0]} to 1 worker"
+
+
+def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
+    """Time [s] of a part, over all restarts or one way; None where the record does not say."""
+    wanted = (part, *(way or (None, None)))
+    found = (one.seconds for one in record.results if (one.part, one.from_workers, one.to_workers) == wanted)
+    return next(found, None)
+
+
+def rows(record: Restart) -> list[list[str]]:
+    """A row a part: its name, and its time over all restarts and each way."""
+    return [[row.part, *(_cell(seconds_of(record, row.part, way)) for way in ways(record))] for row in ROWS]
+
+
+def _cell(seconds: Estimate | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds.interval is None:  # of one restart, or of some that took the same time
+        return format_seconds(seconds.median)
+    low, high = seconds.interval
+    return f"{format_seconds(seconds.median)} [{format_seconds(low)}, {format_seconds(high)}]"
+
+
+def launches(record: Restart) -> str:
+    """What a launch is made of, on average."""
+    count = len(record.restarts)
+    parts = (("processes", "start_s"), ("imports", "imports_s"), ("connections", "join_s"), ("the model", "build_s"),
+             ("the checkpoint", "load_s"))  # fmt: skip
+    return ", ".join(
+        f"{name} {format_seconds(sum(getattr(one, field) for one in record.restarts) / count)}" for name, field in parts
+    )
+
+
+def job_line(record: Restart) -> str:
+    """'resnet18: batch 16 over all workers, of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors'."""
+    workload = record.workload
+    return (
+        f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.dtype}, "
+        f"{workload.spec.optimizer}; {format_count(workload.parameters)} parameters in {workload.tensors} tensors"
+    )
+
+
+def _each(workers: Sequence[int]) -> list[str]:
+    """Each number once."""
+    return [str(one) for one in dict.fromkeys(workers)]
+
+
+def _in_turn(workers: Sequence[int]) -> str:
+    """'1 and 2 workers in turn', '1 worker each'."""
+    numbers = _each(workers)
+    return f"{and_of(numbers)} worker{'' if numbers == ['1'] else 's'} {'each' if len(numbers) == 1 else 'in turn'}"
+
+
+def basis(record: Restart) -> list[tuple[str, str]]:
+    """What was measured, as names and sentences."""
+    check = record.check
+    found = [("workload", job_line(record)), ("launches", f"{launches(record)} (means)")]
+    if record.checkpoint_bytes is not None:
+        found.append(("checkpoint", f"{format_bytes(record.checkpoint_bytes)}"))
+    if check is not None:
+        found.append((
+            "loss curve",
+            f"{check.steps} steps in {len(check.workers)} incarnations of {_in_turn(check.workers)}, held to a run on "
+            f"{record.from_workers} without a stop",
+        ))  # fmt: skip
+    if check is not None and check.depends:
+        others = "so other numbers of workers have other losses by right, and one number throughout was held to it"
+        found.append(("but", f"{'; '.join(check.depends)}; {others}"))
+    found.append(("machine", environment_line(record.environment)))
+    found.append(("made by", f"xbench {record.xbench}: {record.command}"))
+    return found
+
+
+def _parts(record: Restart) -> Figure:
+    """A bar a restart, of its parts one after the other."""
+    unit = time_unit(max(one.total_s for one in record.restarts))
+    names = [f"{number}: {one.from_workers} to {one.to_workers}" for number, one in enumerate(record.restarts, start=1)]
+    traces: list[Trace] = [
+        {
+            "type": "bar", "orientation": "h", "name": part, "y": names,
+            "x": [unit.of(one.part_s(part)) for one in record.restarts],
+            "marker": {"color": COLOURS[place]},
+            "customdata": [f"{part}: {format_seconds(one.part_s(part))}" for one in record.restarts],
+            "hovertemplate": "%{y}, %{customdata}<extra></extra>",
+        }
+        for place, part in enumerate(DRAWN)
+    ]  # fmt: skip
+    columns = [Column("part", figures=False), *(Column(way_of(way)) for way in ways(record))]
+    return Figure(
+        key="restart-parts",
+        title="From the stop being asked for to the first step applied",
+        labels=[record.label],
+        told="A bar a restart, in their order; numbers are workers before and after.",
+        traces=traces,
+        layout={
+            "barmode": "stack",
+            "xaxis": {"title": {"text": f"time [{unit.name}]"}, "rangemode": "tozero"},
+            "yaxis": {"type": "category", "autorange": "reversed"},
+            "legend": BELOW,
+        },
+        height=140 + 28 * len(names),
+        table=Table("The parts in figures", columns, rows(record), NOTE, opened=True),
+    )
+
+
+def _losses(record: Restart, check: LossCheck) -> Figure:
+    """Both curves by step, with a line where it was stopped."""
+    traces: list[Trace] = [
+        {
+            "type": "scatter", "mode": "lines", "name": name, "x": list(range(1, len(values) + 1)),
+            "y": [None if value is None else rounded(value) for value in values],
+            "line": {"color": colour, "width": width, "dash": dash},
+            "hovertemplate": f"{name}, step %{{x}}: %{{y}}<extra></extra>",
+        }
+        for name, values, colour, width, dash in (
+            ("without a stop", record.uncut_losses, "--c2", 4, "solid"),
+            ("stopped and started", record.losses, "--c1", 2, "dot"),
+        )
+    ]  # fmt: skip
+    verdict: Cell = Badge("held", "faster") if check.held else Badge("NOT held", "failed")
+    return Figure(
+        key="losses",
+        title="Loss by step",
+        labels=[record.label],
+        told="Both from one seed. Dotted lines: where it was stopped and started anew.",
+        traces=traces,
+        layout={
+            "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": "loss, mean over the batch"}},
+            "legend": BELOW,
+            "shapes": [upright(stop + 0.5, color="--ink", dash="dot", width=1) for stop in check.stops],
+        },
+        height=360,
+        table=Table(
+            "The check in figures",
+            [Column("it goes on", figures=False), Column("steps"), Column("worst"), Column("at step"),
+             Column("allowed")],
+            [[
+                verdict, str(check.steps),
+                "no number" if check.worst is None else f"{check.worst:.1e}",
+                str(check.worst_step), f"{check.tolerance:g}",
+            ]],
+            opened=True,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Shell of the HTML page: its parts, template, style and scripts."""

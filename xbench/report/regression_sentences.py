@@ -1,0 +1,348 @@
+"""What every format says of a check for regressions: the answer, one case's figures as text, and the order of cases.
+
+Ratios are head over base, so above 1 head is slower (or takes more).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from xbench.environment import differences
+from xbench.records import (
+    Baseline,
+    Case,
+    Failure,
+    Found,
+    Judged,
+    Label,
+    LaunchPair,
+    Measurement,
+    MetricUnit,
+    Noise,
+    NoiseFloor,
+    Regression,
+    Side,
+    Threshold,
+)
+from xbench.regress.comparable import workload_change
+from xbench.regress.metrics import METRICS
+from xbench.report import sentences
+from xbench.text import and_of, counted
+from xbench.units import format_bytes, format_percent, format_seconds
+
+COLUMNS = (
+    "ratio: head over base, above 1 is slower; threshold: the slow-down that is to be found; floor: what unchanged "
+    "code may look like here. A case fails where the interval's lower end is beyond half the threshold and p below "
+    "alpha."
+)
+FLOORS = "In 95 of 100 checks of unchanged code the whole interval lies within the floor"
+WORST_FIRST = (
+    "regressed", "changed", "missing", "not comparable", "inconclusive", "expected", "improved", "equivalent"
+)  # fmt: skip
+PASSED = ("equivalent", "improved", "expected")
+SOURCES = {"default": "default", "suite": "xbench.toml"}
+
+
+def answer(record: Regression) -> list[str]:
+    """What was found in one sentence, and what kind of figures it rests on in another."""
+    words: Counter[str] = Counter(case.verdict for case in record.cases)
+    total = counted(len(record.cases), "case")
+    if not record.cases:
+        return ["Nothing was judged: no case was measured."]
+    worst = worst_first(record.cases)[0]
+    passed = sum(words[word] for word in PASSED)
+    first = _changed(record)
+    if words["regressed"]:
+        others = "; the worst" if words["regressed"] > 1 else ""
+        first.append(f"Regression in {words['regressed']} of {total}{others}: {name(worst)} {change(worst)}.")
+    elif not first and passed == len(record.cases):
+        first = [f"No regression in {total}: {_counted(words)}."]
+    elif not first and passed:
+        first = [f"No regression found, but not all of {total} could be judged: {_counted(words)}."]
+    elif not first:
+        first = [f"No answer on {total}: {_counted(words)}."]
+    return [*first, *filter(None, (_kinds(record.cases),))]
+
+
+def worst_first(cases: Iterable[Judged]) -> list[Judged]:
+    """By verdict, then by how much worse head is; cases alike stay in the order of the suite."""
+    return sorted(cases, key=lambda case: (WORST_FIRST.index(case.verdict), -_worse(case)))
+
+
+def name(case: Judged) -> str:
+    """'resnet18/optimal step_time': a narrow column breaks it at the space."""
+    return name_of(case.case)
+
+
+def name_of(case: Case) -> str:
+    """The name of a case that was not judged."""
+    return f"{case.check}/{case.mode} {case.metric}"
+
+
+def change(case: Judged) -> str:
+    """What happened to a case that was measured on both sides, for a sentence."""
+    if case.found is not None and case.found.ratio is not None:
+        return f"takes {ratio(case.found)} of base's time ({case.label})"
+    return (
+        f"went from {value(case.base, case.unit, case.head)} to {value(case.head, case.unit, case.base)} ({case.label})"
+    )
+
+
+def ratio(found: Found | None) -> str:
+    """'1.098 [1.071, 1.124]'."""
+    if found is None or found.ratio is None:
+        return "–"
+    if found.ci95 is None:
+        return f"{found.ratio:.3f} (too few pairs for an interval)"
+    return f"{found.ratio:.3f} [{found.ci95[0]:.3f}, {found.ci95[1]:.3f}]"
+
+
+def p_holm(found: Found | None) -> str:
+    """The p of the side that the estimate is on, adjusted over the suite: '0.0039'."""
+    if found is None or found.ratio is None or found.p_slower_holm is None or found.p_faster_holm is None:
+        return "–"
+    p = found.p_slower_holm if found.ratio >= 1 else found.p_faster_holm
+    return "<0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def threshold(of: Threshold) -> str:
+    """How much is too much, and who says so: '8.4 % (twice the noise floor of 4.2 %)'."""
+    if of.share == 0:
+        return "exact"
+    if of.source == "noise floor":
+        return f"{percent(of.share)} (twice the noise floor of {percent(of.floor or 0.0)})"
+    known = f", floor {percent(of.floor)}" if of.floor is not None else ""
+    return f"{percent(of.share)} ({SOURCES[of.source]}{known})"
+
+
+def threshold_parts(of: Threshold) -> tuple[str, str, str]:
+    """The same for three columns: how much, from where, and the noise floor."""
+    source = "2 × floor" if of.source == "noise floor" else SOURCES[of.source]
+    return percent(of.share), source, percent(of.floor) if of.floor is not None else "–"
+
+
+def value(number: float | None, unit: MetricUnit, beside: float | None = None) -> str:
+    """A figure in its unit, exact where rounding would make it look like the one `beside` it."""
+    shown = _rounded(number, unit)
+    if number is None or beside is None or number == beside or shown != _rounded(beside, unit):
+        return shown
+    return f"{number:.0f} B" if unit == "B" else f"{number:.9g}{' s' if unit == 's' else ''}"
+
+
+def both(case: Judged) -> str:
+    """'7 → 8'."""
+    return f"{value(case.base, case.unit, case.head)} → {value(case.head, case.unit, case.base)}"
+
+
+def percent(share: float) -> str:
+    """'5 %', '8.4 %', '0.25 %': no more digits than it needs."""
+    digits = 2 if 0 < share < 0.01 else 1
+    number, unit = format_percent(share, digits).split(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def side_line(side: Side) -> str:
+    """What a side is, and where it was measured."""
+    return f"{source(side)}; {sentences.environment_line(side.environment)}"
+
+
+def source(side: Side) -> str:
+    """What a side is, with the revision where its name does not say it."""
+    named = side.revision is None or side.revision[:7] in side.source
+    return side.source if named else f"{side.source} ({_short(side)})"
+
+
+def sides(record: Regression) -> list[tuple[str, str]]:
+    """Base and head, each with its label; one line for the machine where both were measured on the same."""
+    if record.base is None:
+        return [("base", "missing"), ("head", side_line(record.head))]
+    if record.against == "baseline":
+        return [("base", f"stored earlier, of {side_line(record.base)}"), ("head", side_line(record.head))]
+    if differences(record.base.environment, record.head.environment):
+        return [("base", side_line(record.base)), ("head", side_line(record.head))]
+    named = [source(side) for side in (record.base, record.head)]
+    return [("base", named[0]), ("head", named[1]), ("machine", sentences.environment_line(record.head.environment))]
+
+
+def method_line(record: Regression) -> str | None:
+    """How the wall-clock cases were measured and judged; None where there are none."""
+    walls = [case for case in record.cases if case.found is not None]
+    if not walls:
+        return None
+    how = (
+        "base and head launched by turns (A-B-B-A) on this machine"
+        if record.against == "revision"
+        else "launches of head beside those of a stored baseline, which is the weaker way: the machine may have changed"
+    )
+    fresh = f", {counted(len(record.confirmation), 'pair')} more to confirm" if record.confirmation else ""
+    return (
+        f"{counted(len(record.pairs), 'launch pair')}{fresh}; {how}; exact signed-rank tests, Holm over "
+        f"{counted(len(walls), 'case')} at alpha {record.suite.alpha:g}"
+    )
+
+
+def remarks(record: Regression) -> list[str]:
+    """What a reader has to know beside the verdicts: that it ended early, what was put in, what failed."""
+    early, on_purpose = incomplete(record), injected(record)
+    failed = [failure_line(failure) for failure in record.failures]
+    return [*filter(None, (early, on_purpose)), *failed, *record.warnings]
+
+
+def incomplete(record: Regression) -> str | None:
+    """That it ended early, and why; None where it did not."""
+    if record.complete:
+        return None
+    why = (record.error or "it ended before everything was measured").rstrip(".")
+    return f"INCOMPLETE: {why}. The verdicts rest on what had been measured by then."
+
+
+def injected(record: Regression) -> str | None:
+    """What was put into head to see whether it is found."""
+    return None if record.injected is None else f"On purpose: {record.injected}."
+
+
+def failure_line(failure: Failure, *, sides: bool = True) -> str:
+    """Why a launch has no measurement; `sides`: whether there are two, and it has to be said which."""
+    mode = f"/{failure.mode}" if failure.mode is not None else ""
+    pair = f" in pair {failure.pair + 1}" if failure.pair is not None else ""
+    return f"FAILED: {failure.check}{mode}{f' on {failure.side}{pair}' if sides else ''}: {failure.reason}"
+
+
+def reasons(cases: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
+    """Every verdict but `equivalent` with its reason, and the cases that share both, in the order given."""
+    shared: dict[str, list[Judged]] = {}
+    for case in cases:
+        if case.verdict != "equivalent":
+            shared.setdefault(f"{case.verdict}: {case.reason}", []).append(case)
+    return list(shared.items())
+
+
+def reason_line(reason: str, alike: Iterable[Judged]) -> str:
+    """The cases that share a verdict and a reason, and both."""
+    return f"{', '.join(map(name, alike))}: {reason}."
+
+
+def confirmation(case: Judged) -> str | None:
+    """What fresh launches said of it, if there were any."""
+    found = case.confirmation
+    if found is None:
+        return None
+    return f"fresh launches: {ratio(found)}, p {p_holm(found)}, {counted(found.pairs, 'pair')}"
+
+
+def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
+    """The raw ratio of every pair in the order of time: '1.09 1.11 1.10'."""
+    ratios = (pair.ratio(case.case) for pair in pairs)
+    return " ".join(f"{one:.3f}" for one in ratios if one is not None)
+
+
+def baseline_answer(record: Baseline) -> str:
+    """What it is, in one sentence."""
+    machine = "any machine" if record.machine == "any" else record.machine
+    asked, measured = len(record.suite.cases()), len(baseline_rows(record))
+    cases = counted(asked, "case") if measured == asked else f"{measured} of {counted(asked, 'case')}"
+    return f"Baseline of {cases} for {machine}."
+
+
+def noise_answer(record: Noise) -> str:
+    """What it is, in one sentence."""
+    return f"Noise floor of {record.machine}, from {counted(len(record.pairs), 'A/A pair')}."
+
+
+class BaselineRow(NamedTuple):
+    """One case of a baseline."""
+
+    name: str
+    median: float
+    unit: MetricUnit
+    launches: str
+    label: Label
+    floor: str
+
+
+def baseline_rows(record: Baseline) -> list[BaselineRow]:
+    """Every case that a baseline measured; `launches` and `floor` are '–' where there are none."""
+    measured: dict[Case, list[Measurement]] = {}
+    for one in (*record.side.measurements, *(one for launch in record.launches for one in launch)):
+        measured.setdefault(one.case, []).append(one)
+    floors = {floor.case: floor for floor in record.floors}
+    return [
+        BaselineRow(
+            name_of(case),
+            statistics.median(one.value for one in found),
+            found[0].unit,
+            str(len(found)) if METRICS[case.metric].layer == "wall" else "–",
+            found[0].label,
+            floor_text(floors[case]) if case in floors else "–",
+        )
+        for case, found in measured.items()
+    ]
+
+
+def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
+    """Every wall-clock case, its floor, and the least threshold that follows."""
+    floors = {floor.case: floor for floor in record.floors}
+    rows = []
+    for case in record.suite.cases():
+        facts, floor = METRICS[case.metric], floors.get(case)
+        if facts.layer == "wall" and floor is not None:
+            rows.append((name_of(case), floor_text(floor), percent(max(facts.threshold, 2 * floor.floor))))
+        elif facts.layer == "wall":
+            rows.append((name_of(case), "unknown: too few pairs", "–"))
+    return rows
+
+
+def floor_text(floor: NoiseFloor) -> str:
+    """'1.8 % in checks of 10 pairs'."""
+    return f"{percent(floor.floor)} in checks of {counted(floor.checked_pairs, 'pair')}"
+
+
+def _changed(record: Regression) -> list[str]:
+    """A sentence for each check that fails because its workload changed."""
+    if record.base is None:
+        return []
+    told = []
+    for check in record.suite.checks:
+        cases = [case for case in record.cases if case.check == check.name]
+        found = workload_change(check.name, record.base, record.head)
+        failed = sum(case.fails for case in cases)
+        if found is not None and failed:
+            told.append(f"In {check.name} {found.said}; {failed} of {counted(len(cases), 'case')} fail.")
+    return told
+
+
+def _worse(case: Judged) -> float:
+    if case.found is not None and case.found.ratio is not None:
+        return case.found.ratio
+    return case.head / case.base if case.base and case.head is not None else 0.0
+
+
+def _counted(words: Counter[str]) -> str:
+    return and_of([f"{words[word]} {word}" for word in reversed(WORST_FIRST) if words[word]])
+
+
+def _kinds(cases: Iterable[Judged]) -> str | None:
+    """'Wall-clock figures are real; deterministic figures are simulated.'"""
+    parts = []
+    for wall, what in ((True, "wall-clock figures"), (False, "deterministic figures")):
+        labels = sorted({case.label for case in cases if case.wall_clock == wall and case.label is not None})
+        if labels:
+            parts.append(f"{what} are {and_of(labels)}")
+    told = "; ".join(parts)
+    return f"{told[0].upper()}{told[1:]}." if told else None
+
+
+def _short(side: Side) -> str:
+    revision = side.revision or ""
+    return f"{revision[:10]}{'+' if revision.endswith('+') else ''}"
+
+
+def _rounded(number: float | None, unit: MetricUnit) -> str:
+    if number is None:
+        return "–"
+    if unit == "count":
+        return f"{number:g}"
+    return format_bytes(number) if unit == "B" else format_seconds(number)

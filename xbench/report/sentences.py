@@ -1,0 +1,326 @@
+"""Sentences that several formats share: fabric, cost model, contention, bounds, effort, environment, what went wrong.
+
+Each is plain text from a record's parts; a measured quantity stands beside what was asked for, and a prediction says
+that it is simulated.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from xbench.host.tuning import VARIABLE
+from xbench.planning.plans import NEXT_FORWARD
+from xbench.records import (
+    BY_HAND,
+    Bounds,
+    Comparison,
+    Contention,
+    CostModel,
+    EmulatedLink,
+    Environment,
+    FabricRecord,
+    Label,
+    ModeResult,
+    Scaling,
+    StepTimes,
+    WorkloadRecord,
+)
+from xbench.spec import RunSpec
+from xbench.text import and_of, counted
+from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_signed_percent
+
+LONG_S = 1e-3
+"""An emulated collective from here on is judged by its share of lateness; a shorter one by how late it is."""
+
+PLAN_COLUMNS = (
+    "step: what the model predicts; exposed: its part beyond compute alone; gap: how much longer the step is than "
+    "with the best schedule here."
+)
+MEDIANS_APART = 0.02
+"""Medians of steps with and without instruments that differ by this share more than the paired cost need a word."""
+
+COST_COLUMNS = (
+    "transfer: of the slowest rank, once all have arrived; wait: for the last to arrive, not part of it; fit: the "
+    "fitted line over transfer, minus one."
+)
+
+
+def workload_line(workload: WorkloadRecord) -> str:
+    """'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, 44.6 MiB of gradients'."""
+    spec = workload.spec
+    return (
+        f"{workload.title}: batch {workload.batch_size} of {workload.input}, {workload.dtype}, {spec.optimizer}; "
+        f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
+        f"{format_bytes(workload.grad_bytes)} of gradients a step"
+    )
+
+
+def fabric_line(fabric: FabricRecord) -> str:
+    """What connected the ranks: asked for beside measured."""
+    ranks = counted(fabric.ranks_per_host, "rank")
+    hosts = f"{fabric.hosts} hosts of {ranks}" if fabric.hosts > 1 else f"1 host of {ranks}"
+    running = fabric.hosts * fabric.ranks_per_host
+    if fabric.label == "emulated":
+        stand = "stands" if running == 1 else "stand"
+        return f"{fabric.spec} (emulated): {ranks} on this machine, which {stand} for {fabric.world_size} workers"
+    parts = [f"{fabric.spec} ({fabric.label}): {hosts} over {fabric.backend}"]
+    if fabric.rate_bps is not None:
+        parts.append(f"asked for {format_rate(fabric.rate_bps)}")
+    if fabric.measured_bps is not None:
+        parts.append(f"measured {format_rate(fabric.measured_bps)} in one TCP stream")
+    if fabric.allreduce_bps is not None:
+        parts.append(f"{format_rate(fabric.allreduce_bps)} bus bandwidth in the largest all-reduce")
+    return ", ".join(parts)
+
+
+def is_usual(note: str) -> bool:
+    """Whether a fabric's note is of the usual set-up of ranks, which says nothing about this result."""
+    return note.startswith("TCP congestion control: ")
+
+
+def tuning_line(spec: RunSpec) -> str | None:
+    """What host tuning did to ranks on CPUs; None for other ranks, and where a record does not say."""
+    if spec.device != "cpu" or spec.host_tuning is None:
+        return None
+    if not spec.host_tuning:
+        return f"off ({VARIABLE}=off): memory and threads of the ranks are as the system has them"
+    return "ranks keep freed memory, and raise the priority of Gloo's sending threads where that is allowed"
+
+
+def on_or_off(setting: bool | None) -> str:
+    """'on', 'off', or 'not said'."""
+    return "not said" if setting is None else "on" if setting else "off"
+
+
+def emulated_line(link: EmulatedLink) -> str:
+    """What was asked of an emulated link, and how far what it did was off: medians over the durations tried."""
+    model = link.model
+    text = (
+        f"asked for {format_seconds(model.alpha_s)} + {_per_mib(model.beta_s_per_byte)} a MiB"
+        + (f" and {model.world_size} workers, as in {link.source}" if link.source else "")
+        + (", contention included" if link.contention is not None else "")
+        + (f", computation beside a collective {link.slowdown:g} times as long" if link.slowdown is not None else "")
+    )
+    found = [(point.asked_s, point.got_s / point.asked_s - 1) for point in link.calibration if point.asked_s > 0]
+    if not found:
+        return text
+    long = [off for asked_s, off in found if asked_s >= LONG_S]
+    short = [got.got_s - got.asked_s for got in link.calibration if got.asked_s < LONG_S]
+    if long:
+        text += f"; from {format_seconds(LONG_S)} up {format_percent(statistics.median(long), 2)} late"
+    if short:
+        text += f", below it {format_seconds(statistics.median(short), 2)}"
+    return f"{text} (calibrated by itself, median)"
+
+
+def step_line(step: StepTimes, label: Label) -> str:
+    """The step as a run without instruments takes it: the headline of a profile in every format."""
+    low, high = step.uninstrumented_ci95
+    return (
+        f"A step without communication takes {format_seconds(step.uninstrumented_step_s)} "
+        f"[{format_seconds(low)}, {format_seconds(high)}] ({label})."
+    )
+
+
+def parts_line(step: StepTimes) -> str:
+    """The instrumented step and its parts."""
+    low, high = step.step_ci95
+    return (
+        f"With instruments it takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: "
+        f"forward {format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
+        f"{format_seconds(step.optimizer_s)}."
+    )
+
+
+def instruments_line(step: StepTimes) -> str:
+    """What the instruments cost, which is measured in pairs; and how far the two medians, which are not, disagree."""
+    cost, low, high = map(format_signed_percent, (step.overhead_ratio, *step.overhead_ci95))
+    text = f"Instruments cost {cost} [{low}, {high}], by pairs of neighbouring steps."
+    apart = step.step_s / step.uninstrumented_step_s - 1
+    if abs(apart - step.overhead_ratio) > MEDIANS_APART:
+        text += (
+            f" The two medians differ by {format_signed_percent(apart)}: they are not of pairs, and the machine's "
+            "speed may have changed in between."
+        )
+    return text
+
+
+def cost_line(model: CostModel) -> str:
+    """The fitted T(M) with its intervals and its worst residual, and its segments where one line does not hold."""
+    low, high = model.alpha_ci95
+    who = "emulated workers" if model.backend == "emulated" else "ranks"
+    text = (
+        f"{model.collective} over {model.world_size} {who} takes {format_seconds(model.alpha_s)} "
+        f"[{format_seconds(low)}, {format_seconds(high)}] + {_per_mib(model.beta_s_per_byte)} "
+        f"[{_per_mib(model.beta_ci95[0])}, {_per_mib(model.beta_ci95[1])}] a MiB"
+        f"; worst residual {format_percent(model.max_relative_residual, 0)}"
+    )
+    if len(model.segments) > 1 and model.segmented_max_relative_residual is not None:
+        text += f" ({format_percent(model.segmented_max_relative_residual, 0)} as {len(model.segments)} segments)"
+    return text
+
+
+def waits_line(model: CostModel) -> str:
+    """How long the first rank waited for the last, at the median size, and how far clocks that differ may be off."""
+    wait_s = statistics.median(point.wait_s for point in model.points)
+    text = f"The first rank waited {format_seconds(wait_s)} for the last (median over sizes)"
+    if model.clock_error_s:
+        offset_s = max(model.clock_offset_s, key=abs, default=0.0)
+        text += (
+            f"; the ranks' clocks differ by up to {format_seconds(abs(offset_s))}, known to within "
+            f"±{format_seconds(model.clock_error_s)}"
+        )
+    return text + "."
+
+
+def contention_line(measured: Contention | None, *, simulated: bool = False) -> str | None:
+    """What all-reduces and computation cost each other, over the sizes that were measured; None without any.
+
+    `simulated` where a what-if changed it.
+    """
+    if measured is None or not measured.points or any(point.alone_s <= 0 for point in measured.points):
+        return None
+    sizes = [point.nbytes for point in measured.points]
+    slower = [max(1.0, point.loaded_s / point.alone_s) for point in measured.points]
+    slowed = [max(1.0, point.compute_slowdown) for point in measured.points]
+    return (
+        f"an all-reduce of {format_bytes(min(sizes))} to {format_bytes(max(sizes))} takes {_times(slower)} as long "
+        f"while the device computes, and computation {_times(slowed)} as long beside one"
+        + (" (simulated)" if simulated else "")
+    )
+
+
+def bounds_line(bounds: Bounds) -> str:
+    """The lower bounds of a step, which no schedule of one job can beat under the model."""
+    parts = (
+        f"compute alone {format_seconds(bounds.compute_s)}, all gradients in one collective "
+        f"{format_seconds(bounds.communication_s)}; no schedule of one job can beat "
+        f"{format_seconds(bounds.backward_overlap_bound_s)} a step"
+    )
+    if bounds.overlap_bound_s >= bounds.backward_overlap_bound_s:
+        return f"{parts} (simulated)"
+    return (
+        f"{parts} while the next forward waits for all gradients, nor "
+        f"{format_seconds(bounds.overlap_bound_s)} when it may start before they have arrived (simulated)"
+    )
+
+
+def runs_ahead(result: ModeResult) -> bool:
+    """Whether the mode's next forward pass may start before all gradients have arrived."""
+    carrier = (result.plan.carrier or result.plan.mode) if result.plan is not None else result.mode.partition("@")[0]
+    return carrier in NEXT_FORWARD
+
+
+def columns_line(record: Comparison) -> str:
+    """What the less obvious columns of a comparison mean."""
+    text = "exposed: the step beyond compute alone"
+    if any(mode.removed_share is not None for mode in record.modes.values()):
+        text += "; removed: share of what ddp leaves exposed and overlap could remove, 100 % is the bound"
+        ahead = [mode.mode for mode in record.modes.values() if mode.removed_share is not None and runs_ahead(mode)]
+        if ahead:
+            text += f" (of {and_of(ahead)} the one for a next forward that may start before all gradients have arrived)"
+    shares = [mode.removed_share for mode in record.modes.values() if mode.removed_share is not None]
+    text += ", < 0 % slower than ddp" if any(share < 0 for share in shares) else ""
+    text += ", > 100 % below what the model calls possible" if any(share > 1 for share in shares) else ""
+    by_hand = any(mode.parity is not None and mode.parity.reference == BY_HAND for mode in record.modes.values())
+    what = f"{BY_HAND} trains, since DDP cannot train this model" if by_hand else "ddp trains"
+    return f"{text}; same network: trains what {what}, bit for bit alike on all ranks."
+
+
+def not_shown_lines(record: Comparison) -> list[str]:
+    """Why modes that were timed are not shown to train the same network, one sentence a reason."""
+    modes: dict[str, list[str]] = {}
+    for result in record.modes.values():
+        if result.parity is not None and result.parity.ok and not result.parity.shown:
+            modes.setdefault(result.parity.message or "no reason was recorded", []).append(result.mode)
+    return [f"Same network: not shown for {and_of(names)}: {why.rstrip('.')}." for why, names in modes.items()]
+
+
+def effort_line(record: Comparison) -> str:
+    """How often each thing was repeated, from the samples themselves."""
+    launches = len({sample.launch for sample in record.samples})
+    rounds = len({(sample.launch, sample.round) for sample in record.samples})
+    steps = Counter(len(sample.steps_s) for sample in record.samples)
+    if not steps:
+        return "no block was finished"
+    few, many = min(steps), max(steps)
+    flagged = sum(sample.outlier for sample in record.samples)
+    text = (
+        f"{counted(launches, 'launch', 'launches')}, {counted(rounds, 'round')} in all, "
+        f"{counted(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
+        "balanced order"
+    )
+    return text + (f"; {counted(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
+
+
+def environment_line(environment: Environment) -> str:
+    """Machine and software in one line."""
+    device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
+    commit = f" ({environment.commit[:10]})" if environment.commit else ""
+    return (
+        f"{environment.hostname}: {environment.cpu}, {counted(environment.cores, 'core')}, "
+        f"{format_bytes(environment.memory_bytes)}{device}; Python {environment.python}, "
+        f"torch {environment.torch or 'not installed'}, xbench {environment.xbench}{commit}"
+    )
+
+
+def failures_line(record: Comparison) -> str | None:
+    """How many modes have no time, and why the first of them; None where all have one."""
+    failures = [line for line in map(failure_line, record.modes.values()) if line is not None]
+    if not failures:
+        return None
+    have = "has" if len(failures) == 1 else "have"
+    rest = f" The other {counted(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
+    return (
+        f"INCOMPLETE: {len(failures)} of {counted(len(record.modes), 'mode')} {have} no time. "
+        f"{failures[0].rstrip('.')}.{rest}"
+    )
+
+
+def failure_line(result: ModeResult) -> str | None:
+    """Why a mode has no time: it failed, or it trained another network than DDP. None when it is fine."""
+    parity = result.parity
+    if parity is not None and not parity.ok:
+        if parity.message:
+            what = parity.message
+        else:
+            layer = f" in {parity.worst_parameter}" if parity.worst_parameter else ""
+            size = "unknown" if parity.max_relative_difference is None else f"{parity.max_relative_difference:.2g}"
+            what = f"after {parity.steps} steps the largest relative difference{layer} is {size}"
+        if not parity.bitwise_across_ranks:
+            what += "; ranks differ from each other"
+        against = "its own steps taken again" if result.mode == parity.reference else parity.reference
+        return (
+            f"{result.mode} FAILED the correctness gate against {against} (tolerance {parity.tolerance:g}), "
+            f"so its time is not shown: {what}"
+        )
+    if result.status == "failed":
+        return f"{result.mode} FAILED: {result.error or 'no reason was recorded'}"
+    return None
+
+
+def band_line(record: Scaling) -> str:
+    """How far off steps may be at the sizes where that was checked, and that it is unknown beyond them."""
+    band = record.error_band
+    unknown = f"how far off predictions for more than {band.workers} workers are is not known"
+    if all(point.step_band_s is None for point in record.points):
+        return f"There is no error band: {unknown}."
+    where = "a" if band.workers is None else f"on up to {band.workers} workers a"
+    text = (
+        f"Error band: {where} measured step would take {1 / (1 + band.share):.2f} to "
+        f"{1 / (1 - band.share):.2f} times what is shown, if predictions are off by up to "
+        f"{format_percent(band.share)}: {band.source}."
+    )
+    return f"{text} Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else text
+
+
+def _times(slowdowns: Sequence[float]) -> str:
+    """'1.05 to 1.86 times', '1.2 times'."""
+    low, high = f"{min(slowdowns):.3g}", f"{max(slowdowns):.3g}"
+    return f"{low} times" if low == high else f"{low} to {high} times"
+
+
+def _per_mib(seconds_per_byte: float) -> str:
+    return format_seconds(seconds_per_byte * 1024**2)
