@@ -6,20 +6,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from live_cases import Played, began, decisions, digest, entry, played, simulated
+from live_cases import POLICIES, Played, began, decisions, digest, entry, played, simulated
 
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Began, Ended, Event, Ledger, Paused, Told
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
-
-POLICIES = (
-    "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las:thresholds=16+64,promote=4", "gittins:thresholds=16+64",
-    "fixed-1", "fixed-2", "equal-share", "optimus", "doubling", "doubling:plain=on", "exploratory:trial=8,most=2",
-)  # fmt: skip
 
 
 def some_jobs() -> list[JobEntry]:
@@ -212,7 +207,6 @@ def killed_at(asked: Began, folder: Path, world: Played, deaths: list[tuple[int,
     raise AssertionError("unreachable")
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     policy=st.sampled_from(POLICIES),
     deaths=st.lists(

@@ -84,13 +84,7 @@ def test_a_loss_is_reached_and_can_be_pasted(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense(
-    tmp_path: Path,
-    header: str,
-    row: str,
-    model_bytes: float | None,
-    target: float | None,
-    said: str,
-    hint: str | None,
+    tmp_path: Path, header: str, row: str, model_bytes: float | None, target: float | None, said: str, hint: str | None
 ) -> None:
     with pytest.raises(SpecError) as raised:
         fitted_lines(write(tmp_path / "my.csv", header, row), model_bytes, target)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sample_restarts as made
 from click.testing import CliRunner
+from golden_file import GOLDEN, golden
 
 from xbench.cluster.compare import parse_costs
 from xbench.commands.cluster import cluster
@@ -30,15 +31,7 @@ from xbench.runtime.run_folder import keep
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
-
-
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 def event(name: str, t: float, **fields: Any) -> dict[str, Any]:

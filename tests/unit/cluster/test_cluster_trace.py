@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from golden_file import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_traces import pollux_folder, write
@@ -189,9 +189,7 @@ def test_a_loss_that_is_never_reached_or_was_there_makes_no_job(tmp_path: Path) 
 
 
 def test_a_job_may_be_as_fast_as_a_scaling_record_says(tmp_path: Path) -> None:
-    golden = Path(__file__).parents[2] / "golden"
-    found = (path for path in sorted(golden.rglob("*.json")) if '"scaling"' in path.read_text())
-    record = next(path for path in found if json.loads(path.read_text()).get("kind") == "scaling")
+    record = GOLDEN / "scaling-v1.json"
     (tmp_path / "scale.json").write_text(record.read_text())
     header = "name,arrival_s,gpus,work,scale,mode"
     path = write(tmp_path / "my.csv", header, "a,0,1,9000,scale.json,optimal", "b,1,1,9000,scale.json,optimal")

@@ -114,11 +114,9 @@ def test_any_sizes_give_a_spec_or_a_spec_error(batch, image, tokens):
 @pytest.mark.parametrize("name", WORKLOADS.names())
 def test_resolving_fills_what_applies_and_keeps_what_is_given(name, device):
     resolved = resolve(parse_workload(name), device)
-    applies = {
-        "vision": {"batch_size", "image_size"},
-        "text": {"batch_size", "seq_len"},
-        "synthetic": {"batch_size"},
-    }[family_of(name)]
+    applies = {"vision": {"batch_size", "image_size"}, "text": {"batch_size", "seq_len"}, "synthetic": {"batch_size"}}[
+        family_of(name)
+    ]
     sizes = resolved.model_dump(include={"batch_size", "image_size", "seq_len"}, exclude_none=True)
     assert set(sizes) == applies
     assert resolve(resolved, device) == resolved
