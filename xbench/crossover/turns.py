@@ -175,8 +175,10 @@ class Turns:
         if self.holder is not None:
             return f"held by job {self.holder}"
         if job in self._waiting:
-            return f"where job {self._pattern[self._position % len(self._pattern)]} is next and has not asked for its turn"
-        return "where it is waited for by nobody"
+            return (
+                f"where job {self._pattern[self._position % len(self._pattern)]} is next and has not asked for its turn"
+            )
+        return "where no job waits for it"
 
     def _grant(self) -> list[Reply]:
         """Advance to the next position whose job still plays, and grant it the device if it waits for it."""

@@ -96,7 +96,7 @@ def test_auto_inside_torchrun_is_its_ranks(machine):
     around = {**TORCHRUN, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
     spec, reason = choose(FabricSpec(name="auto"), 8, around)
     assert spec == FabricSpec(name="cluster", hosts=2, ranks=2)
-    assert reason == "auto: torchrun started 4 ranks around us"
+    assert reason == "auto: torchrun started 4 ranks"
 
 
 def test_auto_takes_all_gpus_when_there_are_several(machine):
