@@ -112,16 +112,16 @@ def usable_gpus() -> tuple[list[str], str]:
     return names, "" if names else " ".join(str(warning.message) for warning in caught)
 
 
-def choose_device(asked: str, names: Sequence[str], said: str = "") -> DeviceType:
-    """The device: 'auto' takes GPUs if there are any. `names` are their names, `said` the reason without any.
+def choose_device(requested: str, names: Sequence[str], gpu_warning: str = "") -> DeviceType:
+    """The device: 'auto' takes GPUs if there are any. `names` are their names, `gpu_warning` the reason without any.
 
     Raises SpecError if cuda is requested and none is usable, or a GPU that does not exist.
     """
-    if asked.startswith("cuda") and not names:
-        why, hint = no_gpu(said, torch.version.cuda)
-        raise SpecError(f"--device {asked}: {why}", hint=hint)
-    check_index(asked, names)
-    return "cuda" if asked != "cpu" and names else "cpu"
+    if requested.startswith("cuda") and not names:
+        reason, hint = no_gpu(gpu_warning, torch.version.cuda)
+        raise SpecError(f"--device {requested}: {reason}", hint=hint)
+    check_index(requested, names)
+    return "cuda" if requested != "cpu" and names else "cpu"
 
 
 def examine(

@@ -245,7 +245,7 @@ def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
 
 def test_a_policy_that_leaves_jobs_waiting_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xbench.cluster.policies.fifo.Fifo.decide", lambda self, now_s: ())
-    with pytest.raises(RuntimeError, match="fifo leaves 1 jobs waiting for ever"):
+    with pytest.raises(RuntimeError, match="fifo leaves 1 jobs waiting forever"):
         played(began([entry("a")]), tmp_path)
 
 

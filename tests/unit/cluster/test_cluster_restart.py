@@ -171,7 +171,7 @@ def test_other_files_are_no_costs(tmp_path: Path) -> None:
         parse_costs(str(GOLDEN / "cluster-v1.json"))
     with pytest.raises(RecordError, match="there is no result file"):
         parse_costs(str(tmp_path / "restart.json"))
-    with pytest.raises(SpecError, match="'soon' is no number of seconds"):
+    with pytest.raises(SpecError, match="'soon' is not a number of seconds"):
         parse_costs("0,soon")
 
 

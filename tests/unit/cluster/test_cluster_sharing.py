@@ -302,8 +302,8 @@ def test_whatever_comes(
     watched = Watched(policy)
     simulated = simulate(jobs, watched, Cluster(4, restart_s))  # type: ignore[arg-type]
     assert len(simulated.finished) == len(jobs)
-    assert not policy._place_of
-    assert not policy._seen
+    assert not policy._allocation_of
+    assert not policy._views
     assert not any(policy._open.values())
     assert not any(policy._waiting.values())
     useful_s = sum(one.useful_gpu_s for one in simulated.finished)

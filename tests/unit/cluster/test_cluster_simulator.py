@@ -118,7 +118,7 @@ class Lazy(Policy):
     [
         (Scripted({0.0: {"a": Grant(3)}}), "granted 3 GPUs at 0 s, and there are 2"),
         (Scripted({0.0: {"a": Grant(1, 0.0)}}), "granted"),
-        (Lazy(), "leaves 1 jobs waiting for ever"),
+        (Lazy(), "leaves 1 jobs waiting forever"),
     ],
 )
 def test_a_policy_that_cannot_be_is_a_programming_error(policy: Policy, said: str) -> None:
@@ -217,7 +217,7 @@ def test_a_first_start_costs_what_the_cluster_says() -> None:
     simulated = simulate(rigid((0, 1, 10), (1, 1, 4)), Fifo(), Cluster(1, 5.0, start_s=3.0))
     assert ends(simulated) == {"a": 13.0, "b": 20.0}
     assert [job.restarting_gpu_s for job in simulated.finished] == [3.0, 3.0]
-    with pytest.raises(SpecError, match=r"a start of -1 s is no cost"):
+    with pytest.raises(SpecError, match=r"a start of -1 s is not a valid cost"):
         simulate(rigid((0, 1, 10)), Fifo(), Cluster(1, start_s=-1))
 
 
