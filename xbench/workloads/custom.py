@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from xbench.errors import WorkloadError, nearest
 from xbench.spec import WorkloadSpec
-from xbench.workloads.build import Inputs, Recipe, tensors_in
 from xbench.workloads.catalog import WORKLOADS, split_factory
 from xbench.workloads.handed_in import check_model
 from xbench.workloads.loading import as_script, load_file, raised
 from xbench.workloads.variation import vary
+from xbench.workloads.workload import Inputs, Recipe, tensors_in
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets)"
 

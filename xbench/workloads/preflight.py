@@ -37,7 +37,7 @@ from xbench.compiled import Recordings, compiled_inside, recorded_by, regions
 from xbench.errors import SpecError, WorkloadError, XbenchError
 from xbench.gpu_errors import check_index, gpu_index, lower_what, no_gpu, shortage, unusable_gpu
 from xbench.spec import DeviceType, WorkloadSpec
-from xbench.workloads.build import Workload, build, tensors_in
+from xbench.workloads.build import build
 from xbench.workloads.catalog import family_of
 from xbench.workloads.memory import Footprint, check_fits, footprint
 from xbench.workloads.parse import resolve
@@ -52,6 +52,7 @@ from xbench.workloads.trial import (
     place_of,
     varied,
 )
+from xbench.workloads.workload import Workload, tensors_in
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
 _SEARCH_PX = 64
