@@ -11,6 +11,7 @@ from typing import Literal
 
 from xbench.records import Judged, Regression
 from xbench.report import regression_lines as told
+from xbench.text import counted
 
 MOST = 10
 """Of each kind that GitHub shows for a step."""
@@ -35,7 +36,7 @@ def _lines(level: Level, cases: Sequence[Judged]) -> list[str]:
     shown = cases if len(cases) <= MOST else cases[: MOST - 1]
     found = [command(level, f"{case.verdict}: {told.name(case)}", _message(case)) for case in shown]
     if len(shown) < len(cases):
-        rest = told.count(len(cases) - len(shown), "more case")
+        rest = counted(len(cases) - len(shown), "more case")
         found.append(command(level, f"xbench regress: {rest}", "The job summary and the JUnit file name them."))
     return found
 

@@ -14,6 +14,7 @@ from xbench.records import Baseline, Judged, Noise, Regression
 from xbench.report import lines
 from xbench.report import regression_lines as told
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.text import counted
 
 STYLES = {
     "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
@@ -138,7 +139,7 @@ def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
         console.print(Text.assemble(f"{told.name(case)}: ", _verdict(case)))
         if case.found is not None:
             indented(console, f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)}")
-            indented(console, f"{told.count(case.found.pairs, 'pair')}, {told.both(case)} ({case.label})")
+            indented(console, f"{counted(case.found.pairs, 'pair')}, {told.both(case)} ({case.label})")
         elif case.base is not None:
             indented(console, f"{told.both(case)} ({case.label})")
         indented(console, f"threshold {told.threshold(case.threshold)}")

@@ -12,6 +12,7 @@ from xbench.records import Baseline, Judged, Noise, Regression
 from xbench.report import lines
 from xbench.report import regression_lines as told
 from xbench.report.markdown_parts import code, details, facts, plain, table
+from xbench.text import counted
 
 LIMIT_BYTES = 1024**2
 LEAST_BYTES = 8 * 1024
@@ -42,7 +43,7 @@ def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> s
     cases = told.worst_first(record.cases)
     rows, shown = _fitting([_row(case) for case in cases], left)
     listed = f"{HEAD}{rows}" if cases else ""
-    omitted = f"\n{told.count(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
+    omitted = f"\n{counted(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
     left -= len(rows.encode())
     reasons, explained = _fitting([_reason(*shared) for shared in told.reasons(cases[:shown])], left - ROOM_BYTES)
     why = f"\n{details('Why', reasons.rstrip())}\n" if explained else ""
@@ -61,7 +62,7 @@ def baseline_markdown(record: Baseline) -> str:
 
 def noise_markdown(record: Noise) -> str:
     """Every wall-clock case with its noise floor, and the least threshold that follows."""
-    title = f"### Noise floor of {code(record.machine)}, from {told.count(len(record.pairs), 'A/A pair')}"
+    title = f"### Noise floor of {code(record.machine)}, from {counted(len(record.pairs), 'A/A pair')}"
     return _stored(record, title, table(["case", "noise floor", "least threshold"], told.noise_rows(record)))
 
 

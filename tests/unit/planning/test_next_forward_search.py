@@ -190,10 +190,10 @@ def test_a_free_choice_and_its_own_order_end_at_the_same_time(
     search = NextForwardSearch(layers, step, cost)
     for cut in search._cuts():
         count = sum(len(parts) for parts in cut.parts)
-        _, _, free = search._net(count).priority(cut.buckets, cut.parts, credit_bytes=0.0)
+        _, _, free = search._net.priority(cut.buckets, cut.parts, credit_bytes=0.0)
         order = [part for part, _, _ in free.sent]
         assert sorted(order) == list(range(count))
-        _, _, fixed = search._net(count).priority(cut.buckets, cut.parts, credit_bytes=0.0, order=order)
+        _, _, fixed = search._net.priority(cut.buckets, cut.parts, credit_bytes=0.0, order=order)
         assert fixed.end_s == free.end_s
 
 
@@ -205,7 +205,7 @@ def test_an_order_leaves_room_for_gradients_that_are_late() -> None:
     step = StepModel(gradients, 0.0, 10.0, 0.0)
     search = NextForwardSearch(layers, step, line(0.0, 1.0 / mib))
     [cut] = [one for one in search._cuts() if len(one.buckets) == 2 and one.part_bytes == mib]
-    net = search._net(21)
+    net = search._net
     _, _, free = net.priority(cut.buckets, cut.parts, credit_bytes=0.0)
     assert [part for part, _, _ in free.sent][:4] == [0, 20, 1, 2]
     found = search._ordered(cut)

@@ -10,6 +10,7 @@ from xbench.report.html.axes import BELOW, lines_of, plain, rounded, shortened
 from xbench.report.html.facts import capital, label_badge
 from xbench.report.html.parts import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.stats.regression import LINE
+from xbench.text import counted
 
 ROW_PX = 30
 LINE_PX = 16
@@ -224,7 +225,7 @@ def _points(rows: Sequence[Row]) -> Trace:
 
 
 def _hover(case: Judged, found: Found | None) -> str:
-    pairs = told.count(found.pairs, "pair") if found is not None else ""
+    pairs = counted(found.pairs, "pair") if found is not None else ""
     which = "fresh launches" if found is case.confirmation else case.verdict
     return (
         f"<b>{plain(told.name(case))}</b> ({case.label})<br>{told.ratio(found)}, p {told.p_holm(found)}, {pairs}<br>"

@@ -19,6 +19,7 @@ from xbench.report.html.facts import (
 from xbench.report.html.forest import forest, wall_table, walls, word
 from xbench.report.html.launches import pairs_over_time
 from xbench.report.html.parts import Badge, Block, Cell, Column, Facts, Page, Section, Sentences, Table
+from xbench.text import counted
 
 
 def regression_page(record: Regression) -> Page:
@@ -31,7 +32,7 @@ def regression_page(record: Regression) -> Page:
         warnings=len(record.warnings),
         title=f"{record.head.source} against {base}",
         subtitle=f"{moment(record.created)} · {record.head.environment.hostname} · "
-        f"{told.count(len(record.cases), 'case')}",
+        f"{counted(len(record.cases), 'case')}",
         labels=labels,
         answer=[*told.answer(record), *([on_purpose] if on_purpose is not None else [])],
         incomplete=told.incomplete(record),
