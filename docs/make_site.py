@@ -43,7 +43,7 @@ def stage(folder: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         (folder / page.name).write_text(inward(page.read_text(encoding="utf-8")), encoding="utf-8")
     results = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
-    (folder / "results.md").write_text(inward(results), encoding="utf-8")
+    (folder / "committed-results.md").write_text(inward(results), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "images", folder / "images")
     for asset in ("site.css", "worker.js"):
         shutil.copy(ROOT / "docs" / asset, folder)
@@ -63,7 +63,7 @@ def inward(text: str) -> str:
 
 def _staged(target: str) -> str:
     if target == "results/README.md":
-        return "results.md"
+        return "committed-results.md"
     return target.removeprefix("docs/")
 
 

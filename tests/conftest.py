@@ -1,6 +1,8 @@
-"""How property tests draw their examples: alike every time, or anew and more of them to look for trouble.
+"""How much the tests try, and how property tests draw their examples.
 
-`HYPOTHESIS_PROFILE=explore make test` draws anew. Neither profile has a deadline: no test judges a time.
+Property tests draw the same examples every time, a quarter of them unless `XBENCH_TEST_ALL=1` asks for all, as
+`make test-all` does. Those whose examples are expensive draw `few` or `fewest`. `HYPOTHESIS_PROFILE=explore make test`
+draws anew. No profile has a deadline: no test judges a time.
 """
 
 from __future__ import annotations
@@ -12,13 +14,23 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+THOROUGH = os.environ.get("XBENCH_TEST_ALL") == "1"
+
+settings.register_profile("repeatable", max_examples=100 if THOROUGH else 25, derandomize=True, deadline=None)
+settings.register_profile("few", max_examples=40 if THOROUGH else 10, derandomize=True, deadline=None)
+settings.register_profile("fewest", max_examples=15 if THOROUGH else 5, derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # A shell without job control starts what it puts into the background with Ctrl-C ignored, and ranks would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def thorough() -> bool:
+    """Whether a test tries every case, or the one that tells most."""
+    return THOROUGH
 
 
 @pytest.fixture

@@ -169,9 +169,9 @@ def fingerprint(environment: Environment) -> str:
     return "-".join(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8] for part in parts)
 
 
-def differences(one: Environment, other: Environment) -> list[str]:
+def differences(first: Environment, second: Environment) -> list[str]:
     """Differences that prevent a comparison, as 'torch: 2.15.0 and 2.14.0'; empty if fingerprints match."""
-    facts, other_facts = ({**machine, **software} for machine, software in map(must_match, (one, other)))
+    facts, other_facts = ({**machine, **software} for machine, software in map(must_match, (first, second)))
     names = dict.fromkeys([*facts, *other_facts])
     return [
         f"{name}: {facts.get(name, 'none')} and {other_facts.get(name, 'none')}"

@@ -76,16 +76,16 @@ def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
     return None
 
 
-def shortage(kind: str, text: str, beside: str = "") -> str | None:
+def shortage(kind: str, text: str, context: str = "") -> str | None:
     """'ran out of GPU memory: 2.00 GiB were wanted, and 1.20 GiB of GPU 0's 139.72 GiB were free', or None.
 
-    It contains as much as the text tells: torch's allocator on GPUs gives all figures, CUDA's libraries none. `beside`
+    It contains as much as the text tells: torch's allocator on GPUs gives all figures, CUDA's libraries none. `context`
     is inserted before the colon.
     """
     if kind not in ("OutOfMemoryError", "MemoryError") and not _OUT_OF_MEMORY.search(text):
         return None
     on_cpu = kind == "MemoryError" or "DefaultCPUAllocator" in text
-    what = ("ran out of memory" if on_cpu else "ran out of GPU memory") + beside
+    what = ("ran out of memory" if on_cpu else "ran out of GPU memory") + context
     wanted, capacity, bytes_wanted = _WANTED.search(text), _THERE.search(text), _CPU_WANTED.search(text)
     size = wanted[1] if wanted else format_bytes(int(bytes_wanted[1])) if bytes_wanted else None
     if size is None:
@@ -102,12 +102,12 @@ def lower_what(spec: WorkloadSpec) -> str:
     return f"a smaller --batch-size{size} needs less"
 
 
-def no_gpu(said: str, built_for: str | None) -> tuple[str, str]:
+def no_gpu(message: str, built_for: str | None) -> tuple[str, str]:
     """Reason why torch can use no GPU, and a remedy, from its warning or error and the CUDA it was built for.
 
     An empty text means that there is none.
     """
-    old = _TOO_OLD.search(said)
+    old = _TOO_OLD.search(message)
     if old:
         cuda = cuda_version(int(old[1]))
         needed = f" for CUDA {built_for}" if built_for else " for a newer one"
@@ -115,18 +115,18 @@ def no_gpu(said: str, built_for: str | None) -> tuple[str, str]:
             f"the NVIDIA driver here knows CUDA up to {cuda}, and this torch was built{needed}",
             f"update the driver, or install a torch that was built for CUDA {cuda} or older",
         )
-    if built_for is None and not said:
+    if built_for is None and not message:
         return "this torch was built without CUDA", "install a torch that was built with it, or try --device cpu"
-    if _NO_DRIVER.search(said) or not said:
+    if _NO_DRIVER.search(message) or not message:
         return "torch sees no usable GPU here", "try --device cpu"
-    line = " ".join(said.split()).removeprefix("CUDA initialization: ")
+    line = " ".join(message.split()).removeprefix("CUDA initialization: ")
     first = re.split(r"(?<=[.!?]) (?=[A-Z(])", line)[0].rstrip(".")
     return f"torch sees no usable GPU here: {first}", "try --device cpu"
 
 
-def unusable_gpu(said: str, built_for: str | None) -> str | None:
+def unusable_gpu(message: str, built_for: str | None) -> str | None:
     """The same sentence if a GPU that seems to exist cannot be used; None if there is simply none."""
-    return no_gpu(said, built_for)[0] if said and not _NO_DRIVER.search(said) else None
+    return no_gpu(message, built_for)[0] if message and not _NO_DRIVER.search(message) else None
 
 
 def cuda_version(number: int) -> str:
@@ -134,25 +134,25 @@ def cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def gpu_index(asked: str) -> int | None:
+def gpu_index(device: str) -> int | None:
     """The 3 of 'cuda:3'; None without a number. Raises SpecError for an invalid number."""
-    name, colon, number = asked.partition(":")
+    name, colon, number = device.partition(":")
     if not colon:
         return None
     if name != "cuda" or not number.isascii() or not number.isdigit():
-        raise SpecError(f"--device: {asked!r} is not a device", hint="auto, cpu, cuda, or cuda:N for one GPU")
+        raise SpecError(f"--device: {device!r} is not a device", hint="auto, cpu, cuda, or cuda:N for one GPU")
     return int(number)
 
 
-def check_index(asked: str, names: Sequence[str]) -> None:
+def check_index(device: str, names: Sequence[str]) -> None:
     """Refuse a GPU that does not exist. Raises SpecError, which lists the existing ones."""
-    index = gpu_index(asked)
+    index = gpu_index(device)
     if index is None or index < len(names):
         return
     some = [f"cuda:{number} ({name})" for number, name in enumerate(names[:MOST_NAMED])]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     raise SpecError(
-        f"--device {asked}: there is no such GPU; this machine has {', '.join(some)}{more}", hint="try --device cuda:0"
+        f"--device {device}: there is no such GPU; this machine has {', '.join(some)}{more}", hint="try --device cuda:0"
     )
 
 

@@ -164,7 +164,7 @@ def test_mpirun_on_one_machine(tmp_path: Path) -> None:
     record = comparison(tmp_path)
     assert (record.fabric.name, record.fabric.hosts, record.fabric.ranks_per_host) == ("cluster", 1, 2)
     assert record.complete
-    assert "auto: mpirun started 2 ranks around us" in said
+    assert "auto: mpirun started 2 ranks" in said
     assert said.count("record: ") == 1
 
 
@@ -200,7 +200,7 @@ def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
     record = only_record(tmp_path)
     assert (record.fabric.name, record.fabric.world_size) == ("cluster", 2)
     assert record.complete
-    assert "auto: srun started 2 ranks around us" in results[0][1]
+    assert "auto: srun started 2 ranks" in results[0][1]
     assert results[1][1] == ""
 
 
@@ -285,7 +285,7 @@ WRONG = [
         [],
         "mpirun does not tell the 4 ranks on several hosts how to reach rank 0, and MASTER_ADDR is not set",
     ),
-    ({}, ["--fabric", "cluster"], "the cluster fabric needs ranks, and nobody started any around xbench"),
+    ({}, ["--fabric", "cluster"], "the cluster fabric needs ranks that an engine started, and there are none"),
 ]
 
 

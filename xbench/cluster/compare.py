@@ -280,7 +280,7 @@ def _warnings(trace: Trace, bounds: Iterable[Bound | None]) -> list[str]:
     ending = "row of the trace made no job and was" if count == 1 else "rows of the trace made no jobs and were"
     warnings = [f"{count} {ending} left out; the first: {trace.skipped[0]}"] if count else []
     if None in bounds:
-        warnings.append("no gap is told: a bound of so many different speeds and sizes would take too long")
+        warnings.append("no gap is given: a bound of so many different speeds and sizes would take too long")
     return warnings
 
 
@@ -299,7 +299,7 @@ def parse_costs(text: str) -> tuple[float, ...]:
         except ValueError:
             cost_s = _measured_cost_s(part.strip())
         if not (math.isfinite(cost_s) and cost_s >= 0):
-            raise SpecError(f"{part.strip()!r} is no number of seconds", hint="write 0,10,30")
+            raise SpecError(f"{part.strip()!r} is not a number of seconds", hint="write 0,10,30")
         if cost_s > MOST_COST_S:
             raise SpecError(f"{cost_s:g} s is more than a restart can cost", hint="write 0,10,30")
         if cost_s in costs_s:
@@ -312,7 +312,7 @@ def _measured_cost_s(text: str) -> float:
     """Restart cost [s] from a record, to the millisecond."""
     if not (text.endswith(".json") or os.sep in text or Path(text).is_file()):
         hint = "write 0,10,30, or the file of xbench cluster restart --json FILE"
-        raise SpecError(f"{text!r} is no number of seconds", hint=hint)
+        raise SpecError(f"{text!r} is not a number of seconds", hint=hint)
     record = load(Path(text))
     restart = of_kind(record, Restart)
     if restart is None:

@@ -84,8 +84,8 @@ def _losses(table: Table) -> tuple[list[float], list[float]]:
 
 def _ring_lines(fit: RingFit) -> Iterator[str]:
     yield (
-        f"A ring fits {len(fit.runs)} runs within {format_percent(fit.residual)}; each run foretold by the others is "
-        f"off by {format_percent(fit.held_out_error)} at most."
+        f"A ring fits {len(fit.runs)} runs within {format_percent(fit.residual)}; each run predicted from the others "
+        f"is off by {format_percent(fit.held_out_error)} at most."
     )
     if not fit.identified:
         yield "Other θ fit as well: the runs foretell their own batch on any number of GPUs, and no other batch."
@@ -117,7 +117,7 @@ def _loss_lines(fit: LossFit, last: float, target: float | None) -> Iterator[str
     beta0, beta1, beta2 = fit.curve.beta
     yield (
         f"1/({beta0:.4g}·k + {beta1:.4g}) + {beta2:.4g} fits {fit.points} losses within {format_percent(fit.residual)} "
-        f"(root mean square); their last third, foretold by the first two, is off by "
+        f"(root mean square); their last third, predicted from the first two, is off by "
         f"{format_percent(fit.held_out_error)}."
     )
     if target is None:

@@ -125,7 +125,7 @@ def on_hosts(jobs: Sequence[Job], gpus_per_host: int, across: float | None = Non
     outside (0, 1]. Jobs that never get more than one GPU need no `across`.
     """
     if across is not None and not (math.isfinite(across) and 0 < across <= 1):
-        raise SpecError(f"{across:g} is no share of a speed", hint="0.8 is 80 % of the speed on fewer hosts")
+        raise SpecError(f"{across:g} is not a share of a speed", hint="0.8 is 80 % of the speed on fewer hosts")
     made: dict[int, PlacedSpeed] = {}
     lacking: list[Job] = []
     for job in jobs:
@@ -145,7 +145,7 @@ def on_hosts(jobs: Sequence[Job], gpus_per_host: int, across: float | None = Non
             hint="--across-hosts 0.8 says 80 % of the speed on fewer",
         )
     if across is not None and not lacking:
-        raise SpecError("the speeds of all jobs know of hosts, and need no factor", hint="leave --across-hosts out")
+        raise SpecError("the speeds of all jobs include hosts, and need no factor", hint="leave --across-hosts out")
     return tuple(replace(job, speed=made[id(job.speed)]) for job in jobs)
 
 

@@ -65,13 +65,13 @@ class Job:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
-            raise SpecError(f"job {self.name!r}: arrival_s = {self.arrival_s} is no time since the trace began")
+            raise SpecError(f"job {self.name!r}: arrival_s = {self.arrival_s} is not a time since the trace began")
         if not (math.isfinite(self.work) and self.work > 0):
             raise SpecError(f"job {self.name!r}: work = {self.work} is not above zero")
         if self.gpus < 1:
             raise SpecError(f"job {self.name!r}: gpus = {self.gpus} is less than one")
         if self.least < 1 or (self.most is not None and self.most < self.least):
-            raise SpecError(f"job {self.name!r}: it takes {self.least} to {self.most} GPUs, which is no range")
+            raise SpecError(f"job {self.name!r}: it takes {self.least} to {self.most} GPUs, which is not a range")
 
     @property
     def rigid(self) -> bool:

@@ -97,7 +97,8 @@ def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossFit:
             raise SpecError(f"the loss after {step:g} steps is {loss}, which is not a number above zero")
     if len(set(steps)) < FEWEST_POINTS:
         raise SpecError(
-            f"the losses of {len(set(steps))} different steps make no curve", hint=f"give at least {FEWEST_POINTS}"
+            f"the losses of {len(set(steps))} different steps do not determine a curve",
+            hint=f"give at least {FEWEST_POINTS}",
         )
     order = np.argsort(np.asarray(steps, dtype=np.float64), kind="stable")
     steps_seen = np.asarray(steps, dtype=np.float64)[order]

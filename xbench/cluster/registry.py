@@ -32,11 +32,13 @@ _PLAIN = {"plain": ("plain", "switch")}
 _SHARED = {"order": ("order", "word"), "gain": ("gain", "number"), "memory": ("memory", "bytes")}
 MOST_GPUS = 1_000_000
 
-POLICIES.add("fifo", _AT + "fifo:Fifo", "in the order of arrival; who does not fit blocks all behind", speeds=False)
+POLICIES.add(
+    "fifo", _AT + "fifo:Fifo", "in the order of arrival; a job that does not fit blocks all behind it", speeds=False
+)
 POLICIES.add(
     "fifo-backfill",
     _AT + "fifo_backfill:FifoBackfill",
-    "in the order of arrival; who does not delay the first may pass it (EASY); knows durations",
+    "in the order of arrival; a job that does not delay the first may pass it (EASY); knows durations",
     speeds=False,
     durations=True,
 )
@@ -58,14 +60,14 @@ POLICIES.add(
 POLICIES.add(
     "las",
     _AT + "las:Las",
-    "who has had the fewest GPU seconds runs (Tiresias' 2D-LAS); knows nothing; :thresholds=,promote=",
+    "the job with the fewest GPU seconds so far runs (Tiresias' 2D-LAS); knows nothing; :thresholds=,promote=",
     speeds=False,
     options=_ATTAINED,
 )
 POLICIES.add(
     "gittins",
     _AT + "gittins:Gittins",
-    "who is likeliest to be done soon runs (Tiresias' 2D-Gittins); knows the distribution; :learn=on learns it",
+    "the job likeliest to end soon runs (Tiresias' 2D-Gittins); knows the distribution; :learn=on learns it",
     speeds=False,
     durations=True,
     options={**_ATTAINED, "learn": ("learn", "switch")},
@@ -88,21 +90,21 @@ for _gpus in (1, 2, 4, 8):
 POLICIES.add(
     "equal-share",
     _AT + "equal_share:EqualShare",
-    "everybody has as many GPUs as everybody else; :plain=on",
+    "every job has the same number of GPUs; :plain=on",
     speeds=True,
     options=_PLAIN,
 )
 POLICIES.add(
     "optimus",
     _AT + "optimus:Optimus",
-    "one GPU more for whom it helps most, again and again; knows speeds and work; :plain=on",
+    "one more GPU for the job that it helps most, repeatedly; knows speeds and work; :plain=on",
     speeds=True,
     options=_PLAIN,
 )
 POLICIES.add(
     "doubling",
     _AT + "doubling:Doubling",
-    "twice the GPUs for whom it helps most, again and again; knows speeds and work; :plain=on",
+    "twice the GPUs for the job that it helps most, repeatedly; knows speeds and work; :plain=on",
     speeds=True,
     options=_PLAIN,
 )

@@ -40,16 +40,17 @@ def check_cluster(cluster: Cluster) -> None:
         raise SpecError(f"a cluster of {cluster.gpus} GPUs runs nothing", hint="give it at least 1")
     for what, cost_s in (("restart", cluster.restart_s), ("start", cluster.start_s)):
         if not (math.isfinite(cost_s) and cost_s >= 0):
-            raise SpecError(f"a {what} of {cost_s} s is no cost")
+            raise SpecError(f"a {what} of {cost_s} s is not a valid cost")
     if cluster.gpus_per_host is not None:
         each = cluster.gpus_per_host
         if each < 1:
-            raise SpecError(f"hosts of {each} GPUs are no cluster", hint="give each at least 1")
+            raise SpecError(f"hosts of {each}  GPUs do not make a cluster", hint="give each at least 1")
         if cluster.gpus % each:
             below, above = cluster.gpus // each * each, -(-cluster.gpus // each) * each
             near = f"{below} or {above}" if below else f"{above}"
             raise SpecError(
-                f"{cluster.gpus} GPUs are no whole number of hosts of {each}", hint=f"take {near} GPUs, or other hosts"
+                f"{cluster.gpus}  GPUs are not a whole number of hosts of {each}",
+                hint=f"take {near} GPUs, or other hosts",
             )
 
 
@@ -68,15 +69,13 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) 
             what = "needs at least" if elastic else "asks for"
             raise SpecError(
                 f"job {job.name!r} {what} {needed_gpus(job, elastic)} GPUs, and the cluster has {cluster.gpus}",
-                hint=f"give it at least {max(needed_gpus(one, elastic) for one in jobs)}",
+                hint=f"give it at least {max(needed_gpus(job, elastic) for job in jobs)}",
             )
         if has_several_hosts and not hasattr(job.speed, "placed"):
-            raise SpecError(
-                f"job {job.name!r} has a speed that knows nothing of hosts", hint="hosts.on_hosts gives it one"
-            )
+            raise SpecError(f"job {job.name!r} has a speed without data on hosts", hint="hosts.on_hosts gives it one")
         if job.arrival_s < before_s:
             raise SpecError(
-                f"job {job.name!r} arrives at {job.arrival_s:g} s, before the job that stands before it",
+                f"job {job.name!r} arrives at {job.arrival_s:g} s, before the job that precedes it",
                 hint="sort the trace by arrival",
             )
         if job.name in names:
@@ -108,7 +107,7 @@ def simulate(
     name, if they differ from those that the policy knows.
 
     Also raises SpecError if jobs restart again and again without progress. Raises RuntimeError for a policy that grants
-    more than there is, makes an invalid grant, or leaves jobs waiting for ever.
+    more than there is, makes an invalid grant, or leaves jobs waiting forever.
     """
     check_jobs(jobs, cluster, elastic=policy.elastic)
     policy.begin(believed or cluster, jobs)
@@ -170,7 +169,7 @@ class _Simulation:
                 review_s if review_s is not None else math.inf,
             )
             if math.isinf(next_s):
-                raise RuntimeError(f"{type(self.policy).__name__} leaves {self.waiting} jobs waiting for ever")
+                raise RuntimeError(f"{type(self.policy).__name__} leaves {self.waiting} jobs waiting forever")
             self._advance(max(next_s, soonest_s))
             soonest_s = self.now_s + tolerance_s(self.now_s)
             events_before = upcoming + len(self.result.finished)
@@ -190,7 +189,7 @@ class _Simulation:
                 self._place(self.layout)
             review_s = self.policy.look_again_s(self.now_s)
             if review_s is not None and review_s <= self.now_s:
-                raise RuntimeError(f"{type(self.policy).__name__} would be asked again at once, for ever")
+                raise RuntimeError(f"{type(self.policy).__name__} would be asked again at once, forever")
             if self.keep_moments:
                 self.result.moments.append(Moment(self.now_s, self.held, len(self.running), self.waiting))
         return self.result

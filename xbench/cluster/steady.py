@@ -35,7 +35,7 @@ def parse_window(text: str) -> Window:
     """A window from '1001-2000'. Raises SpecError for invalid text."""
     match = re.fullmatch(r"\s*(\d{1,9})\s*-\s*(\d{1,9})\s*", text)
     if match is None:
-        raise SpecError(f"{text!r} is no window of jobs", hint="write 1001-2000, numbers of jobs by arrival")
+        raise SpecError(f"{text!r} is not a window of jobs", hint="write 1001-2000, numbers of jobs by arrival")
     first, last = int(match[1]), int(match[2])
     if first < 1:
         raise SpecError(f"{text!r} begins before the first job", hint=f"write 1-{max(1, last)}")

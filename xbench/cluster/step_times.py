@@ -52,7 +52,9 @@ def step_times(job: Job) -> StepTimes | None:
         if given_s <= 0:
             raise SpecError(f"job {job.name!r}: a step of {given_s:g} s takes no time")
         if exposed is not None and not 0 <= exposed < 1:
-            raise SpecError(f"job {job.name!r}: exposed = {exposed:g} is no share of a step", hint="0.25 is a quarter")
+            raise SpecError(
+                f"job {job.name!r}: exposed = {exposed:g} is not a share of a step", hint="0.25 is a quarter"
+            )
         step_s, share = given_s, exposed or 0.0
     if job.gpus == 1:
         share = 0.0
@@ -65,7 +67,7 @@ def forward_share(job: Job) -> float:
     if share is None:
         return FORWARD_SHARE
     if not 0 <= share < 1:
-        raise SpecError(f"job {job.name!r}: forward_share = {share:g} is no share of its computation")
+        raise SpecError(f"job {job.name!r}: forward_share = {share:g} is not a share of its computation")
     return share
 
 

@@ -178,7 +178,7 @@ class Turns:
             return (
                 f"where job {self._pattern[self._position % len(self._pattern)]} is next and has not asked for its turn"
             )
-        return "where it is waited for by nobody"
+        return "where no job waits for it"
 
     def _grant(self) -> list[Reply]:
         """Advance to the next position whose job still plays, and grant it the device if it waits for it."""

@@ -182,7 +182,7 @@ class SharingPacer(Pacer):
         return pending.arrived.is_set()
 
     def _completed(self) -> tuple[list[PendingTransfer], float | None]:
-        """See `Pacer._look`."""
+        """See `Pacer._completed`."""
         load = self.lane.load()
         share, passed_s = self._computing.since_last()
         self.lane.advance(self._clock() + self.lead_s, share)
@@ -197,7 +197,7 @@ class SharingPacer(Pacer):
         return arrived, min(TICK_S, max(0.0, next_s - self._clock() - self.lead_s))
 
     def _take_processor(self) -> None:
-        """See `Pacer._burden`."""
+        """See `Pacer._take_processor`."""
         used_s = time.thread_time()
         source, target = self._memory
         while self._owed_s > 0 and self.lane.busy:

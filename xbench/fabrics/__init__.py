@@ -34,18 +34,18 @@ __all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric
 FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
 """The fact `keys` of an entry lists the options that its `parse` takes, for completion."""
 
-FABRICS.add("auto", "", "the best there is: ranks around us, else several GPUs, else shaped, else local")
+FABRICS.add("auto", "", "the best available: ranks of an engine, else several GPUs, else shaped, else local")
 FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2", keys=("ranks",))
 FABRICS.add(
     "shaped",
     "xbench.fabrics.shaped:ShapedFabric",
-    "links held to a rate: shaped:hosts=2,rate=1gbit,ranks=1",
+    "links with a limited rate: shaped:hosts=2,rate=1gbit,ranks=1",
     keys=("hosts", "rate", "ranks"),
 )
 FABRICS.add(
     "emulated",
     "xbench.fabrics.emulated:EmulatedFabric",
-    "real computation, collectives of a cost model: emulated:workers=64,rate=25gbit,latency=20us or from=RECORD",
+    "real computation, collectives timed by a cost model: emulated:workers=64,rate=25gbit,latency=20us or from=RECORD",
     keys=("workers", "rate", "latency", "topology", "from", "contention", "ranks"),
 )
 FABRICS.add(
@@ -77,16 +77,16 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
     Raises SpecError for a fabric that cannot work here.
     """
     if spec.name == "cluster":
-        return ClusterFabric.resolve(environ), "as asked for"
+        return ClusterFabric.resolve(environ), "as requested"
     if spec.name == "shaped":
         obstacle = shaped_obstacle()
         if obstacle is not None:
             raise SpecError(
                 f"{str(spec)!r} cannot be raised: {obstacle}", hint=f"{REMEDY}, or use --fabric local:ranks=2"
             )
-        return spec, "as asked for"
+        return spec, "as requested"
     if spec.name in ("local", "emulated"):
-        return spec, "as asked for"
+        return spec, "as requested"
     process = ranks_around(environ)
     if process is not None and (process.world_size > 1 or process.engine != "srun"):
         reason = f"auto: {process.source}" + (f" ({process.remedy})" if process.remedy else "")

@@ -20,7 +20,7 @@ def cluster_rank(environ: Mapping[str, str]) -> ClusterRank:
     """This process's rank, from the environment. Raises SpecError without one, or for an incomplete one."""
     process = ranks_around(environ)
     if process is None:
-        raise SpecError("the cluster fabric needs ranks, and nobody started any around xbench", hint=HINT)
+        raise SpecError("the cluster fabric needs ranks that an engine started, and there are none", hint=HINT)
     return process
 
 
@@ -33,8 +33,8 @@ def divided(spec: FabricSpec, jobs: int, environ: Mapping[str, str] = os.environ
         return spec
     process = cluster_rank(environ)
     if process.world_size % jobs or (process.counted and process.local_world_size % jobs):
-        here = f"{process.local_world_size} on this host" if process.counted else f"{process.world_size} in all"
-        raise SpecError(undivided(here, jobs, process.engine), hint=_more_ranks(process.engine))
+        started = f"{process.local_world_size} on this host" if process.counted else f"{process.world_size} in all"
+        raise SpecError(undivided(started, jobs, process.engine), hint=_more_ranks(process.engine))
     if spec.ranks % jobs == 0:
         return spec.model_copy(update={"ranks": spec.ranks // jobs})
     return spec.model_copy(update={"hosts": process.world_size // jobs, "ranks": 1})

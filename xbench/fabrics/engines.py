@@ -93,12 +93,12 @@ class ClusterRank:
         """Start of a sentence that names the evidence for the ranks."""
         if self.bare:
             return f"RANK={self.rank} and WORLD_SIZE={self.world_size} are set in this shell"
-        return f"{self.engine} started {self.world_size} ranks around us"
+        return f"{self.engine} started {self.world_size} ranks"
 
     @property
     def remedy(self) -> str | None:
         """Remedy if the other ranks do not come; None if an engine did start them."""
-        return f"if nobody started them, unset {' '.join(TORCHRUN.needed)}" if self.bare else None
+        return f"if no engine started them, unset {' '.join(TORCHRUN.needed)}" if self.bare else None
 
     @property
     def hosts(self) -> int:

@@ -193,14 +193,15 @@ def interface_of(address: str, listing: Callable[[], Mapping[str, list[object]]]
     return None
 
 
-def chosen_interface(own: str | None, others: list[str]) -> str | None:
+def chosen_interface(own_address: str | None, others: list[str]) -> str | None:
     """The interface for collectives, or None if Gloo's own choice works.
 
-    `own` is this host's address on the way to rank 0. It is loopback on rank 0's own host. If `others`, the addresses
-    of ranks on other hosts, then contain other hosts, the result is the interface that leads to the first of them.
+    `own_address` is this host's address on the way to rank 0. It is loopback on rank 0's own host. If `others`, the
+    addresses of ranks on other hosts, then contain other hosts, the result is the interface that leads to the first of
+    them.
     """
-    if own is not None and not is_loopback(own):
-        return interface_of(own)
+    if own_address is not None and not is_loopback(own_address):
+        return interface_of(own_address)
     other_host = next((address for address in others if not is_loopback(address)), None)
     local_address = address_towards(other_host) if other_host is not None else None
     return interface_of(local_address) if local_address is not None and not is_loopback(local_address) else None

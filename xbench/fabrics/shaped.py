@@ -153,7 +153,7 @@ class ShapedFabric(Fabric):
         requested = parse_rate(self.spec.rate or DEFAULT_RATE)
         if measured < 0.9 * requested:
             self.warnings.append(
-                f"the links carry {format_rate(measured)} of the {format_rate(requested)} asked for: this machine's "
+                f"the links carry {format_rate(measured)} of the {format_rate(requested)} requested: this machine's "
                 "cores limit them, so a lower rate is the more honest experiment"
             )
         return measured

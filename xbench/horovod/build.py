@@ -244,7 +244,7 @@ def pinned(packages: Sequence[str], folder: Path) -> list[str]:
     """Arguments of pip for exactly these packages as pinned; writes a file into `folder`."""
     entries = re.split(r"^(?=\w)", PINNED.read_text(encoding="utf-8"), flags=re.MULTILINE)
     chosen = folder / "pinned.txt"
-    chosen.write_text("".join(one for one in entries if one.partition("==")[0] in packages), encoding="utf-8")
+    chosen.write_text("".join(entry for entry in entries if entry.partition("==")[0] in packages), encoding="utf-8")
     return ["--require-hashes", "--requirement", str(chosen)]
 
 

@@ -1,6 +1,6 @@
 """Options of `horovod:fusion=32,cycle=5`, and the environment of a Horovod process. Nothing here imports torch.
 
-Horovod reads its settings, and its place among the ranks, from environment variables at its initialisation. So two
+Horovod reads its settings, and its position among the ranks, from environment variables at its initialisation. So two
 settings in one comparison need two initialisations; see `world`.
 """
 
@@ -66,7 +66,7 @@ def checked(text: str, options: dict[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPosition:
     """Position of a rank among the ranks of its job, as torchrun counts them: each host has `local_size` ranks."""
 
     rank: int
@@ -74,7 +74,7 @@ class Place:
     local_size: int
 
     @classmethod
-    def of(cls, rank: int, size: int, environ: Mapping[str, str]) -> Place:
+    def of(cls, rank: int, size: int, environ: Mapping[str, str]) -> RankPosition:
         """Position from the environment. If it is unknown, or hosts are unequal, every rank counts as its own host."""
         text = environ.get("LOCAL_WORLD_SIZE", "1")
         local_size = int(text) if text.isdecimal() and int(text) > 0 else 1
@@ -97,7 +97,7 @@ class Place:
 
 
 def environment(
-    place: Place, address: str, port: int, settings: Settings, environ: Mapping[str, str]
+    position: RankPosition, address: str, port: int, settings: Settings, environ: Mapping[str, str]
 ) -> dict[str, str | None]:
     """The variables that Horovod's own launcher would set for this rank; None: not to be set.
 
@@ -105,13 +105,13 @@ def environment(
     Gloo. Other variables of Horovod in `environ` (HOROVOD_LOG_LEVEL, for example) are the user's own.
     """
     return {
-        "HOROVOD_RANK": str(place.rank),
-        "HOROVOD_SIZE": str(place.size),
-        "HOROVOD_LOCAL_RANK": str(place.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(place.local_size),
-        "HOROVOD_CROSS_RANK": str(place.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(place.cross_size),
-        "HOROVOD_HOSTNAME": host_name(place.cross_rank),
+        "HOROVOD_RANK": str(position.rank),
+        "HOROVOD_SIZE": str(position.size),
+        "HOROVOD_LOCAL_RANK": str(position.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(position.local_size),
+        "HOROVOD_CROSS_RANK": str(position.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(position.cross_size),
+        "HOROVOD_HOSTNAME": host_name(position.cross_rank),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,

@@ -14,13 +14,13 @@ import socket
 import sys
 from typing import Any
 
-from xbench.horovod.options import Place, host_name
+from xbench.horovod.options import RankPosition, host_name
 from xbench.listening import listening_address
 
 
 def plan(hosts: int, ranks: int) -> list[dict[str, Any]]:
     """Fields of Horovod's SlotInfo for every rank."""
-    placements = [Place(rank, hosts * ranks, ranks) for rank in range(hosts * ranks)]
+    placements = [RankPosition(rank, hosts * ranks, ranks) for rank in range(hosts * ranks)]
     return [
         {
             "hostname": host_name(placement.cross_rank),

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from xbench.errors import RunError, UsageError
 from xbench.horovod.available import INSTALL, built_against, folder, is_own_build, mismatch, obstacle
-from xbench.horovod.options import Place, Settings, environment
+from xbench.horovod.options import RankPosition, Settings, environment
 
 SERVER = (sys.executable, "-m", "xbench.horovod.rendezvous")
 SERVER_S = 60.0
@@ -53,8 +53,13 @@ def loaded() -> Any:
 class Server:
     """The rendezvous server of this job, a process of rank 0; it ends with rank 0, as its input does."""
 
-    def __init__(self, place: Place) -> None:
-        words = [*SERVER, str(place.cross_size), str(place.local_size), os.environ.get("MASTER_ADDR", "127.0.0.1")]
+    def __init__(self, position: RankPosition) -> None:
+        words = [
+            *SERVER,
+            str(position.cross_size),
+            str(position.local_size),
+            os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        ]
         env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         env["PYTHONPATH"] = os.pathsep.join([_root(), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
@@ -128,43 +133,43 @@ class World:
         if self.settings == settings:
             return hvd
         self.stop()
-        place = Place.of(dist.get_rank(), dist.get_world_size(), os.environ)
+        position = RankPosition.of(dist.get_rank(), dist.get_world_size(), os.environ)
         port = 0
-        if failure is None and place.rank == 0:
+        if failure is None and position.rank == 0:
             try:
-                port = self._open(place)
+                port = self._open(position)
             except Exception as error:
                 failure = error
-        everyone: list[Any] = [None] * place.size
-        dist.all_gather_object(everyone, (str(failure) if failure is not None else None, port))
+        answers: list[Any] = [None] * position.size
+        dist.all_gather_object(answers, (str(failure) if failure is not None else None, port))
         if failure is not None:
             raise failure
-        for rank, (reason, _) in enumerate(everyone):
+        for rank, (reason, _) in enumerate(answers):
             if reason is not None:
                 raise UsageError(f"rank {rank}: {reason}")
-        self._initialise(hvd, place, everyone[0][1], settings)
+        self._initialise(hvd, position, answers[0][1], settings)
         return hvd
 
-    def _open(self, place: Place) -> int:
+    def _open(self, position: RankPosition) -> int:
         if self._server is None:
-            self._server = Server(place)
+            self._server = Server(position)
         else:
             self._server.clear()
         return self._server.port
 
-    def _initialise(self, hvd: Any, place: Place, port: int, settings: Settings) -> None:
+    def _initialise(self, hvd: Any, position: RankPosition, port: int, settings: Settings) -> None:
         address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        for name, value in environment(place, address, port, settings, os.environ).items():
+        for name, value in environment(position, address, port, settings, os.environ).items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         before = _threads()
         hvd.init()
-        if hvd.size() != place.size or hvd.rank() != place.rank:
+        if hvd.size() != position.size or hvd.rank() != position.rank:
             raise RunError(
-                f"Horovod counts {hvd.size()} ranks and calls this one {hvd.rank()}, which is {place.rank} of "
-                f"{place.size}"
+                f"Horovod counts {hvd.size()} ranks and calls this one {hvd.rank()}, which is {position.rank} of "
+                f"{position.size}"
             )
         self.settings = settings
         if self.at_start is not None:

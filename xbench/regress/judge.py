@@ -298,8 +298,8 @@ def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: in
     test = verdict.test
     enough = pairs_needed(alpha, cases)
     if test.interval is None or test.pairs < enough:
-        needed = f"{enough} are the least for {counted(cases, 'case')} at alpha {alpha:g}"
-        return f"{counted(test.pairs, 'pair')} cannot decide: {needed}"
+        few, all_cases = counted(test.pairs, "pair"), counted(cases, "case")
+        return f"{few} cannot decide: {enough} are the least for {all_cases} at alpha {alpha:g}"
     if verdict.word == "equivalent":
         return f"the whole interval lies within {format_brief_percent(threshold.share)}"
     if verdict.word == "regressed":

@@ -39,7 +39,7 @@ from xbench.regress.comparable import CHANGE_FIELDS, spoken
 from xbench.regress.metrics import METRICS
 from xbench.schedules import MODES, parse_mode
 from xbench.spec import ModeSpec
-from xbench.text import one_line, quoted
+from xbench.text import cut, one_line
 from xbench.toml_tables import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
@@ -174,7 +174,7 @@ def _change(text: str | None, where: str) -> str | None:
     text = one_line(text)
     if " -> " not in text or not any(text.startswith(f"{spoken(field)} ") for field in CHANGE_FIELDS):
         raise SpecError(
-            f"{where}: expect_change = {quoted(text)} names no change of a workload",
+            f"{where}: expect_change = {cut(text, 60)!r} names no change of a workload",
             hint='write what the failed check says, such as "parameters 3159050 -> 3685130"',
         )
     return text

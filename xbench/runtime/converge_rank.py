@@ -36,8 +36,9 @@ from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle
 from xbench.schedules.spb import Partial
 from xbench.spec import ModeSpec, Spec
-from xbench.workloads.build import Workload, build
+from xbench.workloads.build import build
 from xbench.workloads.digits import CLASSES, Digits, digits, enlarged
+from xbench.workloads.workload import Workload
 
 TEST_BATCH = 128
 

@@ -57,7 +57,7 @@ from xbench.runtime.snapshot import trained
 from xbench.schedules import MODES, cycle_of, puts_off
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
-from xbench.workloads.build import Workload
+from xbench.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank

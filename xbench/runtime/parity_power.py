@@ -30,7 +30,7 @@ from xbench.profilers.layers import ROOT_NAME
 from xbench.runtime.by_hand import Gradients, give, trainable
 from xbench.runtime.differences import NULL, largest
 from xbench.runtime.snapshot import Snapshot, trained
-from xbench.workloads.build import Workload
+from xbench.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from xbench.runtime.parity import Beside

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
-from xbench.workloads.build import Workload, tensors_in
+from xbench.workloads.workload import Workload, tensors_in
 
 DEPTH = 4
 """Levels of containers and plain objects that are looked into below a module's attribute."""

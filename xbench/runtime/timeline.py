@@ -26,7 +26,7 @@ from xbench.profilers.timeline import Lanes, TimelineRecorder
 from xbench.schedules import puts_off
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
-from xbench.workloads.build import Workload
+from xbench.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank

@@ -63,7 +63,8 @@ from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import twins
 from xbench.workloads.alike import check_alike
-from xbench.workloads.build import Workload, build
+from xbench.workloads.build import build
+from xbench.workloads.workload import Workload
 
 
 class Rank:

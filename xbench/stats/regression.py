@@ -191,7 +191,7 @@ def log_ratios(ratios: Sequence[float]) -> list[float]:
     """log(head / base) of each pair. Raises ValueError for a ratio that is not positive and finite."""
     for ratio in ratios:
         if not (math.isfinite(ratio) and ratio > 0):
-            raise ValueError(f"{ratio} is no ratio of two times")
+            raise ValueError(f"{ratio} is not a ratio of two times")
     return [math.log(ratio) for ratio in ratios]
 
 

@@ -66,7 +66,7 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
     Raises ValueError for a margin outside [0, 1) or a value that is not positive and finite.
     """
     if not 0 <= margin < 1:
-        raise ValueError(f"a margin of {margin} is no share of a time")
+        raise ValueError(f"a margin of {margin} is not a share of a time")
     line = 1 - margin
     base = blocks.get(reference, ())
     rounds = _rounds(base)

@@ -84,13 +84,13 @@ def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> lis
     claimed = [point for cell in cells for point in cell.points if point.mode in PREDICTED]
     errors = [point.error for point in claimed if is_predictable(point.predicted_step_s)]
     short = len(claimed) - len(errors)
-    left_out = f"; {short} of {SHORT} left out" if short else ""
+    which, left_out = (f" for {LONG}", f"; {short} of {SHORT} left out") if short else ("", "")
     if errors:
         total = summary(LONG, errors)
         for name, value, most in (("median", total.median, MEDIAN_GOAL), ("95th percentile", total.p95, P95_GOAL)):
             results.append(
                 Goal(
-                    claim=f"{name} of the prediction error at most {most:.0%} for {LONG}",
+                    claim=f"{name} of the prediction error at most {most:.0%}{which}",
                     found=f"{value:.1%} of {total.count} predictions{left_out}",
                     held=value <= most,
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbench.equal_ranks import apart
 from xbench.errors import WorkloadError
-from xbench.workloads.build import Workload
+from xbench.workloads.workload import Workload
 
 
 def check_alike(workload: Workload) -> None:

@@ -1,6 +1,6 @@
 """The workloads by name, with the facts for listing and defaults. Nothing here imports torch.
 
-An entry's target is a `build.Recipe` class. Names that other packages register through the entry-point group
+An entry's target is a `workload.Recipe` class. Names that other packages register through the entry-point group
 `xbench.workloads` are an exception. They name a factory: a function without arguments that returns `(model, batch,
 loss)`, as the user's own `path/to/file.py:factory` does.
 """

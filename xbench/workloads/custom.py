@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from xbench.errors import WorkloadError, nearest
 from xbench.spec import WorkloadSpec
-from xbench.workloads.build import Inputs, Recipe, tensors_in
 from xbench.workloads.catalog import WORKLOADS, split_factory
 from xbench.workloads.handed_in import check_model
 from xbench.workloads.loading import as_script, load_file, raised
 from xbench.workloads.variation import vary
+from xbench.workloads.workload import Inputs, Recipe, tensors_in
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets)"
 
@@ -106,12 +106,12 @@ class FactoryRecipe(Recipe):
             raise wrong(f"returned {_kind(result)} and not (model, batch, loss)")
         model, batch, loss = result
         if not isinstance(model, nn.Module):
-            raise wrong(f"returned {_kind(model)} as its model, which is no torch.nn.Module")
+            raise wrong(f"returned {_kind(model)} as its model, which is not a torch.nn.Module")
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise wrong(f"returned {_kind(batch)} as its batch and not (inputs, targets)")
         inputs, targets = batch
         if not isinstance(inputs, Tensor | tuple | list | dict):
-            raise wrong(f"returned {_kind(inputs)} as inputs, which is no tensor, tuple or dict")
+            raise wrong(f"returned {_kind(inputs)} as inputs, which is not a tensor, tuple or dict")
         if isinstance(inputs, dict) and not all(isinstance(key, str) for key in inputs):
             raise wrong("returned a dict of inputs whose keys are not all argument names")
         first = next(tensors_in(inputs), None)

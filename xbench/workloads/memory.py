@@ -20,7 +20,7 @@ from torch import Tensor
 
 from xbench.errors import WorkloadError
 from xbench.units import Bytes, format_bytes
-from xbench.workloads.build import Workload
+from xbench.workloads.workload import Workload
 
 PROCESS_BYTES = 400 * 1024**2
 """Resident memory of an idle rank that has imported torch, rounded up; on a GPU: of its CUDA context."""

@@ -89,7 +89,7 @@ def parse_synthetic(text: str) -> SyntheticShape:
             )
         if size % 4:
             raise SpecError(
-                f"{text!r}: bytes={options['bytes']} is no multiple of 4, the bytes of one fp32 gradient element",
+                f"{text!r}: bytes={options['bytes']} is not a multiple of 4, the bytes of one fp32 gradient element",
                 hint=f"try bytes={size // 4 * 4}",
             )
         shape = shape._replace(layer_bytes=size)

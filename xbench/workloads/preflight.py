@@ -37,7 +37,7 @@ from xbench.compiled import Recordings, compiled_inside, recorded_by, regions
 from xbench.errors import SpecError, WorkloadError, XbenchError
 from xbench.gpu_errors import check_index, gpu_index, lower_what, no_gpu, shortage, unusable_gpu
 from xbench.spec import DeviceType, WorkloadSpec
-from xbench.workloads.build import Workload, build, tensors_in
+from xbench.workloads.build import build
 from xbench.workloads.catalog import family_of
 from xbench.workloads.memory import Footprint, check_fits, footprint
 from xbench.workloads.parse import resolve
@@ -52,6 +52,7 @@ from xbench.workloads.trial import (
     place_of,
     varied,
 )
+from xbench.workloads.workload import Workload, tensors_in
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
 _SEARCH_PX = 64
@@ -112,16 +113,16 @@ def usable_gpus() -> tuple[list[str], str]:
     return names, "" if names else " ".join(str(warning.message) for warning in caught)
 
 
-def choose_device(asked: str, names: Sequence[str], said: str = "") -> DeviceType:
-    """The device: 'auto' takes GPUs if there are any. `names` are their names, `said` the reason without any.
+def choose_device(requested: str, names: Sequence[str], gpu_warning: str = "") -> DeviceType:
+    """The device: 'auto' takes GPUs if there are any. `names` are their names, `gpu_warning` the reason without any.
 
     Raises SpecError if cuda is requested and none is usable, or a GPU that does not exist.
     """
-    if asked.startswith("cuda") and not names:
-        why, hint = no_gpu(said, torch.version.cuda)
-        raise SpecError(f"--device {asked}: {why}", hint=hint)
-    check_index(asked, names)
-    return "cuda" if asked != "cpu" and names else "cpu"
+    if requested.startswith("cuda") and not names:
+        reason, hint = no_gpu(gpu_warning, torch.version.cuda)
+        raise SpecError(f"--device {requested}: {reason}", hint=hint)
+    check_index(requested, names)
+    return "cuda" if requested != "cpu" and names else "cpu"
 
 
 def examine(

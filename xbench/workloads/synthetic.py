@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xbench.spec import WorkloadSpec
-from xbench.workloads.build import Inputs, Recipe
 from xbench.workloads.parse import SyntheticShape, parse_synthetic
+from xbench.workloads.workload import Inputs, Recipe
 
 STEP = 0.1
 

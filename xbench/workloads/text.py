@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xbench.spec import WorkloadSpec
-from xbench.workloads.build import Inputs, Recipe
 from xbench.workloads.catalog import TRANSFORMERS, TextFacts
+from xbench.workloads.workload import Inputs, Recipe
 
 DROPOUT = 0.1
 MASKED_SHARE = 0.15

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from xbench.errors import WorkloadError
 from xbench.spec import Variation, WorkloadSpec
 from xbench.text import cut, one_line
-from xbench.workloads.build import BATCH_SEED, Workload, build, seed_all
+from xbench.workloads.build import BATCH_SEED, build, seed_all
 from xbench.workloads.variation import vary
+from xbench.workloads.workload import Workload
 
 ALIKE = 1e-3
 """Relative difference of two ranks' gradients below which a missing average would hardly show."""

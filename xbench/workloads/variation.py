@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from xbench.spec import Variation
-from xbench.workloads.build import Inputs, tensors_in
+from xbench.workloads.workload import Inputs, tensors_in
 
 NOISE = 0.1
 

@@ -16,7 +16,7 @@ from torchvision.models import get_model_builder
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
-from xbench.workloads.build import Inputs, Recipe
+from xbench.workloads.workload import Inputs, Recipe
 
 CLASSES = 1000
 

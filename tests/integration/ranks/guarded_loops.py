@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -64,18 +64,11 @@ def equal_on_all_ranks(model: nn.Module) -> bool:
     return torch.equal(mine, first)
 
 
-def each_schedule(check: Callable[[str], None]) -> None:
-    for schedule in SCHEDULES:
-        check(schedule)
-
-
 def ranks_that_start_apart_are_refused(rank: int, world: int) -> None:
-    def check(schedule: str) -> None:
+    for schedule in SCHEDULES:
         model, optimizer = made(seed=rank)
         with refused("ranks start with different parameters: 'first.weight' and 3 more"):
             xbench.attach(model, optimizer, schedule=schedule, wait="step")
-
-    each_schedule(check)
 
 
 def statistics_of_each_rank_may_differ(rank: int, world: int) -> None:
@@ -86,7 +79,7 @@ def statistics_of_each_rank_may_differ(rank: int, world: int) -> None:
 
 
 def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
-    def check(schedule: str) -> None:
+    for schedule in SCHEDULES:
         model, optimizer = made(seed=rank)
         model.register_buffer("offset", torch.full((2,), float(rank)))
         with xbench.attach(model, optimizer, schedule=schedule, wait="step", broadcast=True) as handle:
@@ -97,11 +90,10 @@ def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
         assert equal_on_all_ranks(model)
         assert model.offset.tolist() == [0.0, 0.0]
 
-    each_schedule(check)
-
 
 def parameters_unfrozen_later_are_refused(rank: int, world: int) -> None:
-    def check(schedule: str) -> None:
+    # Also ten times over: what an arrival launches must not depend on which rank is refused a moment earlier.
+    for schedule in (*SCHEDULES, *["dear"] * 10):
         model, optimizer = made()
         model.first.requires_grad_(False)
         with (
@@ -114,13 +106,9 @@ def parameters_unfrozen_later_are_refused(rank: int, world: int) -> None:
                 loss_of(handle.model, step).backward()
                 optimizer.step()
 
-    each_schedule(check)
-    for _ in range(10):  # what an arrival launches must not depend on which rank is refused a moment earlier
-        check("dear")
-
 
 def parameters_added_later_are_refused(rank: int, world: int) -> None:
-    def check(schedule: str) -> None:
+    for schedule in ("wfbp", "single"):
         model, optimizer = made()
         with xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle:
             model.second = nn.Linear(8, 3)
@@ -128,9 +116,6 @@ def parameters_added_later_are_refused(rank: int, world: int) -> None:
             with refused("'second.weight' has become trainable"):
                 loss_of(handle.model).backward()
                 optimizer.step()
-
-    for schedule in ("wfbp", "single"):
-        check(schedule)
 
 
 def sparse_gradients_are_refused(rank: int, world: int) -> None:
@@ -151,10 +136,7 @@ def a_backward_pass_inside_forward(rank: int, world: int) -> None:
         model, optimizer = made()
         model.inner = True
         if schedule != "wfbp":
-            with (
-                refused("a backward pass ran inside it"),
-                xbench.attach(model, optimizer, schedule=schedule) as handle,
-            ):
+            with refused("a backward pass ran inside it"), xbench.attach(model, optimizer, schedule=schedule) as handle:
                 loss_of(handle.model)
             continue
         expected, by_hand = made()

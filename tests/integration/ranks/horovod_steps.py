@@ -13,7 +13,7 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
-from schedule_training import Images, Net, average_by_hand, batch, buckets_of, make, nothing_more, train
+from schedule_training import Images, Net, average_by_hand, batch, buckets_of, make, nothing_more, same, train
 from torch import nn
 
 import xbench
@@ -40,11 +40,7 @@ def agrees(rank: int, *, clip: bool = False, scaled: bool = False, accumulating:
               after_backward=handle.synchronize if clip or scaled else nothing_more,
               sometimes=lambda step: (step + rank) % 2 == 0,
               accumulate=handle.no_sync if accumulating else None)  # fmt: skip
-    for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
-        assert torch.allclose(a, b, rtol=1e-6, atol=1e-6), (how, name, (a - b).abs().max())
-        others = [torch.zeros_like(a.detach()) for _ in range(dist.get_world_size())]
-        dist.all_gather(others, a.detach())
-        assert all(torch.equal(other, others[0]) for other in others), (how, name)
+    same(actual, expected, how)
 
 
 def its_own_optimizer(rank: int) -> None:

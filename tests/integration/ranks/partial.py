@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from schedule_training import Images, Net, TwoDtypes, compiled_blocks, make, train
+from schedule_training import Images, Net, TwoDtypes, compiled_blocks, equal_on_all_ranks, make, same, train
 from schedules import run_scenarios
 from torch import Tensor, nn
 
@@ -82,18 +82,7 @@ def check(kind: Callable[[], nn.Module], schedule: str, rank: int, *, wait: str 
 
     train(expected, expected_optimizer, expected, steps=steps, rank=rank, scaler=scaler(), after_backward=by_hand,
           accumulate=contextlib.nullcontext if accumulating else None, **options)  # fmt: skip
-    for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
-        within = tolerance if a.dtype == torch.float32 and not carried.get("compress") else 2e-2
-        off = (a - b).abs().max()
-        assert torch.allclose(a.float(), b.float(), rtol=within, atol=within), (schedule, name, off)
-    bitwise(actual)
-
-
-def bitwise(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        others = [torch.zeros_like(parameter.detach().float()) for _ in range(dist.get_world_size())]
-        dist.all_gather(others, parameter.detach().float())
-        assert all(torch.equal(other, others[0]) for other in others), f"{name} differs between ranks"
+    same(actual, expected, schedule, tolerance=tolerance, rounded=bool(carried.get("compress")))
 
 
 # --- scenarios: one function each, run on every rank -----------------------------------------------------------------
@@ -272,7 +261,7 @@ def poisoned(rank: int, world: int) -> None:
                     bucket.flat.fill_(float("nan"))  # type: ignore[attr-defined]
                 train(model, optimizer, handle.model, steps=1, rank=rank + step, after_backward=lambda: None)
                 assert all(torch.isfinite(parameter).all() for parameter in model.parameters()), (schedule, step)
-        bitwise(model)
+        equal_on_all_ranks(model, schedule)
 
 
 SCENARIOS = {

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 import xbench
 from xbench.spec import WorkloadSpec
 from xbench.workloads import resolve
-from xbench.workloads.build import Workload, build
+from xbench.workloads.build import build
+from xbench.workloads.workload import Workload
 
 STEPS = 3
 

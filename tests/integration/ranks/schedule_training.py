@@ -192,5 +192,34 @@ def average_by_hand(model: nn.Module) -> None:
         parameter.grad = total
 
 
+def trained_by_hand(rank: int, steps: int, sometimes: Callable[[int], bool] = lambda step: True) -> Net:
+    """A model after so many steps with gradients averaged by hand."""
+    model, optimizer = make(Net)
+    train(model, optimizer, model, steps=steps, rank=rank, after_backward=lambda: average_by_hand(model),
+          sometimes=sometimes)  # fmt: skip
+    assert isinstance(model, Net)
+    return model
+
+
+def same(
+    actual: nn.Module, expected: nn.Module, what: object, *, tolerance: float | None = None, rounded: bool = False
+) -> None:
+    """Close to what was trained by hand, and equal on all ranks. `rounded`: gradients were sent in bf16."""
+    if tolerance is None:
+        tolerance = 1e-6 if dist.get_world_size() == 2 else 1e-4  # a sum of two is the same in either order
+    for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
+        within = 2e-2 if rounded or a.dtype != torch.float32 else tolerance
+        off = (a.float() - b.float()).abs().max()
+        assert torch.allclose(a.float(), b.float(), rtol=within, atol=within), (what, name, off)
+    equal_on_all_ranks(actual, what)
+
+
+def equal_on_all_ranks(model: nn.Module, what: object) -> None:
+    for name, parameter in model.named_parameters():
+        others = [torch.zeros_like(parameter.detach().float()) for _ in range(dist.get_world_size())]
+        dist.all_gather(others, parameter.detach().float().contiguous())
+        assert all(torch.equal(other, others[0]) for other in others), (what, name, "differs between ranks")
+
+
 def trainable_of(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,9 @@ from schedule_training import (
     compiled_whole,
     make,
     nothing_more,
+    same,
     train,
+    trained_by_hand,
 )
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -42,17 +45,11 @@ OURS = ("single", "wfbp", "mgwfbp", "optimal")
 
 
 def check(
-    kind: Callable[[], nn.Module],
-    schedule: str,
-    rank: int,
-    *,
-    steps: int = 3,
-    wait: str = "backward",
-    **options: object,
+    kind: Callable[[], nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: Any
 ) -> None:
     optimizer_kind = options.pop("optimizer_kind", None)
-    expected, expected_optimizer = make(kind, optimizer_kind)  # type: ignore[arg-type]
-    actual, optimizer = make(kind, optimizer_kind)  # type: ignore[arg-type]
+    expected, expected_optimizer = make(kind, optimizer_kind)
+    actual, optimizer = make(kind, optimizer_kind)
     grad_scaler = bool(options.pop("grad_scaler", False))
     early = wait == "step" and not grad_scaler and not options.get("clip")
     accumulating = bool(options.pop("accumulating", False))
@@ -61,11 +58,9 @@ def check(
     def scaler() -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler("cpu", init_scale=1024.0) if grad_scaler else None
 
-    def nothing() -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     train(expected, expected_optimizer, expected, steps=steps, rank=rank, scaler=scaler(),
-          after_backward=lambda: average_by_hand(expected), accumulate=nothing if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
+          after_backward=lambda: average_by_hand(expected),
+          accumulate=contextlib.nullcontext if accumulating else None, **options)  # fmt: skip
     with xbench.attach(
         actual,
         optimizer,
@@ -73,22 +68,12 @@ def check(
         plan=buckets_of(actual, schedule),
         wait=wait,  # type: ignore[arg-type]
         unused_parameters=True,
-        **carried,  # type: ignore[arg-type]
+        **carried,
     ) as handle:
         train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(),
               after_backward=nothing_more if early else handle.synchronize,
-              accumulate=handle.no_sync if accumulating else None, **options)  # type: ignore[arg-type]  # fmt: skip
-    for (name, a), (_, b) in zip(actual.named_parameters(), expected.named_parameters(), strict=True):
-        exact = 1e-6 if dist.get_world_size() == 2 else 1e-4  # a sum of two is the same in either order
-        tolerance = exact if a.dtype == torch.float32 and "compress" not in carried else 2e-2
-        assert torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance), (
-            schedule,
-            name,
-            (a - b).abs().max(),
-        )
-        others = [torch.zeros_like(a.detach().float()) for _ in range(dist.get_world_size())]
-        dist.all_gather(others, a.detach().float())
-        assert all(torch.equal(other, others[0]) for other in others), (schedule, name, "differs between ranks")
+              accumulate=handle.no_sync if accumulating else None, **options)  # fmt: skip
+    same(actual, expected, schedule, rounded="compress" in carried)
     assert not hasattr(next(iter(trainable(actual).values())), "_xbench_engine")
 
 
@@ -159,11 +144,10 @@ def stepped(
 def gradients_after_a_step(rank: int, world: int) -> None:
     """After optimizer.step() every gradient is there, averaged, as without a schedule."""
     model, optimizer = make(Net)
-    expected, expected_optimizer = make(Net)
-    train(expected, expected_optimizer, expected, steps=1, rank=rank, after_backward=lambda: average_by_hand(expected))
+    expected = trained_by_hand(rank, 1)
     plan = [[name] for name in reversed(trainable(model))]
     with xbench.attach(model, optimizer, schedule="optimal", plan=plan, wait="step") as handle:
-        train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=lambda: None)
+        train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=nothing_more)
         for (name, a), (_, b) in zip(model.named_parameters(), expected.named_parameters(), strict=True):
             assert (a.grad is None) == (b.grad is None), name
             assert a.grad is None or torch.allclose(a.grad, b.grad, rtol=1e-6, atol=1e-7), name
@@ -221,19 +205,17 @@ def hooks_out_of_order(rank: int, world: int) -> None:
     """Ranks whose plans launch against the ready order still launch in plan order, and do not hang."""
     model, optimizer = make(Net)
     forwards = [[name] for name in trainable(model)]
-    expected, expected_optimizer = make(Net)
-    train(expected, expected_optimizer, expected, steps=2, rank=rank, after_backward=lambda: average_by_hand(expected))
+    expected = trained_by_hand(rank, 2)
     with xbench.attach(model, optimizer, schedule="optimal", plan=forwards) as handle:
-        train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=lambda: None)
-    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
-        assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
+        train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=nothing_more)
+    same(model, expected, "hooks out of order")
 
 
 def learnt_order(rank: int, world: int) -> None:
     """Without a plan, wfbp adopts rank 0's ready order after the first step, on every rank."""
     model, optimizer = make(Net)
     with xbench.attach(model, optimizer, schedule="wfbp") as handle:
-        train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=lambda: None)
+        train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=nothing_more)
         order = [name for bucket in handle.buckets or [] for name in bucket]
     everyone: list[list[str]] = [[] for _ in range(world)]
     dist.all_gather_object(everyone, order)
@@ -257,7 +239,7 @@ def one_collective_a_bucket(rank: int, world: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_reduce", counting)
         with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
-            train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=lambda: None,
+            train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=nothing_more,
                   sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
             sizes = [bucket.flat.numel() for bucket in handle.engine.buckets]  # type: ignore[union-attr]
     assert calls == sizes * 3
@@ -271,7 +253,7 @@ def detach_leaves_nothing(rank: int, world: int) -> None:
             with xbench.attach(
                 model, optimizer, schedule=schedule, plan=buckets_of(model, schedule), unused_parameters=True
             ) as h:
-                train(model, optimizer, h.model, steps=2, rank=rank, after_backward=lambda: None)
+                train(model, optimizer, h.model, steps=2, rank=rank, after_backward=nothing_more)
         optimizer.zero_grad()
         tokens, targets = batch(50, rank)
         nn.functional.cross_entropy(model(tokens), targets).backward()
@@ -283,9 +265,7 @@ def detach_leaves_nothing(rank: int, world: int) -> None:
 def poisoned_buckets(rank: int, world: int) -> None:
     """Bucket memory is poisoned while no collective is under way; nothing of it may reach a parameter."""
     model, optimizer = make(Net)
-    expected, expected_optimizer = make(Net)
-    train(expected, expected_optimizer, expected, steps=3, rank=rank, after_backward=lambda: average_by_hand(expected),
-          sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+    expected = trained_by_hand(rank, 3, lambda step: (step + rank) % 2 == 0)
     with xbench.attach(model, optimizer, schedule="optimal", plan=buckets_of(model, "optimal")) as handle:
         engine = handle.engine
         assert isinstance(engine, Engine)
@@ -295,7 +275,7 @@ def poisoned_buckets(rank: int, world: int) -> None:
             for bucket in engine.buckets:
                 bucket.flat.fill_(float("nan"))
             if step == 0:
-                train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=lambda: None,
+                train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=nothing_more,
                       sometimes=lambda _, step=step: (step + rank) % 2 == 0)  # fmt: skip
             else:
                 _one(model, optimizer, handle.model, step, rank)

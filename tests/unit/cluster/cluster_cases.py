@@ -3,10 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from hypothesis import strategies as st
+
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
 from xbench.cluster.simulated import Simulated
 from xbench.cluster.simulator import simulate
+
+TRACES = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4), st.integers(1, 12)), min_size=1, max_size=12).map(
+    sorted
+)
+"""(arrival, GPUs, duration) of rigid jobs, in whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,17 @@ class Scripted(Policy):
 
     def look_again_s(self, now_s: float) -> float | None:
         return next(iter(self.script), None)
+
+
+def every_second(kind: type[Policy]) -> Policy:
+    """The policy, asked again every second whatever happens."""
+
+    class Asked(kind):  # type: ignore[misc, valid-type]
+        def look_again_s(self, now_s: float) -> float:
+            super().look_again_s(now_s)
+            return now_s + 1
+
+    return Asked()
 
 
 def stepped(jobs: Iterable[tuple[int, int, int]], gpus: int, rule: str, restart: int = 0) -> dict[str, float]:

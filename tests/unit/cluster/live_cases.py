@@ -7,18 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xbench.cluster.jobs import Job
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.engine import OVER, LiveJob, Look
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Began, Decided, Event, Ledger
 from xbench.cluster.live.state import State
-from xbench.cluster.policy import Active, Change, Cluster, Policy
+from xbench.cluster.policy import Change, Cluster
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulated import Simulated
 from xbench.cluster.simulator import simulate
-from xbench.errors import SpecError
 
+POLICIES = (
+    "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las:thresholds=16+64,promote=4", "gittins:thresholds=16+64",
+    "fixed-1", "fixed-2", "equal-share", "optimus", "doubling", "doubling:plain=on", "exploratory:trial=8,most=2",
+)  # fmt: skip
 SPEEDS = {"1": 1.0, "2": 2.0, "3": 2.0, "4": 2.0}
 
 
@@ -146,39 +148,22 @@ class Playing:
             self.end("failed", self.steps(), self.checkpoint())
 
 
-class Recording(Policy):
-    """Another policy, and when it decided what."""
-
-    def __init__(self, text: str) -> None:
-        self.inner = parse_policy(text)
-        self.decided: list[tuple[float, dict[str, int]]] = []
-
-    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
-        self.inner.begin(cluster, jobs)
-
-    def arrived(self, job: Active, now_s: float) -> None:
-        self.inner.arrived(job, now_s)
-
-    def finished(self, job: Active, now_s: float) -> None:
-        self.inner.finished(job, now_s)
-
-    def decide(self, now_s: float) -> Iterator[Change]:
-        changes = list(self.inner.decide(now_s))
-        grants = {job.job.name: grant.gpus for job, grant in changes if grant.gpus != job.gpus}
-        if grants:
-            self.decided.append((now_s, grants))
-        yield from changes
-
-    def look_again_s(self, now_s: float) -> float | None:
-        return self.inner.look_again_s(now_s)
-
-
 def simulated(asked: Began) -> tuple[list[tuple[float, dict[str, int]]], Simulated]:
     """What the simulator makes of the same jobs, a start costing as much as a restart."""
-    policy = Recording(asked.policy)
+    policy, decided = parse_policy(asked.policy), []
+    decide = policy.decide
+
+    def recording(now_s: float) -> Iterator[Change]:
+        changes = list(decide(now_s))
+        grants = {job.job.name: grant.gpus for job, grant in changes if grant.gpus != job.gpus}
+        if grants:
+            decided.append((now_s, grants))
+        yield from changes
+
+    policy.decide = recording  # type: ignore[method-assign]
     jobs = [track.active.job for track in State(asked).tracks.values()]
     found = simulate(jobs, policy, Cluster(asked.slots, asked.restart_s, start_s=asked.restart_s))
-    return policy.decided, found
+    return decided, found
 
 
 def played(asked: Began, folder: Path, world: Played | None = None) -> tuple[State, list[Event]]:
@@ -210,7 +195,3 @@ def digest(state: State) -> object:
         )
         for track in state.tracks.values()
     ]  # fmt: skip
-
-
-def refused(sentence: str) -> SpecError:
-    return SpecError(sentence)

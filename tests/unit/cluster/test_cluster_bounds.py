@@ -63,7 +63,7 @@ def test_preemption_helps_where_jobs_come_late() -> None:
 
 
 @given(small())
-@settings(max_examples=25, deadline=None)
+@settings.get_profile("fewest")
 def test_bound_optimum_and_policies_are_in_order(jobs: list[Job]) -> None:
     cluster = Cluster(4)
     bound_s, best_s, moldable = lower_bound_s(jobs, cluster), optimum_s(jobs, cluster), moldable_s(jobs, cluster)
@@ -74,7 +74,6 @@ def test_bound_optimum_and_policies_are_in_order(jobs: list[Job]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), min_size=1, max_size=20).map(sorted))
-@settings(max_examples=100, deadline=None)
 def test_on_one_gpu_the_bound_is_shortest_remaining_time_first(told: list[tuple[int, int]]) -> None:
     jobs = rigid(*((at, 1, long) for at, long in told))
     assert lower_bound_s(jobs, Cluster(1)) <= metrics(run(jobs, Srtf(), 1)).jct_mean_s * (1 + 1e-9)
@@ -109,11 +108,17 @@ def test_trying_all_orders_is_the_integer_program(seed: int) -> None:
     """Works that 1, 2 and 4 GPUs divide, so that whole seconds lose nothing."""
     random = np.random.default_rng(seed)
     jobs = [
-        Job(f"j{number}", float(at), 1, 4.0 * random.integers(1, 4), Amdahl(1.0, SIZES if number else (1,)))
+        Job(f"j{number}", float(at), 1, 4.0 * random.integers(1, 4), Amdahl(1.0, SIZES))
         for number, at in enumerate(sorted(random.integers(0, 5, 3)))
     ]
-    jobs = [Job(one.name, one.arrival_s, 1, one.work, Amdahl(1.0, SIZES)) for one in jobs]
     assert moldable_s(jobs, Cluster(4)) == pytest.approx(time_indexed_s(jobs, 4))
+
+
+def at_once(random: np.random.Generator, count: int) -> list[Job]:
+    return [
+        Job(f"j{number}", 0.0, 1, float(random.lognormal(3, 1)), Amdahl(float(random.uniform(0.6, 0.98)), (1, 2, 4, 8)))
+        for number in range(count)
+    ]
 
 
 def test_doubling_is_near_the_optimum() -> None:
@@ -124,13 +129,7 @@ def test_doubling_is_near_the_optimum() -> None:
     random = np.random.default_rng(7)
     moldable, free = [], []
     for _ in range(24):
-        jobs = [
-            Job(
-                f"j{number}", 0.0, 1, float(random.lognormal(3, 1)),
-                Amdahl(float(random.uniform(0.6, 0.98)), (1, 2, 4, 8)),
-            )
-            for number in range(3)
-        ]  # fmt: skip
+        jobs = at_once(random, 3)
         found_s = metrics(run(jobs, Doubling(), 8)).jct_mean_s
         moldable.append(gap(found_s, moldable_s(jobs, Cluster(8))))
         free.append(gap(found_s, optimum_s(jobs, Cluster(8))))
@@ -154,16 +153,7 @@ def test_the_plan_is_within_5_percent_of_the_best_sizes_on_average() -> None:
     random = np.random.default_rng(8)
     gaps = []
     for _ in range(60):
-        jobs = [
-            Job(
-                f"j{number}",
-                0.0,
-                1,
-                float(random.lognormal(3, 1)),
-                Amdahl(float(random.uniform(0.6, 0.98)), (1, 2, 4, 8)),
-            )
-            for number in range(int(random.integers(2, 6)))
-        ]
+        jobs = at_once(random, int(random.integers(2, 6)))
         spans = run(jobs, Doubling(), 16, spans=True).spans
         first = {span.job: span.gpus for span in spans if span.from_s == 0}
         gaps.append(gap(sum(job.work / job.speed(first[job.name]) for job in jobs), static_s(jobs, 16)))
@@ -195,7 +185,6 @@ def test_on_hosts_the_bound_is_that_of_the_fastest_placement() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4), st.integers(1, 20)), min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None)
 def test_no_rigid_policy_is_below_the_bound(told: list[tuple[int, int, int]]) -> None:
     jobs = rigid(*sorted(told))
     found = bound(jobs, Cluster(4))

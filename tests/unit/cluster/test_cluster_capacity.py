@@ -8,19 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_cases import Played, began, digest, entry, played, refused
+from live_cases import POLICIES, Played, began, digest, entry, played
 
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.ledger import Began, Ended, Event, Ledger, Resized
+from xbench.cluster.live.ledger import Ended, Event, Ledger, Resized
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import RunError
-
-POLICIES = (
-    "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las:thresholds=16+64,promote=4", "gittins:thresholds=16+64",
-    "fixed-1", "fixed-2", "equal-share", "optimus", "doubling", "doubling:plain=on", "exploratory:trial=8,most=2",
-)  # fmt: skip
 
 
 def gone_on(folder: Path, world: Played, retries: int | None = None) -> State:
@@ -87,7 +82,7 @@ def test_new_slots_are_used(tmp_path: Path) -> None:
     sizes=st.lists(st.tuples(st.integers(1, 120), st.integers(0, 4)), max_size=4),
     crash=st.lists(st.floats(1, 30), max_size=1),
 )
-@settings(max_examples=12, deadline=None)
+@settings.get_profile("fewest")
 def test_every_policy_lives_with_slots_that_come_and_go(
     policy: str, sizes: list[tuple[int, int]], crash: list[float]
 ) -> None:
@@ -109,15 +104,6 @@ def test_every_policy_lives_with_slots_that_come_and_go(
         assert digest(State.of(events)) == digest(state)
 
 
-def given_up(folder: Path) -> tuple[Began, Played]:
-    """a fails twice and is given up; b is done."""
-    world = Played(1, crash_at={"a": [5.0, 16.0]})
-    asked = began([entry("a"), entry("b")], slots=1, retries=0)
-    state, _ = played(asked, folder, world)
-    assert state.tracks["a"].gave_up == "it failed once, at last: rank 0: boom"
-    return asked, world
-
-
 @pytest.mark.parametrize("policy", ["fifo", "las", "doubling", "exploratory:trial=8,most=1"])
 def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -> None:
     world = Played(1, crash_at={"a": [15.0, 16.0]})
@@ -125,6 +111,7 @@ def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -
     state, _ = played(asked, tmp_path, world)
     assert state.over
     assert state.tracks["a"].gave_up == "it failed once, at last: rank 0: boom"
+    assert gone_on(tmp_path, world).tracks["a"].gave_up is not None  # without retries it is left alone
     state = gone_on(tmp_path, world, retries=1)
     a = state.tracks["a"]
     assert (a.gave_up, a.crashes, a.retried) == (None, 2, 1)
@@ -139,11 +126,6 @@ def test_service_is_what_a_job_computed_before_its_crash_too(tmp_path: Path) -> 
     """The job computes from 4 to 19 s, when it crashes, and again from 23 s to its end at 53 s."""
     state, _ = played(began([entry("a")], slots=1), tmp_path, Played(1, crash_at={"a": [15.0]}))
     assert state.tracks["a"].active.computed_s(100.0) == 15.0 + 30.0
-
-
-def test_a_resume_without_retries_leaves_given_up_jobs_alone(tmp_path: Path) -> None:
-    _, world = given_up(tmp_path)
-    assert gone_on(tmp_path, world).tracks["a"].gave_up is not None
 
 
 def test_a_resume_finds_another_number_of_slots(tmp_path: Path) -> None:
@@ -169,11 +151,6 @@ def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:
     a = state.tracks["a"]
     assert (a.crashes, len(a.attempts)) == (0, 1)
     assert a.finished_s is not None
-
-
-def test_what_cannot_be_built_is_given_up_at_once_all_the_same(tmp_path: Path) -> None:
-    state, _ = played(began([entry("a")], slots=1), tmp_path, Played(1, refuse={"a": refused("no such model")}))
-    assert state.tracks["a"].gave_up == "no such model"
 
 
 def test_the_record_says_that_slots_changed(tmp_path: Path) -> None:

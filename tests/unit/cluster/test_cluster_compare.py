@@ -193,7 +193,7 @@ def test_a_bound_that_would_take_too_long_is_not_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr("xbench.cluster.bounds.QUICK_SPEEDS", 5)
     record = compared(trace(*((0.0, gpus, 1.0) for gpus in range(1, 7))), gpus=8)
     assert {run.bound_s for run in record.runs} == {None}
-    assert record.warnings == ["no gap is told: a bound of so many different speeds and sizes would take too long"]
+    assert record.warnings == ["no gap is given: a bound of so many different speeds and sizes would take too long"]
     monkeypatch.setattr("xbench.cluster.bounds.QUICK_SPEEDS", 6)
     assert compared(trace(*((0.0, gpus, 1.0) for gpus in range(1, 7))), gpus=8).warnings == []
 

@@ -6,20 +6,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from live_cases import Played, began, decisions, digest, entry, played, simulated
+from live_cases import POLICIES, Played, began, decisions, digest, entry, played, simulated
 
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Began, Ended, Event, Ledger, Paused, Told
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
-
-POLICIES = (
-    "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las:thresholds=16+64,promote=4", "gittins:thresholds=16+64",
-    "fixed-1", "fixed-2", "equal-share", "optimus", "doubling", "doubling:plain=on", "exploratory:trial=8,most=2",
-)  # fmt: skip
 
 
 def some_jobs() -> list[JobEntry]:
@@ -212,7 +207,6 @@ def killed_at(asked: Began, folder: Path, world: Played, deaths: list[tuple[int,
     raise AssertionError("unreachable")
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     policy=st.sampled_from(POLICIES),
     deaths=st.lists(
@@ -251,7 +245,7 @@ def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
 
 def test_a_policy_that_leaves_jobs_waiting_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xbench.cluster.policies.fifo.Fifo.decide", lambda self, now_s: ())
-    with pytest.raises(RuntimeError, match="fifo leaves 1 jobs waiting for ever"):
+    with pytest.raises(RuntimeError, match="fifo leaves 1 jobs waiting forever"):
         played(began([entry("a")]), tmp_path)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from cluster_cases import Amdahl, ends, rigid, run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job
@@ -63,7 +63,6 @@ def test_what_may_be_had() -> None:
 
 @pytest.mark.parametrize("make", ELASTIC)
 @given(jobs=traces(), restart_s=st.sampled_from([0.0, 1.5]))
-@settings(max_examples=60, deadline=None)
 def test_limits_hold_and_everybody_ends(make: Callable[[], Policy], jobs: list[Job], restart_s: float) -> None:
     simulated = run(jobs, make(), 8, restart_s=restart_s, spans=True)
     assert len(simulated.finished) == len(jobs)
@@ -161,7 +160,6 @@ def greedy(gains: np.ndarray, added: np.ndarray, spare: float) -> list[int]:
 
 
 @given(st.data(), st.integers(1, 8), st.integers(0, 40), st.floats(1e-4, 1e4))
-@settings(max_examples=300, deadline=None)
 def test_what_is_taken_is_what_a_walk_takes(data: st.DataObject, jobs: int, spare: int, near: float) -> None:
     """Whatever threshold it begins near. Gains do not rise, and sizes double."""
     rows = [
@@ -183,7 +181,6 @@ class Recorded:
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.3, 1.0)), min_size=1, max_size=6), st.integers(6, 16))
-@settings(max_examples=100, deadline=None)
 def test_one_gpu_more_is_the_greedy_from_the_start(told: list[tuple[int, float]], gpus: int) -> None:
     """Sum of remaining times: ties may go either way."""
     jobs = [job(f"j{number}", 0, float(work), share) for number, (work, share) in enumerate(told)]
@@ -191,8 +188,7 @@ def test_one_gpu_more_is_the_greedy_from_the_start(told: list[tuple[int, float]]
     sizes = {one.name: 1 for one in jobs}
     for _ in range(gpus - len(jobs)):
         best = max(
-            jobs,
-            key=lambda one: one.work / one.speed(sizes[one.name]) - one.work / one.speed(sizes[one.name] + 1),
+            jobs, key=lambda one: one.work / one.speed(sizes[one.name]) - one.work / one.speed(sizes[one.name] + 1)
         )
         sizes[best.name] += 1
 

@@ -105,7 +105,7 @@ def test_the_hashes_are_those_of_the_files_that_the_loaders_are_tested_with() ->
     assert PUBLIC["philly"].files[0].sha256 == hashlib.sha256(unpacked).hexdigest()
     assert len(PUBLIC["pollux"].files) == 18
     for file in PUBLIC["pollux"].files:
-        assert file.sha256 == _sha256(shared(f"pollux/{file.place}"))
+        assert file.sha256 == _sha256(shared(f"pollux/{file.path}"))
 
 
 def _sha256(path: Path) -> str:

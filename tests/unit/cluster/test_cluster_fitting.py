@@ -30,7 +30,7 @@ def losses(folder: Path) -> Path:
 
 def test_a_ring_is_found_and_can_be_pasted(tmp_path: Path) -> None:
     lines = fitted_lines(runs(tmp_path, 64, 128), NBYTES)
-    assert lines[0] == "A ring fits 8 runs within 0.0 %; each run foretold by the others is off by 0.0 % at most."
+    assert lines[0] == "A ring fits 8 runs within 0.0 %; each run predicted from the others is off by 0.0 % at most."
     assert "ring = { theta = [0.01, 0.002, 1e-09, 0.05], model_bytes = 100000000 }   # in a jobs.toml" in lines
     assert "     4        64    291 ms    291 ms     +0.0%     +0.0%" in lines
     (pasted,) = (line for line in lines if line.startswith("ring = "))
@@ -84,13 +84,7 @@ def test_a_loss_is_reached_and_can_be_pasted(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense(
-    tmp_path: Path,
-    header: str,
-    row: str,
-    model_bytes: float | None,
-    target: float | None,
-    said: str,
-    hint: str | None,
+    tmp_path: Path, header: str, row: str, model_bytes: float | None, target: float | None, said: str, hint: str | None
 ) -> None:
     with pytest.raises(SpecError) as raised:
         fitted_lines(write(tmp_path / "my.csv", header, row), model_bytes, target)

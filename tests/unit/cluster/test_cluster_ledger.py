@@ -56,10 +56,10 @@ def test_a_broken_line_is_refused(tmp_path: Path) -> None:
     Ledger.begin(tmp_path, began([entry("a")])).close()
     path = tmp_path / LEDGER
     path.write_bytes(path.read_bytes() + b'{"event": "arived", "at_s": 0}\n')
-    with pytest.raises(RecordError, match="is not a ledger of ours: line 2"):
+    with pytest.raises(RecordError, match="is not a ledger of xbench: line 2"):
         Ledger.resume(tmp_path)
     path.write_bytes(b"")
-    with pytest.raises(RecordError, match="does not say what was asked for"):
+    with pytest.raises(RecordError, match="does not contain the request"):
         Ledger.resume(tmp_path)
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.cluster.loss_curve import LossCurve, fit_loss
@@ -13,6 +13,7 @@ from xbench.errors import SpecError
 STEPS = tuple(range(0, 3000, 100))
 
 
+@settings.get_profile("few")
 @given(st.floats(1e-4, 1e-1), st.floats(0.05, 2.0), st.floats(0.0, 1.0))
 def test_a_fit_to_a_curve_is_that_curve(slope: float, start: float, floor: float) -> None:
     truth = LossCurve((slope, start, floor))

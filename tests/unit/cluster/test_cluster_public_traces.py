@@ -108,7 +108,7 @@ def test_philly_counts_from_its_first_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("yesterday,66.0,1,66.0,ab", "timestamp 'yesterday' is no date and time"),
+        ("yesterday,66.0,1,66.0,ab", "timestamp 'yesterday' is not a date and time"),
         ("2017-10-09 07:01:55+00:00,66.0,1,66.0,ab", "has a time zone"),
         ("2017-10-09 07:01:55,66.0,2,66.0,ab", "gpu_time '66.0' is not duration '66.0' times num_gpus '2'"),
         ("2017-10-09 07:01:55,-1,1,-1,ab", "duration '-1' is not above zero"),

@@ -3,14 +3,12 @@
 import inspect
 
 import pytest
-from cluster_cases import Amdahl, rigid, run
 
-from xbench.cluster.jobs import Job
 from xbench.cluster.policies.exploratory import Exploratory
 from xbench.cluster.policies.fixed import Fixed
 from xbench.cluster.policies.gittins import Gittins
 from xbench.cluster.policies.las import Las
-from xbench.cluster.registry import POLICIES, needs_speeds, needs_steps, parse_policy
+from xbench.cluster.registry import POLICIES, parse_policy
 from xbench.errors import SpecError
 
 
@@ -20,24 +18,6 @@ def test_the_names() -> None:
         "fixed-8", "equal-share", "optimus", "doubling", "exploratory", "crossover-pairs",
         "jigsaw",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", POLICIES.names())
-def test_every_policy_runs_a_trace_it_can(name: str) -> None:
-    facts = {"step_s": 1.0, "exposed": 0.5}
-    jobs = [
-        Job(one.name, one.arrival_s, 1, one.work, Amdahl(0.9), facts=facts)
-        for one in rigid((0, 1, 5), (1, 1, 9), (2, 1, 3))
-    ]
-    assert len(run(jobs, parse_policy(name), 2).finished) == 3
-    if needs_speeds(name):
-        with pytest.raises(SpecError, match="needs speeds"):
-            run(rigid((0, 2, 5)), parse_policy(name), 2)
-    elif needs_steps(name):
-        with pytest.raises(SpecError, match="needs the seconds that a step computes and communicates"):
-            run(rigid((0, 2, 5)), parse_policy(name), 2)
-    else:
-        assert len(run(rigid((0, 2, 5)), parse_policy(name), 2).finished) == 1
 
 
 @pytest.mark.parametrize("entry", list(POLICIES), ids=lambda entry: entry.name)
@@ -76,6 +56,14 @@ def test_options_are_read() -> None:
         ("fixed:gpus=0", "gpus=0 is out of range", "try gpus=1"),
         ("exploratory:trial=soon", "'soon' is not a duration", ""),
         ("exploratory:trial=0", "trials of 0 s", "trial=150"),
+        ("crossover-pairs:order=sjff", "unknown order 'sjff'", "did you mean 'sjf'?"),
+        ("crossover-pairs:gain=0", "would share for nothing", "gain=0.1"),
+        ("crossover-pairs:ratio=-1", "below zero", "ratio=0.1"),
+        ("crossover-pairs:memory=0", "holds no job", "memory=16GiB"),
+        ("crossover-pairs:memory=much", "'much' is not a size", "25MiB"),
+        ("crossover-pairs:k=2", "unknown option 'k'", ""),
+        ("jigsaw:k=1", "k=1 levels are not 2 to 64", "k=4"),
+        ("jigsaw:jobs=9", "jobs=9 are not 2 to 4", "jobs=2"),
         ("", "has no name", ""),
     ],
 )

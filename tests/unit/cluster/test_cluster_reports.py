@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sample_clusters as made
+from golden_file import GOLDEN, golden
 
 from xbench.records import dump, load, loads
 from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
-
-GOLDEN = Path(__file__).parents[2] / "golden"
-
-
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 def test_the_file_format() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sample_restarts as made
 from click.testing import CliRunner
+from golden_file import GOLDEN, golden
 
 from xbench.cluster.compare import parse_costs
 from xbench.commands.cluster import cluster
@@ -29,15 +30,7 @@ from xbench.runtime.run_folder import keep
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
-
-
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 def event(name: str, t: float, **fields: Any) -> dict[str, Any]:
@@ -177,7 +170,7 @@ def test_other_files_are_no_costs(tmp_path: Path) -> None:
         parse_costs(str(GOLDEN / "cluster-v1.json"))
     with pytest.raises(RecordError, match="there is no result file"):
         parse_costs(str(tmp_path / "restart.json"))
-    with pytest.raises(SpecError, match="'soon' is no number of seconds"):
+    with pytest.raises(SpecError, match="'soon' is not a number of seconds"):
         parse_costs("0,soon")
 
 

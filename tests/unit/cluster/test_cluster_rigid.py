@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from cluster_cases import ends, rigid, run, stepped
-from hypothesis import given, settings
+from cluster_cases import TRACES, ends, every_second, rigid, run, stepped
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job
@@ -19,10 +19,6 @@ from xbench.cluster.policies.srsf import Srsf
 from xbench.cluster.policies.srtf import Srtf
 from xbench.cluster.policy import Active, Change, Grant, Policy
 from xbench.errors import SpecError
-
-TRACES = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4), st.integers(1, 12)), min_size=1, max_size=12).map(
-    sorted
-)
 
 
 @pytest.mark.parametrize(
@@ -58,35 +54,12 @@ def test_a_job_is_not_stopped_for_less_than_a_restart() -> None:
 
 @pytest.mark.parametrize(("rule", "kind"), [("srtf", Srtf), ("srsf", Srsf)])
 @given(trace=TRACES, restart_s=st.integers(1, 4), gpus=st.integers(4, 7))
-@settings(max_examples=150, deadline=None)
 def test_with_restarts_as_second_by_second(
     rule: str, kind: type[Policy], trace: list[tuple[int, int, int]], restart_s: int, gpus: int
 ) -> None:
     """Between events the reference decides too; where nothing happened, nothing of the order has changed."""
-    found = ends(run(rigid(*trace), Watched(kind), gpus, restart_s=float(restart_s)))
+    found = ends(run(rigid(*trace), every_second(kind), gpus, restart_s=float(restart_s)))
     assert found == stepped(trace, gpus, rule, restart_s)
-
-
-class Watched(Policy):
-    """Asks a policy again every second."""
-
-    def __init__(self, kind: type[Policy]) -> None:
-        self.inner = kind()
-
-    def begin(self, cluster, jobs) -> None:  # type: ignore[no-untyped-def]
-        self.inner.begin(cluster, jobs)
-
-    def arrived(self, job: Active, now_s: float) -> None:
-        self.inner.arrived(job, now_s)
-
-    def finished(self, job: Active, now_s: float) -> None:
-        self.inner.finished(job, now_s)
-
-    def decide(self, now_s: float) -> list[Change]:
-        return list(self.inner.decide(now_s))
-
-    def look_again_s(self, now_s: float) -> float | None:
-        return now_s + 1
 
 
 class PlainBackfill(Policy):
@@ -122,7 +95,6 @@ class PlainBackfill(Policy):
 
 
 @given(TRACES)
-@settings(max_examples=300, deadline=None)
 def test_backfilling_is_easy_s(trace: list[tuple[int, int, int]]) -> None:
     jobs = rigid(*trace)
     assert ends(run(jobs, FifoBackfill(), 4)) == ends(run(jobs, PlainBackfill(), 4))
@@ -172,7 +144,6 @@ def test_a_job_rises_after_the_seconds_that_it_held_its_gpus() -> None:
 
 @pytest.mark.parametrize("promote", [0.0, 0.5, 3.0])
 @given(trace=TRACES, learn=st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_levels_are_walked_in_order(promote: float, trace: list[tuple[int, int, int]], learn: bool) -> None:
     jobs = rigid(*trace)
     for policy in (

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from cluster_cases import Amdahl, Scripted, ends, rigid, run, stepped
-from hypothesis import given, settings
+from cluster_cases import TRACES, Amdahl, Scripted, ends, rigid, run, stepped
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job, RigidSpeed
@@ -20,10 +20,6 @@ from xbench.cluster.simulated import Moment, Span
 from xbench.cluster.simulator import simulate
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import SpecError
-
-TRACES = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=8).map(
-    sorted
-)
 
 
 def test_a_stop_and_a_restart() -> None:
@@ -122,7 +118,7 @@ class Lazy(Policy):
     [
         (Scripted({0.0: {"a": Grant(3)}}), "granted 3 GPUs at 0 s, and there are 2"),
         (Scripted({0.0: {"a": Grant(1, 0.0)}}), "granted"),
-        (Lazy(), "leaves 1 jobs waiting for ever"),
+        (Lazy(), "leaves 1 jobs waiting forever"),
     ],
 )
 def test_a_policy_that_cannot_be_is_a_programming_error(policy: Policy, said: str) -> None:
@@ -164,7 +160,6 @@ def test_a_job_that_cannot_be_is_refused(
 
 @pytest.mark.parametrize(("rule", "kind"), [("fifo", Fifo), ("sjf", Sjf), ("srtf", Srtf), ("srsf", Srsf)])
 @given(trace=TRACES, gpus=st.integers(4, 6))
-@settings(max_examples=150, deadline=None)
 def test_every_end_is_that_of_a_second_by_second_walk(
     rule: str, kind: type[Policy], trace: list[tuple[int, int, int]], gpus: int
 ) -> None:
@@ -172,7 +167,6 @@ def test_every_end_is_that_of_a_second_by_second_walk(
 
 
 @given(st.integers(0, 4), st.data())
-@settings(max_examples=100, deadline=None)
 def test_nobody_has_more_than_there_is_and_all_work_is_done(restart_s: int, data: st.DataObject) -> None:
     trace = data.draw(TRACES)
     simulated = run(rigid(*trace), Srtf(), 4, restart_s=float(restart_s), spans=True)
@@ -211,18 +205,19 @@ def test_first_in_first_out_is_the_kiefer_wolfowitz_recursion() -> None:
     assert {job.job.name: job.began_s for job in simulate(jobs, Fifo(), Cluster(3)).finished} == begins
 
 
-def test_the_mean_wait_is_erlang_s() -> None:
-    """5 % is more than two standard errors of so many jobs; benchmarks/cluster_queueing.py has enough for 2 %."""
+def test_the_mean_wait_is_erlang_s(thorough: bool) -> None:
+    """Within two standard errors of so many jobs; benchmarks/cluster_queueing.py has enough for 2 %."""
+    jobs, within = (100_000, 0.05) if thorough else (10_000, 0.15)
     assert erlang_c_wait_s(1, 0.5) == pytest.approx(1.0)  # M/M/1: load / (1 - load)
-    judged = metrics(simulate(poisson(100_000, 2, 0.5, seed=2), Fifo(), Cluster(2)))
-    assert judged.queued_mean_s == pytest.approx(erlang_c_wait_s(2, 0.5), rel=0.05)
+    judged = metrics(simulate(poisson(jobs, 2, 0.5, seed=2), Fifo(), Cluster(2)))
+    assert judged.queued_mean_s == pytest.approx(erlang_c_wait_s(2, 0.5), rel=within)
 
 
 def test_a_first_start_costs_what_the_cluster_says() -> None:
     simulated = simulate(rigid((0, 1, 10), (1, 1, 4)), Fifo(), Cluster(1, 5.0, start_s=3.0))
     assert ends(simulated) == {"a": 13.0, "b": 20.0}
     assert [job.restarting_gpu_s for job in simulated.finished] == [3.0, 3.0]
-    with pytest.raises(SpecError, match=r"a start of -1 s is no cost"):
+    with pytest.raises(SpecError, match=r"a start of -1 s is not a valid cost"):
         simulate(rigid((0, 1, 10)), Fifo(), Cluster(1, start_s=-1))
 
 

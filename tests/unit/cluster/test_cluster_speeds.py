@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import pytest
+from golden_file import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.speeds import RingRun, RingSpeed, TableSpeed, fit_ring, scaled_speed
 from xbench.errors import SpecError
-from xbench.records import loads
+from xbench.records import load
 
 RING = RingSpeed((0.01, 0.002, 1e-9, 0.05), 128.0, 4e8)
-GOLDEN = Path(__file__).parents[2] / "golden"
 
 thetas = st.tuples(*(st.floats(lo, hi) for lo, hi in ((1e-4, 1e-1), (0, 1e-2), (0, 1e-8), (0, 1.0))))
 
@@ -162,7 +160,7 @@ def test_what_is_no_table_is_refused(points: tuple[tuple[int, float], ...], said
 
 
 def test_a_scaling_record_has_speeds() -> None:
-    record = loads(_scaling())
+    record = load(GOLDEN / "scaling-v1.json")
     speed = scaled_speed(record, "optimal")
     points = {point.workers: point.samples_per_s for point in record.points if point.mode == "optimal"}  # type: ignore[union-attr]
     alone = record.workload.batch_size / record.compute_s  # type: ignore[union-attr]
@@ -179,10 +177,3 @@ def test_a_scaling_record_has_speeds() -> None:
 def test_another_record_has_none() -> None:
     with pytest.raises(SpecError, match="kind 'dict' holds no speeds"):
         scaled_speed({"kind": "scaling"})
-
-
-def _scaling() -> str:
-    found = [path.read_text() for path in sorted(GOLDEN.rglob("*.json")) if '"scaling"' in path.read_text()]
-    wanted = [text for text in found if json.loads(text).get("kind") == "scaling"]
-    assert wanted, "tests/golden has a scaling record"
-    return wanted[0]

@@ -190,7 +190,7 @@ def test_given_up_jobs_are_tried_again_with_resume_and_retries(
         (["jobs.toml", "--address", "head:6379"], "engine 'local' has no address"),
         (["large.toml", "--slots", "2"], "job 'a': gpus = 3, and the cluster has 2 slots"),
         (["large.toml"], "job 'a': gpus = 3, and the cluster has 2 slots"),
-        (["--resume", "nowhere"], "there is no run in 'nowhere' to go on with"),
+        (["--resume", "nowhere"], "there is no run in 'nowhere' to continue"),
         (["jobs.toml", "--resume", "here"], "JOBS.toml would change it"),
         (["--resume", "here", "--slots", "3"], "--slots would change it"),
         (["jobs.toml", "--json", "none/x.json"], "--json: the folder of 'none/x.json' does not exist"),

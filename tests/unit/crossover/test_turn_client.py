@@ -235,25 +235,32 @@ def test_an_arbiter_that_is_gone_is_said_in_one_sentence(tmp_path, monkeypatch):
         TurnClient("arbiter", 0, 0)
 
 
-def test_a_lost_arbiter_raises_and_ends_the_membership(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@contextlib.contextmanager
+def arbiter_that(talks):
+    """A socket 'arbiter' whose first connection `talks` serves on a thread."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("arbiter")
         listener.listen()
 
-        def greet_and_die():
+        def serve():
             connection, _ = listener.accept()
-            connection.recv(100)
-            connection.sendall(b"k\n")
-            connection.recv(100)
-            connection.close()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"k\n")
+                talks(connection)
 
-        thread = threading.Thread(target=greet_and_die, daemon=True)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
+        yield
+        thread.join(WAIT_S)
+
+
+def test_a_lost_arbiter_raises_and_ends_the_membership(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with arbiter_that(lambda connection: connection.recv(100)):
         client = TurnClient("arbiter", 0, 0, timeout_s=WAIT_S)
         with pytest.raises(RunError, match=r"^job 0 on device 0 lost its turn arbiter$"):
             client.barrier("go")
-        thread.join(WAIT_S)
     with pytest.raises(RunError, match=r"^job 0 has left device 0$"):
         client.barrier("go")
 
@@ -271,29 +278,20 @@ def test_an_arbiter_that_does_not_answer_is_told_apart_from_a_long_turn(tmp_path
 
 def test_a_turn_that_is_granted_while_the_client_gives_up_is_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind("arbiter")
-        listener.listen()
 
-        def late():
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(100)
-                connection.sendall(b"k\n")
-                asked = b""
-                while not asked.endswith(b"w\n"):
-                    asked += connection.recv(100)
-                connection.sendall(b'g\nw"held by nobody"\n')
-                connection.recv(100)
+    def late(connection):
+        asked = b""
+        while not asked.endswith(b"w\n"):
+            asked += connection.recv(100)
+        connection.sendall(b'g\nw"held by nobody"\n')
+        connection.recv(100)
 
-        thread = threading.Thread(target=late, daemon=True)
-        thread.start()
+    with arbiter_that(late):
         client = TurnClient("arbiter", 0, 0, timeout_s=0.2)
         client.acquire()
         client.release()
         assert client.turns == 1
         client.leave()
-        thread.join(WAIT_S)
 
 
 @pytest.mark.parametrize(

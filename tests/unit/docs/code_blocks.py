@@ -20,7 +20,7 @@ from types import ModuleType
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[3]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
 REASONS = {
     "minutes": "starts ranks and times them, or installs something",

@@ -34,7 +34,7 @@ def test_it_parses_and_says_itself(text: str, spec: dict[str, object]) -> None:
     found = parse_fabric(text)
     assert found == FabricSpec(name="emulated", **spec)
     assert parse_fabric(str(found)) == found
-    assert choose(found, gpus=0, environ={}) == (found, "as asked for")
+    assert choose(found, gpus=0, environ={}) == (found, "as requested")
 
 
 @pytest.mark.parametrize(

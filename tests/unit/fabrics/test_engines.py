@@ -67,11 +67,17 @@ def test_a_step_of_one_task_is_a_shell_unless_ranks_are_asked_for() -> None:
     assert choose(FabricSpec(name="cluster"), 4, shell)[0] == FabricSpec(name="cluster", hosts=1, ranks=1)
 
 
-@pytest.mark.parametrize(("environ", "engine"), [(SRUN, "srun"), (MPIRUN, "mpirun"), (HOROVODRUN, "horovodrun")])
+@pytest.mark.parametrize(
+    ("environ", "engine"),
+    [
+        (TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, "torchrun"), (SRUN, "srun"), (MPIRUN, "mpirun"),
+        (HOROVODRUN, "horovodrun"),
+    ],
+)  # fmt: skip
 def test_auto_says_who_started_the_ranks(environ: dict[str, str], engine: str) -> None:
-    spec, reason = choose(FabricSpec(name="auto"), 0, environ)
-    assert spec.name == "cluster"
-    assert reason == f"auto: {engine} started {spec.world_size} ranks around us"
+    spec, reason = choose(FabricSpec(name="auto"), 8, environ)
+    assert (spec.name, spec.ranks) == ("cluster", 2)
+    assert reason == f"auto: {engine} started {spec.world_size} ranks"
 
 
 def test_bare_variables_are_named_with_what_to_unset() -> None:
@@ -79,7 +85,7 @@ def test_bare_variables_are_named_with_what_to_unset() -> None:
     ours = ranks_around(bare)
     assert ours is not None
     assert ours.bare
-    assert ours.remedy == "if nobody started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
+    assert ours.remedy == "if no engine started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
     _, reason = choose(FabricSpec(name="auto"), 0, bare)
     assert reason == f"auto: RANK=3 and WORLD_SIZE=4 are set in this shell ({ours.remedy})"
     for name in TORCHRUNS_OWN:

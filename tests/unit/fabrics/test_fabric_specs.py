@@ -91,14 +91,6 @@ def machine(monkeypatch):
     return allow
 
 
-def test_auto_inside_torchrun_is_its_ranks(machine):
-    machine(shaped_why=None)
-    around = {**TORCHRUN, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
-    spec, reason = choose(FabricSpec(name="auto"), 8, around)
-    assert spec == FabricSpec(name="cluster", hosts=2, ranks=2)
-    assert reason == "auto: torchrun started 4 ranks around us"
-
-
 def test_auto_takes_all_gpus_when_there_are_several(machine):
     machine(shaped_why=None)
     assert choose(FabricSpec(name="auto"), 4, {})[0] == FabricSpec(name="local", ranks=4)
@@ -156,13 +148,6 @@ def test_cluster_reads_torchruns_variables():
     ours = cluster_rank({**TORCHRUN, "LOCAL_WORLD_SIZE": "2"})
     assert (ours.rank, ours.world_size, ours.local_rank, ours.hosts) == (3, 4, 1, 2)
     assert choose(FabricSpec(name="cluster"), 0, TORCHRUN)[0] == FabricSpec(name="cluster", hosts=4, ranks=1)
-
-
-@pytest.mark.parametrize("name", list(TORCHRUN))
-def test_cluster_names_the_variable_that_is_missing(name):
-    half = {key: value for key, value in TORCHRUN.items() if key != name}
-    with pytest.raises(SpecError, match=f"the ranks of torchrun lack the environment variable {name} beside"):
-        choose(FabricSpec(name="cluster"), 0, half)
 
 
 @pytest.mark.parametrize(

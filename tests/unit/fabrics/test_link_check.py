@@ -59,10 +59,7 @@ CHANGES: list[tuple[Callable[[], Reading], str]] = [
         lambda: own_end(qdiscs=()),
         "the shaping of host 1's end of its link changed from tbf at 1.00 Gbit/s (burst 87375, lat 39301) to none",
     ),
-    (
-        lambda: own_end(qdiscs=(("8011:", TBF[1]),)),
-        "the shaping of host 1's end of its link was removed and set again",
-    ),
+    (lambda: own_end(qdiscs=(("8011:", TBF[1]),)), "the shaping of host 1's end of its link was removed and set again"),
     (
         lambda: with_device(SWITCH, "xb3f9a1c-0", qdiscs=(("0:", "noqueue"),)),
         "the shaping of the switch's end of the link of host 0 changed from tbf at 1.00 Gbit/s (burst 87375, lat "
@@ -70,15 +67,9 @@ CHANGES: list[tuple[Callable[[], Reading], str]] = [
     ),
     (lambda: own_end(is_up=False, carrier_changes=3), "the link of host 1 is down"),
     (lambda: own_end(carrier_changes=4), "the link of host 1 went down and came up again"),
-    (
-        lambda: with_device(SWITCH, "xb3f9a1c-1", carrier_changes=4),
-        "the link of host 1 went down and came up again",
-    ),
+    (lambda: with_device(SWITCH, "xb3f9a1c-1", carrier_changes=4), "the link of host 1 went down and came up again"),
     (lambda: with_device(SWITCH, links.BRIDGE, is_up=False), "the bridge between the hosts is down"),
-    (
-        lambda: own_end(addresses=()),
-        "the address of host 1's end of its link changed from 10.87.0.2/24 to none",
-    ),
+    (lambda: own_end(addresses=()), "the address of host 1's end of its link changed from 10.87.0.2/24 to none"),
     (lambda: own_end(mtu=900), "the MTU of host 1's end of its link changed from 1500 to 900"),
     (
         lambda: own_end(gso_max_bytes=1500),

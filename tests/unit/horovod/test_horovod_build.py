@@ -18,7 +18,7 @@ TORCH_PART = "elseif (Pytorch_CUDA AND NOT HAVE_CUDA)\n    add_cuda()\nendif()\n
 def source(tmp_path: Path) -> Path:
     (tmp_path / "horovod" / "torch").mkdir(parents=True)
     (tmp_path / "horovod" / "common").mkdir()
-    (tmp_path / "horovod" / "common" / "parameter_manager.cc").write_text(f"{{\n{build.AGAIN[0]}}}\n")
+    (tmp_path / "horovod" / "common" / "parameter_manager.cc").write_text(f"{{\n{build.REINITIALISE[0]}}}\n")
     (tmp_path / "CMakeLists.txt").write_text("set(CMAKE_CXX_STANDARD 14)\nset(CMAKE_CXX_STANDARD_REQUIRED ON)\n")
     (tmp_path / "horovod" / "torch" / "CMakeLists.txt").write_text(TORCH_PART)
     return tmp_path
@@ -27,7 +27,7 @@ def source(tmp_path: Path) -> Path:
 def test_three_lines_are_changed(source: Path) -> None:
     patch(source, cuda=True)
     manager = (source / "horovod" / "common" / "parameter_manager.cc").read_text()
-    assert manager == f"{{\n{build.AGAIN[1]}}}\n"
+    assert manager == f"{{\n{build.REINITIALISE[1]}}}\n"
     assert (source / "CMakeLists.txt").read_text() == (
         "set(CMAKE_CXX_STANDARD 20)\nset(CMAKE_CXX_STANDARD_REQUIRED ON)\n"
     )

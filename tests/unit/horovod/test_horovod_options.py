@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from xbench.errors import SpecError
-from xbench.horovod.options import Place, Settings, checked, environment
+from xbench.horovod.options import RankPosition, Settings, checked, environment
 from xbench.horovod.rendezvous import plan
 from xbench.schedules import parse_mode, parse_modes
 
@@ -51,7 +51,7 @@ def test_no_fusion_is_a_setting() -> None:
 
 
 def test_a_rank_s_environment_is_that_of_horovod_s_launcher() -> None:
-    place = Place.of(5, 8, {"LOCAL_WORLD_SIZE": "2"})
+    place = RankPosition.of(5, 8, {"LOCAL_WORLD_SIZE": "2"})
     env = environment(place, "10.87.0.1", 4242, Settings(32, 0.5), {"GLOO_SOCKET_IFNAME": "xbeth0"})
     assert env == {
         "HOROVOD_RANK": "5",
@@ -74,7 +74,7 @@ def test_a_rank_s_environment_is_that_of_horovod_s_launcher() -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"LOCAL_WORLD_SIZE": "2"}, {"LOCAL_WORLD_SIZE": "x"}])
 def test_ranks_of_unequal_hosts_are_hosts_of_their_own(environ: dict[str, str]) -> None:
-    place = Place.of(2, 3, environ)
+    place = RankPosition.of(2, 3, environ)
     assert (place.local_size, place.local_rank, place.cross_rank, place.cross_size) == (1, 0, 2, 3)
     assert environment(place, "h", 1, Settings(), {})["HOROVOD_GLOO_IFACE"] is None
 

@@ -68,13 +68,7 @@ def test_a_source_distribution_of_another_hash_is_refused_before_its_setup_runs(
 
 @pytest.mark.parametrize("filters", [True, False])
 @pytest.mark.parametrize(
-    "members",
-    [
-        {"../out": "x"},
-        {"a/../../out": "x"},
-        {"link": "->/etc", "link/out": "x"},
-        {"link": "->../out"},
-    ],
+    "members", [{"../out": "x"}, {"a/../../out": "x"}, {"link": "->/etc", "link/out": "x"}, {"link": "->../out"}]
 )
 def test_a_member_that_would_lie_elsewhere_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: dict[str, str], filters: bool

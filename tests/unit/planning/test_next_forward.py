@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_cases import constant, cut, layer, line, step_times
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention
@@ -18,7 +19,6 @@ from xbench.planning.next_forward import ForwardLayer, dear, forward_layers, pri
 from xbench.planning.next_forward_search import best_next_forward
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Layer, StepTimes, Tensor
 
 BYTE_A_SECOND = Curve.line(0.0, 1.0)
 WFBP: Buckets = [[0], [1], [2]]
@@ -139,10 +139,6 @@ def test_a_link_that_has_rested_is_quicker_once() -> None:
     assert sent(step) == [("c", 1.0, 2.5), ("b", 2.5, 4.5), ("a", 4.5, 6.5)]
 
 
-def constant(rho: float, sigma: float) -> Contention:
-    return Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
-
-
 def test_computation_and_communication_slow_each_other() -> None:
     # from 1 on both run at half speed until 3: a second of backward, a second of reduce-scatter; then each is alone
     net = step_of([Gradient("a", 2, 1.0)], 2.0, forward_s=1.0)
@@ -169,39 +165,19 @@ def test_hooks_and_copies_delay_backward() -> None:
     assert sent(step)[0][1] == 6.0
 
 
-def layer(name: str, forward_s: float, nbytes: int, ready_s: float, loaded_s: float | None = None) -> Layer:
-    tensor = Tensor(
-        name=name, elements=nbytes // 4, bytes=nbytes, dtype="float32", ready_s=ready_s, ready_loaded_s=loaded_s
-    )
-    return Layer(
-        name=name, kind="Linear", parameters=nbytes // 4, grad_bytes=nbytes, forward_s=forward_s, backward_s=0.1,
-        ready_s=ready_s, share=0.1, tensors=[tensor],
-    )  # fmt: skip
-
-
-def times() -> StepTimes:
-    return StepTimes(
-        forward_s=1.0, backward_s=2.0, optimizer_s=1.0, step_s=4.0, step_ci95=(4.0, 4.0), uninstrumented_step_s=4.0,
-        uninstrumented_ci95=(4.0, 4.0), overhead_ratio=0.0, overhead_ci95=(0.0, 0.0), steps=4, warmup_steps=0,
-    )  # fmt: skip
-
-
-LAYERS = [layer("last", 1.0, 400, 1.0), layer("first", 3.0, 800, 2.0)]
-COST = CostModel(
-    backend="gloo", world_size=2, alpha_s=0.1, beta_s_per_byte=1e-3, alpha_ci95=(0.1, 0.1), beta_ci95=(1e-3, 1e-3),
-    max_relative_residual=0.0, points=[],
-)  # fmt: skip
+LAYERS = [layer("last", [(400, 1.0)], 1.0), layer("first", [(800, 2.0)], 3.0)]
+COST = line(0.1, 1e-3)
 
 
 def test_layers_run_forward_in_reverse_and_make_up_the_forward_pass() -> None:
-    ahead = forward_layers(LAYERS, StepModel.of(LAYERS, times()))
+    ahead = forward_layers(LAYERS, StepModel.of(LAYERS, step_times()))
     assert ahead == [ForwardLayer("first", 0.75, (1,)), ForwardLayer("last", 0.25, (0,))]
-    still = [layer("last", 0.0, 400, 1.0), layer("first", 0.0, 800, 2.0)]
-    assert [one.forward_s for one in forward_layers(still, StepModel.of(still, times()))] == [0.5, 0.5]
+    still = [layer("last", [(400, 1.0)], 0.0), layer("first", [(800, 2.0)], 0.0)]
+    assert [one.forward_s for one in forward_layers(still, StepModel.of(still, step_times()))] == [0.5, 0.5]
 
 
 def test_the_best_is_no_worse_than_any_that_was_tried() -> None:
-    step = StepModel.of(LAYERS, times())
+    step = StepModel.of(LAYERS, step_times())
     found = best_next_forward(LAYERS, step, COST)
     assert {one.mode for one in found} == {"dear", "priority"}
     assert found[0].step.step_s <= found[1].step.step_s
@@ -214,7 +190,7 @@ def test_the_best_is_no_worse_than_any_that_was_tried() -> None:
 
 
 def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
-    step = StepModel.of(LAYERS, times())
+    step = StepModel.of(LAYERS, step_times())
     free = Contention.none()
     quiet = np.array([[1.0], [0.5]])  # while nothing computes, two in flight take half of T each
     [plain, hidden, met] = [
@@ -226,8 +202,8 @@ def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
 
 
 def test_ready_times_under_load_count_where_contention_was_not_measured() -> None:
-    loaded = [layer("last", 1.0, 400, 1.0, 1.5), layer("first", 3.0, 800, 2.0, 3.0)]
-    step = StepModel.of(loaded, times())
+    loaded = [layer("last", [(400, 1.0, 1.5)], 1.0), layer("first", [(800, 2.0, 3.0)], 3.0)]
+    step = StepModel.of(loaded, step_times())
     [best] = [one for one in best_next_forward(loaded, step, COST) if one.mode == "dear"]
     assert best.step.timeline.compute[0].end_s == 3.0
     [best] = [one for one in best_next_forward(loaded, step, COST, contention=Contention.none()) if one.mode == "dear"]
@@ -251,11 +227,6 @@ def nets(draw: st.DrawFn) -> tuple[StepModel, list[ForwardLayer]]:
     whole_s = ready[-1] + draw(st.sampled_from([0.0, 1.25]))
     optimizer_s = draw(st.sampled_from([0.0, 2.5]))
     return StepModel(tuple(gradients), sum(forward) / 8, whole_s, optimizer_s), ahead
-
-
-def cut(count: int, cuts: int) -> Buckets:
-    edges = [0, *(k for k in range(1, count) if cuts >> (k - 1) & 1), count]
-    return [list(range(a, b)) for a, b in itertools.pairwise(edges)]
 
 
 def dear_by_hand(ahead: list[ForwardLayer], step: StepModel, buckets: Buckets, curve: Curve, steps: int) -> list[float]:
@@ -390,4 +361,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="forward_s of 'a' is -1"):
         dear([replace(AHEAD[0], forward_s=-1.0), *AHEAD[1:]], NET, WFBP, BYTE_A_SECOND)
     with pytest.raises(ValueError, match="different profiles"):
-        forward_layers(LAYERS[:1], StepModel.of(LAYERS, times()))
+        forward_layers(LAYERS[:1], StepModel.of(LAYERS, step_times()))

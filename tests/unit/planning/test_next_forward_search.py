@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planning_cases import constant, layer, line
 
 from xbench.errors import SpecError
 from xbench.planning import next_forward_search as search_module
@@ -22,7 +23,7 @@ from xbench.planning.next_forward_search import NextForward, NextForwardSearch, 
 from xbench.planning.plans import NEXT_FORWARD, Planner
 from xbench.planning.simulate import bucket_bytes
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Layer, Parts, Plan, Tensor
+from xbench.records import CostModel, Layer, Parts, Plan
 
 BYTE_A_SECOND = Curve.line(0.0, 1.0)
 
@@ -102,25 +103,6 @@ def test_parts_of_what_is_not_used_follow_all_others() -> None:
     assert parts.followed_by([16, 17, 0]) == Parts(nbytes=16, order=[2, 0, 1, 3, 4, 5, 6], credit_bytes=32)
 
 
-def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
-    return CostModel(
-        backend="gloo", world_size=2, alpha_s=alpha_s, beta_s_per_byte=beta_s_per_byte, alpha_ci95=(alpha_s, alpha_s),
-        beta_ci95=(beta_s_per_byte, beta_s_per_byte), max_relative_residual=0.0, points=[],
-    )  # fmt: skip
-
-
-def layer(name: str, forward_s: float, tensors: list[tuple[int, float]]) -> Layer:
-    found = [
-        Tensor(name=f"{name}.{k}", elements=nbytes // 4, bytes=nbytes, dtype="float32", ready_s=ready_s)
-        for k, (nbytes, ready_s) in enumerate(tensors)
-    ]
-    whole = sum(tensor.bytes for tensor in found)
-    return Layer(
-        name=name, kind="Linear", parameters=whole // 4, grad_bytes=whole, forward_s=forward_s, backward_s=0.1,
-        ready_s=max(ready_s for _, ready_s in tensors), share=0.1, tensors=found,
-    )  # fmt: skip
-
-
 @st.composite
 def profiles(draw: st.DrawFn) -> tuple[list[Layer], StepModel]:
     """Layers in ready order, of up to three tensors of nothing to 8 MiB."""
@@ -131,7 +113,7 @@ def profiles(draw: st.DrawFn) -> tuple[list[Layer], StepModel]:
         for _ in range(draw(st.integers(1, 3))):
             now_s += draw(st.integers(0, 40)) / 1000
             tensors.append((draw(st.sampled_from([0, 4, 4096, 2**19, 2**20, 5 * 2**20, 2**23])), now_s))
-        layers.append(layer(f"l{number}", draw(st.integers(0, 40)) / 1000, tensors))
+        layers.append(layer(f"l{number}", tensors, draw(st.integers(0, 40)) / 1000))
     gradients = tuple(
         Gradient(t.name, t.bytes, t.ready_s, t.dtype, t.elements)
         for t in sorted((t for one in layers for t in one.tensors), key=lambda t: t.ready_s)
@@ -155,7 +137,7 @@ def checked(found: NextForward, step: StepModel) -> None:
     assert found.parts.nbytes % 16 == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings.get_profile("few")
 @given(profiles(), LINES, st.booleans())
 def test_every_plan_covers_its_bytes_and_takes_no_less_than_it_can(
     made: tuple[list[Layer], StepModel], cost: CostModel, thorough: bool
@@ -173,21 +155,20 @@ def test_every_plan_covers_its_bytes_and_takes_no_less_than_it_can(
         assert search.step_of(found.mode, found.buckets, found.parts).step_s == found.step.step_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings.get_profile("few")
 @given(profiles(), LINES, st.floats(1, 2), st.floats(1, 2))
 def test_priority_is_never_predicted_worse_than_its_parts_in_ready_order(
     made: tuple[list[Layer], StepModel], cost: CostModel, rho: float, sigma: float
 ) -> None:
     layers, step = made
-    beside = Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
-    search = NextForwardSearch(layers, step, cost, contention=beside)
+    search = NextForwardSearch(layers, step, cost, contention=constant(rho, sigma))
     found = search.priority()
     assert found.parts is not None
     in_turn = found.parts.model_copy(update={"order": sorted(found.parts.order)})
     assert found.step.step_s <= search.step_of("priority", found.buckets, in_turn).step_s * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings.get_profile("few")
 @given(profiles(), LINES)
 def test_the_best_dear_is_worth_no_less_than_any_candidate(
     made: tuple[list[Layer], StepModel], cost: CostModel
@@ -200,7 +181,7 @@ def test_the_best_dear_is_worth_no_less_than_any_candidate(
         assert best.worth_s <= other * (1 + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings.get_profile("few")
 @given(profiles(), LINES)
 def test_a_free_choice_and_its_own_order_end_at_the_same_time(
     made: tuple[list[Layer], StepModel], cost: CostModel
@@ -209,22 +190,22 @@ def test_a_free_choice_and_its_own_order_end_at_the_same_time(
     search = NextForwardSearch(layers, step, cost)
     for cut in search._cuts():
         count = sum(len(parts) for parts in cut.parts)
-        _, _, free = search._net(count).priority(cut.buckets, cut.parts, credit_bytes=0.0)
+        _, _, free = search._net.priority(cut.buckets, cut.parts, credit_bytes=0.0)
         order = [part for part, _, _ in free.sent]
         assert sorted(order) == list(range(count))
-        _, _, fixed = search._net(count).priority(cut.buckets, cut.parts, credit_bytes=0.0, order=order)
+        _, _, fixed = search._net.priority(cut.buckets, cut.parts, credit_bytes=0.0, order=order)
         assert fixed.end_s == free.end_s
 
 
 def test_an_order_leaves_room_for_gradients_that_are_late() -> None:
     """To the moment, a would go after the first second of c; a twentieth late, it would have the link wait for it."""
     mib = 2**20
-    layers = [layer("c", 0.0, [(20 * mib, 0.0)]), layer("a", 0.0, [(mib, 1.0)])]
+    layers = [layer("c", [(20 * mib, 0.0)], 0.0), layer("a", [(mib, 1.0)], 0.0)]
     gradients = (Gradient("c.0", 20 * mib, 0.0), Gradient("a.0", mib, 1.0))
     step = StepModel(gradients, 0.0, 10.0, 0.0)
     search = NextForwardSearch(layers, step, line(0.0, 1.0 / mib))
     [cut] = [one for one in search._cuts() if len(one.buckets) == 2 and one.part_bytes == mib]
-    net = search._net(21)
+    net = search._net
     _, _, free = net.priority(cut.buckets, cut.parts, credit_bytes=0.0)
     assert [part for part, _, _ in free.sent][:4] == [0, 20, 1, 2]
     found = search._ordered(cut)
@@ -239,7 +220,7 @@ def test_an_order_leaves_room_for_gradients_that_are_late() -> None:
 def test_the_link_may_rest_for_what_is_urgent_and_ready_last() -> None:
     """A free choice has the ten seconds of c under way when a, which everything waits for, is ready after one."""
     mib = 2**20
-    layers = [layer("c", 0.0, [(10 * mib, 0.0)]), layer("a", 10.0, [(mib, 1.0)])]
+    layers = [layer("c", [(10 * mib, 0.0)], 0.0), layer("a", [(mib, 1.0)], 10.0)]
     gradients = (Gradient("c.0", 10 * mib, 0.0), Gradient("a.0", mib, 1.0))
     search = NextForwardSearch(layers, StepModel(gradients, 10.0, 1.0, 0.0), line(0.0, 1.0 / mib))
     [cut] = [one for one in search._cuts() if one.parts == [[10 * mib], [mib]]]
@@ -253,7 +234,7 @@ def test_variations_let_the_link_rest_sooner_than_the_best_of_them() -> None:
     """Six parts of a second each, the most urgent of which is ready last; backward may be faster than was measured."""
     mib = 2**20
     gradients = tuple(Gradient(f"l{k}.0", mib, k + 1.0) for k in range(6))
-    layers = [layer(f"l{k}", 3.0 if k == 5 else 0.1, [(mib, k + 1.0)]) for k in range(6)]
+    layers = [layer(f"l{k}", [(mib, k + 1.0)], 3.0 if k == 5 else 0.1) for k in range(6)]
     search = NextForwardSearch(layers, StepModel(gradients, 3.5, 6.0, 0.0), line(0.0, 1.0 / mib))
     best = search.priority()
     assert best.parts is not None
@@ -288,7 +269,7 @@ def test_one_part_at_a_time_where_two_under_way_are_slower() -> None:
 
 
 GRADIENTS = tuple(Gradient(f"l{k}.0", 2**20, 0.01 * (k + 1)) for k in range(6))
-LAYERS = tuple(layer(f"l{k}", 0.01, [(2**20, 0.01 * (k + 1))]) for k in range(6))
+LAYERS = tuple(layer(f"l{k}", [(2**20, 0.01 * (k + 1))], 0.01) for k in range(6))
 STEP = StepModel(GRADIENTS, 0.06, 0.06, 0.0)
 COST = line(1e-4, 2e-8)
 PLANNER = Planner(STEP, COST, layers=LAYERS)

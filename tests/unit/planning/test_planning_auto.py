@@ -7,30 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_cases import constant, line
 
 from xbench.planning import auto as auto_module
 from xbench.planning import merge
 from xbench.planning.auto import PENALTIES_S, Search, auto
-from xbench.planning.contention import Contention
 from xbench.planning.gradients import Gradient
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import simulate
 from xbench.planning.step import StepModel
-from xbench.records import CostModel
 
 TIE_PRICE = 3e-4
 DTYPES = ("float32", "bfloat16")
-
-
-def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
-    return CostModel(
-        backend="gloo", world_size=2, alpha_s=alpha_s, beta_s_per_byte=beta_s_per_byte, alpha_ci95=(alpha_s, alpha_s),
-        beta_ci95=(beta_s_per_byte, beta_s_per_byte), max_relative_residual=0.0, points=[],
-    )  # fmt: skip
-
-
-def constant(rho: float, sigma: float) -> Contention:
-    return Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
 
 
 @st.composite

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_cases import constant, cut, line
 
 from xbench.planning.auto import Search
 from xbench.planning.contention import Contention, Saved, queue_s_per_byte, share
@@ -15,26 +16,15 @@ from xbench.planning.gradients import Gradient
 from xbench.planning.simulate import simulate
 from xbench.planning.step import StepModel
 from xbench.records import Contention as Measured
-from xbench.records import ContentionPoint, CostModel
+from xbench.records import ContentionPoint
 
 SECOND = Curve.line(1.0, 0.0)
-
-
-def constant(rho: float, sigma: float) -> Contention:
-    return Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
 
 
 def point(nbytes: int, in_flight: int, alone_s: float, loaded_s: float, slowdown: float) -> ContentionPoint:
     return ContentionPoint(
         nbytes=nbytes, in_flight=in_flight, alone_s=alone_s, loaded_s=loaded_s, compute_slowdown=slowdown
     )
-
-
-def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
-    return CostModel(
-        backend="gloo", world_size=2, alpha_s=alpha_s, beta_s_per_byte=beta_s_per_byte, alpha_ci95=(alpha_s, alpha_s),
-        beta_ci95=(beta_s_per_byte, beta_s_per_byte), max_relative_residual=0.0, points=[],
-    )  # fmt: skip
 
 
 def test_each_slows_the_other_while_both_run() -> None:
@@ -123,8 +113,7 @@ def test_free_communication_is_the_simulation_without(
     net: list[tuple[int, int]], cuts: int, early: bool, after: bool, alpha_s: float
 ) -> None:
     gradients = gradients_of(net)
-    edges = [0, *(k for k in range(1, len(net)) if cuts >> (k - 1) & 1), len(net)]
-    buckets = [list(range(a, b)) for a, b in itertools.pairwise(edges)]
+    buckets = cut(len(net), cuts)
     step = StepModel(tuple(gradients), forward_s=1.0, backward_s=gradients[-1].ready_s, optimizer_s=0.7)
     curve = Curve.line(alpha_s, 0.01)
     options = {"single_after_backward": after, "early_update": early}

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from planning_cases import layer, line
 
 from xbench.errors import SpecError
 from xbench.planning import StepModel
 from xbench.planning.gradients import Gradient
-from xbench.planning.partial import (
-    Split,
-    bands,
-    broadcasts,
-    cycle,
-    options,
-    predicted_step_s,
-    split_buckets,
-)
+from xbench.planning.partial import Split, bands, broadcasts, cycle, options, predicted_step_s, split_buckets
 from xbench.planning.plans import Planner
-from xbench.records import CostModel, Layer, Tensor
 from xbench.schedules import cycle_of, parse_mode, parse_modes
 
 
@@ -28,11 +20,8 @@ def test_bands_are_cut_by_time_and_not_by_count() -> None:
 
 
 def test_a_layer_is_not_cut_and_the_first_is_of_level_one() -> None:
-    assert bands({"big.weight": 5.0, "big.bias": 5.0, "small.w": 1.0}, 4) == {
-        "big.weight": 1,
-        "big.bias": 1,
-        "small.w": 4,
-    }
+    found = bands({"big.weight": 5.0, "big.bias": 5.0, "small.w": 1.0}, 4)
+    assert found == {"big.weight": 1, "big.bias": 1, "small.w": 4}
     assert bands({"a.w": 0.0, "b.w": 0.0}, 2) == {"a.w": 1, "b.w": 2}
 
 
@@ -102,30 +91,19 @@ def test_modes_in_a_list_keep_their_options() -> None:
     assert [cycle_of(mode) for mode in modes] == [1, 1, 2]
 
 
-def _layers(count: int) -> list[Layer]:
-    """Equal layers of a second each and 8 bytes."""
-    return [
-        Layer(
-            name=f"l{i}", kind="Linear", parameters=2, grad_bytes=8, forward_s=0.5, backward_s=1.0, ready_s=i + 1.0,
-            share=0.0, tensors=[Tensor(name=f"l{i}.w", elements=2, bytes=8, dtype="float32", ready_s=i + 1.0)],
-        )
-        for i in range(count)
-    ]  # fmt: skip
+LAYERS = [layer(f"l{i}", [(8, i + 1.0)], 0.5, backward_s=1.0) for i in range(4)]
+BUCKETS = [["l0.0"], ["l1.0"], ["l2.0"], ["l3.0"]]
 
 
 def _planner(beta: float) -> Planner:
-    gradients = tuple(Gradient(f"l{i}.w", 8, i + 1.0) for i in range(4))
-    cost = CostModel(backend="gloo", world_size=2, alpha_s=0.0, beta_s_per_byte=beta, alpha_ci95=(0.0, 0.0),
-                     beta_ci95=(beta, beta), max_relative_residual=0.0, points=[])  # fmt: skip
-    return Planner(StepModel(gradients, 2.0, 4.0, 0.4), cost)
+    gradients = tuple(Gradient(f"l{i}.0", 8, i + 1.0) for i in range(4))
+    return Planner(StepModel(gradients, 2.0, 4.0, 0.4), line(0.0, beta))
 
 
 def test_a_step_is_predicted_as_the_mean_over_a_cycle() -> None:
-    buckets = [[f"l{i}.w"] for i in range(4)]
     split = Split.of({"variant": "temporal", "k": "4"}, 2)
-    assert predicted_step_s(_planner(0.0), buckets, _layers(4), split) == pytest.approx(2.0 + 2.5 + 0.25)
+    assert predicted_step_s(_planner(0.0), BUCKETS, LAYERS, split) == pytest.approx(2.0 + 2.5 + 0.25)
 
 
 def test_a_spatial_step_is_predicted_as_the_full_depth_worker_s() -> None:
-    buckets = [[f"l{i}.w"] for i in range(4)]
-    assert predicted_step_s(_planner(0.0), buckets, _layers(4), Split.of({}, 2)) == pytest.approx(6.4)
+    assert predicted_step_s(_planner(0.0), BUCKETS, LAYERS, Split.of({}, 2)) == pytest.approx(6.4)

@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from planning_cases import line
 
 from xbench.errors import SpecError
 from xbench.planning.contention import Contention
@@ -15,23 +16,10 @@ from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import NEED_COST, PLANNED_MODES, Planner, bucket_caps_mib, make_plan, make_plans
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Plan
+from xbench.records import Plan
 
 PARTS = {"forward_s": 1.0, "backward_s": 2.0, "optimizer_s": 0.1}
 GRADIENTS = [Gradient("c", 10**9, 0.0), Gradient("b", 1, 0.9), Gradient("a", 1, 1.8)]
-
-
-def line(alpha_s: float, beta_s_per_byte: float) -> CostModel:
-    return CostModel(
-        backend="gloo",
-        world_size=2,
-        alpha_s=alpha_s,
-        beta_s_per_byte=beta_s_per_byte,
-        alpha_ci95=(alpha_s, alpha_s),
-        beta_ci95=(beta_s_per_byte, beta_s_per_byte),
-        max_relative_residual=0.0,
-        points=[],
-    )
 
 
 COST = line(1.0, 1e-8)
@@ -210,7 +198,6 @@ def test_caps_do_not_mind_the_order_within_a_bucket(net: tuple[list[Gradient], B
     assert ddp_assignment(shuffled, in_bytes) == buckets
 
 
-@settings(deadline=None)
 @given(bucketed())
 def test_caps_reproduce_the_buckets_in_torch_itself(net: tuple[list[Gradient], Buckets]) -> None:
     torch = pytest.importorskip("torch")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planning_cases import constant
 from sample_scaling import COST, comparison, profile, step
 
 from xbench.commands.scale import scale as command
 from xbench.errors import RecordError, SpecError
-from xbench.planning.contention import Contention
 from xbench.planning.plans import PLANNED_MODES, Planner
 from xbench.planning.scale import (
     ERROR_BAND,
@@ -78,7 +77,7 @@ def test_the_exact_plan_is_never_behind() -> None:
 
 @given(st.floats(1.0, 3.0), st.floats(1.0, 3.0), st.integers(2, 500), st.sampled_from(["ring", "tree"]))
 def test_auto_is_no_slower_than_any_other_mode_of_its_engine(rho: float, sigma: float, size: int, name: str) -> None:
-    beside = Contention(np.zeros(1), np.full((2, 1), rho), np.full((2, 1), sigma))
+    beside = constant(rho, sigma)
     modes = ["single", "wfbp", "mgwfbp", "optimal", "auto"]
     found = scale(Planner(step(), COST, beside), Topology(name), [size], modes, batch_size=1, band=BAND)
     steps = {point.mode: point.step_s for point in found}
@@ -88,9 +87,9 @@ def test_auto_is_no_slower_than_any_other_mode_of_its_engine(rho: float, sigma: 
 
 
 def test_contention_makes_overlap_cost_something() -> None:
-    beside = Contention(np.zeros(1), np.full((2, 1), 2.0), np.full((2, 1), 2.0))
     free, dear = (
-        scale(Planner(step(), COST, c), RING, [2], ["wfbp"], batch_size=1, band=BAND)[0] for c in (None, beside)
+        scale(Planner(step(), COST, c), RING, [2], ["wfbp"], batch_size=1, band=BAND)[0]
+        for c in (None, constant(2.0, 2.0))
     )
     # The first collective takes 0.4 s beside backward, which then runs at half speed: 0.2 s of it are lost.
     assert (free.step_s, dear.step_s) == pytest.approx((3.2, 3.4))

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.planning import spatial_turns, turns
@@ -92,7 +92,6 @@ def test_what_is_none_is_refused() -> None:
         spatial_turns.round_s([ONE], ((1.0,),), (1,))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(jobs, min_size=1, max_size=3), st.integers(1, 5))
 def test_one_level_is_crossover(packed: list[SpatialJob], workers: int) -> None:
     times = [JobTimes(job.forward_s + job.backward_s, job.communication_s) for job in packed]
@@ -101,7 +100,6 @@ def test_one_level_is_crossover(packed: list[SpatialJob], workers: int) -> None:
         assert spatial_turns.round_s(packed, on_gpu, pattern) == pytest.approx(turns.round_s(times, pattern))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(jobs, min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 3))
 def test_a_round_takes_what_playing_it_takes(packed: list[SpatialJob], levels: int, more: int) -> None:
     on_gpu = loads(packed, levels + more, levels)
@@ -110,7 +108,6 @@ def test_a_round_takes_what_playing_it_takes(packed: list[SpatialJob], levels: i
         assert spatial_turns.round_s(packed, on_gpu, pattern) == pytest.approx(played_s, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(jobs, min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 3))
 def test_no_packing_does_more_than_its_gpus_can(packed: list[SpatialJob], levels: int, more: int) -> None:
     found = pack(packed, levels + more, levels, max_length=4)

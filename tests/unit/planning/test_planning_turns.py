@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.planning import turns
-from xbench.planning.turns import (
-    JobTimes,
-    Turn,
-    best_pattern,
-    predict_concurrent,
-    round_s,
-    run_turns,
-    sequential_s,
-)
+from xbench.planning.turns import JobTimes, Turn, best_pattern, predict_concurrent, round_s, run_turns, sequential_s
 
 
 def played_round_s(jobs: Sequence[JobTimes], pattern: Sequence[int], rounds: int = 4000) -> float:
@@ -54,7 +46,6 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(JOBS, st.data())
 def test_a_round_takes_what_playing_it_takes(jobs: list[JobTimes], data: st.DataObject) -> None:
     pattern = data.draw(st.lists(st.integers(0, len(jobs) - 1), min_size=1, max_size=7))
@@ -62,7 +53,7 @@ def test_a_round_takes_what_playing_it_takes(jobs: list[JobTimes], data: st.Data
     assert round_s(jobs, pattern) == pytest.approx(played, rel=2e-2)
 
 
-@settings(max_examples=15, deadline=None)
+@settings.get_profile("fewest")
 @given(JOBS)
 def test_the_best_pattern_is_the_best_of_all(jobs: list[JobTimes]) -> None:
     best = best_pattern(jobs, max_length=4)
@@ -104,7 +95,6 @@ def test_a_round_of_equal_jobs_on_a_saturated_link(compute: float, exposed: floa
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(JOBS, st.data())
 def test_turns_one_by_one_take_a_round_s_time(jobs: list[JobTimes], data: st.DataObject) -> None:
     pattern = data.draw(st.lists(st.integers(0, len(jobs) - 1), min_size=1, max_size=7))
@@ -171,7 +161,6 @@ def test_concurrent_jobs_share_the_device_and_the_link() -> None:
     assert sum(all_wire.steps_per_s) == pytest.approx(1 / 3, rel=0.02)
 
 
-@settings(deadline=None)
 @given(JOBS)
 def test_concurrent_jobs_use_no_more_than_one_device_and_one_link(jobs: list[JobTimes]) -> None:
     found = predict_concurrent(jobs)

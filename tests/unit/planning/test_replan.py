@@ -182,17 +182,7 @@ def test_auto_is_searched_where_the_record_has_no_plan_of_these_gradients(bucket
     assert found.plans["auto"] == found.scenario.planner.plan("auto").model_copy(update={"note": SEARCHED})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        Change(),
-        EVERYTHING,
-        Change(rate_bps=0.2e9),
-        Change(rate_bps=30e9, latency_s=0.0),
-        Change(workers=3, compute_scale=0.3),
-        Change(workers=1000),
-    ],
-)
+@pytest.mark.parametrize("change", [Change(), EVERYTHING, Change(workers=3, compute_scale=0.3), Change(workers=1000)])
 @pytest.mark.parametrize("contention", [BESIDE, None])
 def test_planning_from_the_written_record_gives_the_same_plans(change: Change, contention: Contention | None) -> None:
     found = replan(what_if(measured(profile(contention=contention), "p.json"), change))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from test_what_if import LINE, ONE, beside, line, record
+from planning_cases import line
+from what_if_cases import LINE, ONE, beside, record
 
 from xbench.errors import RecordError, SpecError
 from xbench.planning.what_if import Change, measured
-from xbench.records import (
-    Layer,
-    Tensor,
-)
+from xbench.records import Layer, Tensor
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,7 @@ def test_no_gradient_has_no_sizes():
         sizes(0)
 
 
-@given(
-    st.lists(st.floats(1e-6, 10), min_size=1, max_size=24),
-    st.integers(1, 40),
-    st.floats(0.01, 60),
-)
+@given(st.lists(st.floats(1e-6, 10), min_size=1, max_size=24), st.integers(1, 40), st.floats(0.01, 60))
 def test_repetitions_keep_the_budget_or_their_floor(durations_s, most, budget_s):
     counts = plan_repetitions(durations_s, most=most, seconds_budget=budget_s)
     floor = min(counts)
@@ -108,7 +104,7 @@ class FakeGroup:
 
 def measure(monkeypatch, sizes_bytes, **options):
     clock = FakeClock()
-    group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20)
+    group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20, wire=options.get("wire", torch.float32))
     monkeypatch.setattr(collectives, "dist", group)
     monkeypatch.setattr(collectives, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
     monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
@@ -132,12 +128,7 @@ def test_measurement_gives_back_the_cost_of_each_size(monkeypatch):
 
 
 def test_compressed_gradients_are_timed_as_they_travel_and_kept_by_their_own_size(monkeypatch):
-    clock = FakeClock()
-    group = FakeGroup(clock, alpha_s=2**-10, beta_s_per_byte=2**-20, wire=torch.bfloat16)
-    monkeypatch.setattr(collectives, "dist", group)
-    monkeypatch.setattr(collectives, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
-    monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
-    raw = measure_all_reduce([4096, 65536], "cpu", None, clock=clock, repetitions=2, wire=torch.bfloat16)
+    raw, group, _ = measure(monkeypatch, [4096, 65536], repetitions=2, wire=torch.bfloat16)
     assert set(group.reduced) == {2048, 32768}
     for found, size in zip(cost_points([raw]), [4096, 65536], strict=True):
         assert found.nbytes == size

@@ -192,9 +192,7 @@ def test_ranks_with_different_repetitions_are_refused():
 
 
 @given(
-    offset=st.floats(-100, 100),
-    starts=st.lists(st.floats(0, 1), min_size=2, max_size=2),
-    transfer=st.floats(1e-3, 10),
+    offset=st.floats(-100, 100), starts=st.lists(st.floats(0, 1), min_size=2, max_size=2), transfer=st.floats(1e-3, 10)
 )
 def test_a_wrong_clock_never_makes_a_transfer_shorter(offset, starts, transfer):
     ends = [max(starts) + transfer] * 2

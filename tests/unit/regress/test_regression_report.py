@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import sample_regressions as made
+from golden_file import GOLDEN, golden
 
 from xbench.records import (
     SCHEMA_VERSION,
@@ -33,19 +32,11 @@ from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of
 from xbench.report.kinds.regression_github import command, regression_markdown, workflow_commands
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 KINDS: dict[str, Callable[[], AnyRecord]] = {
     "regression": made.slower,
     "baseline": made.baseline,
     "noise": made.noise,
 }
-
-
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,8 @@ from xbench.cluster.live.engine import LiveJob
 from xbench.errors import SpecError, WorkloadError
 from xbench.runtime.cluster.incarnation import Incarnation, incarnation_of, losses, next_incarnation, share
 from xbench.runtime.cluster.samples import EPOCH_STEPS, Order, mixed, samples_of
-from xbench.workloads.build import Workload, build
+from xbench.workloads.build import build
+from xbench.workloads.workload import Workload
 
 SYNTHETIC = "synthetic:layers=2,bytes=4k,width=8"
 JOB = LiveJob("a", SYNTHETIC, steps=100, batch_size=6, seed=3)

@@ -58,7 +58,7 @@ def test_ranks_that_an_old_run_s_variables_promise_are_told_with_what_to_unset()
     stale = replace(rank(0, 2), bare=True)
     with pytest.raises(RankError) as caught:
         come(Store(), stale, here(0), 1, patience_s=0.0)
-    assert caught.value.hint == "if nobody started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
+    assert caught.value.hint == "if no engine started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
 
 
 def test_a_rank_that_cannot_take_part_is_named_with_its_reason() -> None:

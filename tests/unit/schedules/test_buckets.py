@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from xbench.schedules.bucket import Bucket, Coalesced, Fused, Sent, Views, bucke
 from xbench.schedules.copies import BEST, chosen_copies
 
 WAYS = ("views", "coalesced", "fused")
+COMPRESSING = ("views", "fused")
 
 
 class Arrived:
@@ -78,25 +80,41 @@ def ranks(copies: Any, filled: list[set[int]], compress: Any = None) -> list[Buc
     return buckets
 
 
-@pytest.mark.parametrize("copies", WAYS)
-def test_gradients_become_the_mean(copies: Any) -> None:
-    for bucket in ranks(copies, [{0, 1, 2, 3}, {0, 1, 2, 3}]):
-        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
-        for parameter, a, b in zip(bucket.parameters, ours, theirs, strict=True):
+SENT = [*((copies, None) for copies in WAYS), *((copies, "bf16") for copies in COMPRESSING)]
+
+
+def mean(of: Sequence[Tensor], compress: str | None) -> Tensor:
+    """Half of the sum of what ranks have: rounded once by each rank, and once by the sum, where it is compressed."""
+    if compress is None:
+        return torch.stack([gradient * 0.5 for gradient in of]).sum(0)
+    return sum((gradient / 2).bfloat16() for gradient in of).float()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("copies", "compress"), SENT)
+def test_gradients_become_the_mean(copies: Any, compress: str | None) -> None:
+    for bucket in ranks(copies, [{0, 1, 2, 3}, {0, 1, 2, 3}], compress):
+        assert bucket.grad_bytes == 4 * (3 + 24 + 20 + 12)
+        if compress:
+            assert bucket.flat.dtype == torch.bfloat16
+        both = [gradients(bucket.parameters, rank) for rank in (0, 1)]
+        for parameter, *of in zip(bucket.parameters, *both, strict=True):
             assert parameter.grad is not None
-            assert torch.equal(parameter.grad, a * 0.5 + b * 0.5)
+            assert torch.equal(parameter.grad, mean(of, compress))
+            assert parameter.grad.dtype == torch.float32
+            assert not (compress and parameter.grad._is_view())
         assert bucket.waiting == 4
         assert bucket.filled == [False] * 4
 
 
-@pytest.mark.parametrize("copies", WAYS)
-def test_a_gradient_that_one_rank_lacks_counts_as_zero_and_one_that_all_lack_stays_none(copies: Any) -> None:
-    for bucket in ranks(copies, [{0, 1}, {0, 2}]):
+@pytest.mark.parametrize(("copies", "compress"), SENT)
+def test_a_gradient_that_one_rank_lacks_counts_as_zero_and_one_that_all_lack_stays_none(
+    copies: Any, compress: str | None
+) -> None:
+    for bucket in ranks(copies, [{0, 1}, {0, 2}], compress):
         ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
         found = [parameter.grad for parameter in bucket.parameters]
-        assert torch.equal(found[0], ours[0] * 0.5 + theirs[0] * 0.5)  # type: ignore[arg-type]
-        assert torch.equal(found[1], ours[1] * 0.5)  # type: ignore[arg-type]
-        assert torch.equal(found[2], theirs[2] * 0.5)  # type: ignore[arg-type]
+        for grad, of in zip(found, ([ours[0], theirs[0]], [ours[1]], [theirs[2]]), strict=False):
+            assert torch.equal(grad, mean(of, compress))  # type: ignore[arg-type]
         assert found[3] is None
 
 
@@ -117,11 +135,6 @@ def test_a_second_step_starts_afresh(copies: Any) -> None:
     for bucket in buckets:
         for parameter in bucket.parameters:
             assert torch.equal(parameter.grad, torch.full_like(parameter, 1.5))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("copies", WAYS)
-def test_bytes_are_those_of_the_gradients(copies: Any) -> None:
-    assert bucket_of(parameters(), 0.5, copies).grad_bytes == 4 * (3 + 24 + 20 + 12)
 
 
 def test_views_lie_close_and_fused_slices_where_16_bytes_begin() -> None:
@@ -227,34 +240,6 @@ def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
     assert caught.value.hint == "copies 'fused' compresses while it copies"
     with pytest.raises(SpecError, match="copies 'coalesced'"):
         xbench.attach(torch.nn.Linear(2, 2), copies="coalesced", compress="bf16")
-
-
-COMPRESSING = ("views", "fused")
-
-
-@pytest.mark.parametrize("copies", COMPRESSING)
-def test_compressed_gradients_are_rounded_once_by_each_rank_and_once_by_the_sum(copies: Any) -> None:
-    for bucket in ranks(copies, [{0, 1, 2, 3}, {0, 1, 2, 3}], compress="bf16"):
-        assert isinstance(bucket, Views)
-        assert bucket.flat.dtype == torch.bfloat16
-        assert bucket.grad_bytes == 4 * (3 + 24 + 20 + 12)
-        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
-        for parameter, a, b in zip(bucket.parameters, ours, theirs, strict=True):
-            assert parameter.grad is not None
-            assert parameter.grad.dtype == torch.float32
-            assert not parameter.grad._is_view()
-            assert torch.equal(parameter.grad, ((a / 2).bfloat16() + (b / 2).bfloat16()).float())
-
-
-@pytest.mark.parametrize("copies", COMPRESSING)
-def test_compressed_gradients_may_be_missing(copies: Any) -> None:
-    for bucket in ranks(copies, [{0, 1}, {0, 2}], compress="bf16"):
-        ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
-        found = [parameter.grad for parameter in bucket.parameters]
-        assert torch.equal(found[0], ((ours[0] / 2).bfloat16() + (theirs[0] / 2).bfloat16()).float())  # type: ignore[arg-type]
-        assert torch.equal(found[1], (ours[1] / 2).bfloat16().float())  # type: ignore[arg-type]
-        assert torch.equal(found[2], (theirs[2] / 2).bfloat16().float())  # type: ignore[arg-type]
-        assert found[3] is None
 
 
 @pytest.mark.parametrize("copies", COMPRESSING)

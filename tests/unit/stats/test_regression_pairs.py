@@ -73,7 +73,7 @@ def test_p_with_ties_and_zeros_is_scipy_s_permutation_test() -> None:
 
 
 @given(UNEQUAL, st.sampled_from([0.01, 0.02, 0.05, 0.2]))
-@settings(max_examples=15)
+@settings.get_profile("fewest")
 def test_where_nothing_changed_p_is_below_alpha_in_at_most_that_share(sizes: list[int], alpha: float) -> None:
     found = [signed_rank(values) for values in every_sign(sizes)]
     assert sum(test.p_slower <= alpha for test in found) <= alpha * len(found)
@@ -81,14 +81,14 @@ def test_where_nothing_changed_p_is_below_alpha_in_at_most_that_share(sizes: lis
 
 
 @given(UNEQUAL)
-@settings(max_examples=15)
+@settings.get_profile("fewest")
 def test_the_interval_holds_the_truth_in_19_of_20(sizes: list[int]) -> None:
     ends = [test.interval for test in map(signed_rank, every_sign(sizes))]
     assert sum(end is not None and end[0] <= 0 <= end[1] for end in ends) >= 0.95 * len(ends)
 
 
 @given(UNEQUAL)
-@settings(max_examples=15)
+@settings.get_profile("fewest")
 def test_the_interval_leaves_zero_exactly_where_the_test_does(sizes: list[int]) -> None:
     for values in every_sign(sizes):
         test = signed_rank(values)

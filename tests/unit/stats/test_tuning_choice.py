@@ -130,11 +130,12 @@ def test_the_unit_does_not_matter(blocks: dict[str, list[BlockValue]], factor: f
     assert again.close == first.close
 
 
-def test_of_candidates_as_fast_as_the_reference_few_ever_look_worth_it() -> None:
+def test_of_candidates_as_fast_as_the_reference_few_ever_look_worth_it(thorough: bool) -> None:
     """Five candidates, asked after each of up to four launches of six rounds, on a machine as in `test_compare`."""
     generator = np.random.default_rng(7)
     wrong = 0
-    for run in range(60):
+    runs = 60 if thorough else 20
+    for run in range(runs):
         noise = (0.02, 0.04)[run % 2]
         blocks: dict[str, list[BlockValue]] = {name: [] for name in ("ddp", "a", "b", "c", "d", "e")}
         for launch in range(4):
@@ -150,4 +151,4 @@ def test_of_candidates_as_fast_as_the_reference_few_ever_look_worth_it() -> None
             if choice.settled:
                 break
         wrong += choice.kind == "faster"
-    assert wrong <= 3
+    assert wrong <= 0.05 * runs

@@ -10,9 +10,10 @@ from torch import nn
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, resolve
-from xbench.workloads.build import build, make_optimizer, place, tensors_in
+from xbench.workloads.build import build, place
 from xbench.workloads.catalog import TRANSFORMERS
 from xbench.workloads.text import IGNORED, Block, Transformer
+from xbench.workloads.workload import make_optimizer, tensors_in
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 SMALL = ["resnet18:batch-size=2,image-size=32", "transformer-tiny", "synthetic:layers=3,bytes=256,compute=2"]

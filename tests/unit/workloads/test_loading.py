@@ -10,8 +10,9 @@ import torch
 
 from xbench.errors import WorkloadError
 from xbench.workloads import parse_workload
-from xbench.workloads.build import Workload, build
+from xbench.workloads.build import build
 from xbench.workloads.loading import module_name
+from xbench.workloads.workload import Workload
 
 HEAD = "import sys\nimport torch\nfrom torch import nn\n"
 MAKE = "def make():\n    return net(), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), nn.CrossEntropyLoss()\n"

@@ -67,7 +67,7 @@ def test_a_factory_is_named_by_file_and_function(factory_file):
         ("synthetic:layer=3", {}, "unknown option 'layer'", "'layers'"),
         ("synthetic:layers=0", {}, "layers=0 is out of range", "layers=1"),
         ("synthetic:layers=x", {}, "layers=x is not a whole number", ""),
-        ("synthetic:bytes=1023", {}, "bytes=1023 is no multiple of 4", "bytes=1020"),
+        ("synthetic:bytes=1023", {}, "bytes=1023 is not a multiple of 4", "bytes=1020"),
         ("synthetic:bytes=0", {}, "bytes=0 is out of range", "bytes=4"),
         ("synthetic:bytes=2g", {}, "bytes=2g is out of range", "bytes=1"),
         ("synthetic:bytes=64q", {}, "'64q' is not a size", "64k"),
@@ -114,11 +114,9 @@ def test_any_sizes_give_a_spec_or_a_spec_error(batch, image, tokens):
 @pytest.mark.parametrize("name", WORKLOADS.names())
 def test_resolving_fills_what_applies_and_keeps_what_is_given(name, device):
     resolved = resolve(parse_workload(name), device)
-    applies = {
-        "vision": {"batch_size", "image_size"},
-        "text": {"batch_size", "seq_len"},
-        "synthetic": {"batch_size"},
-    }[family_of(name)]
+    applies = {"vision": {"batch_size", "image_size"}, "text": {"batch_size", "seq_len"}, "synthetic": {"batch_size"}}[
+        family_of(name)
+    ]
     sizes = resolved.model_dump(include={"batch_size", "image_size", "seq_len"}, exclude_none=True)
     assert set(sizes) == applies
     assert resolve(resolved, device) == resolved

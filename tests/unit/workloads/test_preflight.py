@@ -1,5 +1,6 @@
 """What is found before anything is launched: images, memory, factories; and the process that finds it."""
 
+import json
 import subprocess
 import sys
 import time
@@ -258,9 +259,12 @@ def test_probe_asks_another_process(write):
     assert (found.device, found.torch) == ("cpu", torch.__version__)
 
 
-def test_probe_raises_what_the_preflight_found(write):
+def test_probe_raises_what_the_preflight_found(write, monkeypatch):
+    spec = write("    raise ValueError('out of data')")
+    answer = preflight.respond({"workloads": [spec.model_dump()], "device": "cpu", "ranks_per_host": 1})
+    monkeypatch.setattr(probing, "PREFLIGHT", (sys.executable, "-S", "-c", f"print({json.dumps(answer)!r})"))
     with pytest.raises(WorkloadError, match=r"train.py:5 raised ValueError: out of data") as caught:
-        probe([write("    raise ValueError('out of data')")], "cpu", 1)
+        probe([spec], "cpu", 1)
     assert "Traceback" in caught.value.detail
 
 

@@ -92,10 +92,7 @@ def test_an_error_of_a_later_step_says_so(write: Writer, number: int, which: str
 
 def test_a_parameter_made_or_replaced_in_forward_is_named(write: Writer) -> None:
     for line, how in (
-        (
-            "self.gain = nn.Parameter(torch.ones(()))",
-            "makes the model's parameter 'gain'",
-        ),
+        ("self.gain = nn.Parameter(torch.ones(()))", "makes the model's parameter 'gain'"),
         ("self.head.bias = nn.Parameter(torch.ones(2))", "replaces the model's parameter 'head.bias'"),
     ):
         body = NET + f"    def forward(self, x):\n        {line}\n        return self.head(self.linear(x))\n\n"

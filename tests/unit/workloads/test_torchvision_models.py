@@ -1,5 +1,7 @@
 """Every torchvision classification model builds and runs, and the table says the truth about it."""
 
+import re
+
 import pytest
 import torch
 import torchvision.models
@@ -18,22 +20,27 @@ def test_the_table_lists_what_torchvision_lists():
     assert installed_models() == set(INSTALLED)
 
 
-@pytest.mark.parametrize("name", INSTALLED)
-def test_every_model_runs_at_its_default_size(name):
-    workload = build(resolve(parse_workload(name), "cpu"), META)
-    outputs = workload.outputs()
-    assert outputs.shape == (workload.batch_size, 1000)
-    assert workload.loss(outputs, workload.targets).requires_grad
-    if TORCHVISION_MODELS[name].multiple == 1:  # the others' position embeddings grow with the image
-        assert workload.parameters_count == TORCHVISION_MODELS[name].parameters
+def family(name):
+    return re.match("[a-z]+", name)[0]
 
 
-@pytest.mark.parametrize("name", [name for name, facts in TORCHVISION_MODELS.items() if facts.multiple > 1])
-def test_parameters_are_counted_at_the_native_size(name):
-    facts = TORCHVISION_MODELS[name]
-    assert (
-        build(WorkloadSpec(name=name, batch_size=1, image_size=facts.native), META).parameters_count == facts.parameters
-    )
+def of_family(which, thorough):
+    """All models of a family, or the one with the fewest parameters."""
+    names = [name for name in INSTALLED if family(name) == which]
+    return names if thorough else [min(names, key=lambda name: TORCHVISION_MODELS[name].parameters)]
+
+
+@pytest.mark.parametrize("which", sorted({family(name) for name in INSTALLED}))
+def test_every_model_runs_at_its_default_size(which, thorough):
+    for name in of_family(which, thorough):
+        facts = TORCHVISION_MODELS[name]
+        workload = build(resolve(parse_workload(name), "cpu"), META)
+        outputs = workload.outputs()
+        assert outputs.shape == (workload.batch_size, 1000), name
+        assert workload.loss(outputs, workload.targets).requires_grad, name
+        if facts.multiple > 1:  # position embeddings grow with the image
+            workload = build(WorkloadSpec(name=name, batch_size=1, image_size=facts.native), META)
+        assert workload.parameters_count == facts.parameters, name
 
 
 @pytest.mark.parametrize(

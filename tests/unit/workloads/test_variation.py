@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from xbench.spec import WorkloadSpec
-from xbench.workloads.build import Workload
 from xbench.workloads.trial import difference, varied
 from xbench.workloads.variation import drawn, vary
+from xbench.workloads.workload import Workload
 
 CROSS_ENTROPY = nn.CrossEntropyLoss()
 

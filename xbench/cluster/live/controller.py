@@ -115,7 +115,7 @@ class Controller:
         """Run to the end of the last job.
 
         Raises Interrupted if the user asked to stop, with all jobs stopped. Raises SpecError for a policy that lets
-        jobs share slots, RuntimeError for one that grants more than there is or leaves jobs waiting for ever, and
+        jobs share slots, RuntimeError for one that grants more than there is or leaves jobs waiting forever, and
         OSError if the ledger cannot be written. No attempt runs any more then.
         """
         try:
@@ -174,7 +174,7 @@ class Controller:
             next_s = min(next_s, now_s + RETRY_DELAY_S)
         if math.isinf(next_s) and not self._running:
             waiting = sum(not track.over for track in state.tracks.values())
-            raise RuntimeError(f"{state.began.policy} leaves {waiting} jobs waiting for ever")
+            raise RuntimeError(f"{state.began.policy} leaves {waiting} jobs waiting forever")
         self.clock.wait_until(next_s)
 
     def _count_slots(self, now_s: float) -> None:

@@ -210,10 +210,10 @@ def _with_speeds(job: _Written, path: Path, prefix: str) -> JobEntry:
     """The job as the ledger keeps it. A scaling record is read here and never again."""
     given = [key for key in SPEED_KEYS if getattr(job, key) is not None]
     if len(given) > 1:
-        raise SpecError(f"{prefix}: {' and '.join(given)} both say how fast it is", hint="leave one of them out")
+        raise SpecError(f"{prefix}: {' and '.join(given)} both define its speed", hint="leave one of them out")
     if job.mode is not None and job.scale is None:
         raise SpecError(
-            f"{prefix}: mode says which of scale's, and there is no scale", hint='add scale = "record.json"'
+            f"{prefix}: mode selects a mode of scale, and there is no scale", hint='add scale = "record.json"'
         )
     speeds = job.speeds
     try:
@@ -229,5 +229,5 @@ def _with_speeds(job: _Written, path: Path, prefix: str) -> JobEntry:
 
 def _workers(key: str) -> int:
     if not (key.isascii() and key.isdigit()) or int(key) < 1 or int(key) > MOST:
-        raise SpecError(f"{key!r} is no number of workers", hint="write speeds = { 1 = 10.0, 2 = 17.5 }")
+        raise SpecError(f"{key!r} is not a number of workers", hint="write speeds = { 1 = 10.0, 2 = 17.5 }")
     return int(key)

@@ -206,7 +206,7 @@ class Ledger:
         """
         if not (folder / LEDGER).is_file():
             raise SpecError(
-                f"there is no run in {str(folder)!r} to go on with", hint="name the folder that the run has said"
+                f"there is no run in {str(folder)!r} to continue", hint="name the folder that the run printed"
             )
         ledger = cls(folder)
         try:
@@ -242,9 +242,9 @@ def read(folder: Path) -> tuple[list[Event], int]:
             events.append(_EVENT.validate_json(line))
         except ValidationError as error:
             message = error.errors()[0]["msg"]
-            raise RecordError(f"{str(path)!r} is not a ledger of ours: line {number}: {message}") from None
+            raise RecordError(f"{str(path)!r} is not a ledger of xbench: line {number}: {message}") from None
     if not events or not isinstance(events[0], Began):
-        raise RecordError(f"{str(path)!r} does not say what was asked for", hint="begin anew, in another --folder")
+        raise RecordError(f"{str(path)!r} does not contain the request", hint="begin anew, in another --folder")
     return events, whole_bytes
 
 

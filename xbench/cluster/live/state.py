@@ -306,7 +306,7 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
         speed = job.speed
         if speed is not None and speed.sizes is not None and job.gpus not in speed.sizes:
             raise SpecError(
-                f"job {job.name!r}: its speeds do not say how fast it is on the gpus = {job.gpus} that it asks for",
+                f"job {job.name!r}: its speeds lack the gpus = {job.gpus} that it asks for",
                 hint=f"add a speed for {job.gpus}",
             )
     unknown = [job for job in jobs if job.speed is None]

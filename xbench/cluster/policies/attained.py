@@ -37,7 +37,9 @@ class Attained(Ordered):
             written = "+".join(f"{value:g}" for value in thresholds)
             raise SpecError(f"the thresholds {written} [GPU s] do not rise from above zero", hint="write 3600+36000")
         if not (math.isfinite(promote) and promote >= 0):
-            raise SpecError(f"promote={promote:g} is no share of the time that a job ran", hint="write promote=8, or 0")
+            raise SpecError(
+                f"promote={promote:g} is not a valid multiple of the time that a job ran", hint="write promote=8, or 0"
+            )
         self.thresholds = tuple(thresholds)
         self.promote = promote
         self._level: dict[int, int] = {}

@@ -44,11 +44,11 @@ TRACES.add("itp", _PACKAGE + "_itp", "ten Microsoft clusters, 2021 (tar.gz or on
 TRACES.add("philly", _PACKAGE + "_philly", "Microsoft Philly, 2017 (CSV)", options=("cluster",))
 TRACES.add("pollux", _PACKAGE + "_pollux", "Pollux's workloads with measured speeds (folder)", options=("workload",))
 TRACES.add("alibaba", _PACKAGE + "_alibaba", "Alibaba PAI tasks, 2020 (tar.gz or CSV)", options=("status",))
-TRACES.add("plain", _PACKAGE + "_plain", "a CSV of one's own", options=())
+TRACES.add("plain", _PACKAGE + "_plain", "a CSV of your own", options=())
 TRACES.add(
     "generated",
     _PACKAGE + "_generated",
-    "made-up jobs, the same for the same seed",
+    "generated jobs, reproducible by seed",
     options=("jobs", "load", "gpus", "arrivals", "burst", "sizes", "mean_s", "seed"),
     pathless=True,
 )

@@ -33,7 +33,7 @@ _PAI = "https://aliopentrace.oss-cn-beijing.aliyuncs.com/v2020GPUTraces/"
 class PublicFile:
     """One file: its path in the folder of its trace, its address, and the hash of its bytes."""
 
-    place: str
+    path: str
     url: str
     sha256: str
 
@@ -50,14 +50,14 @@ class PublicTrace:
 
     def spec(self, folder: Path) -> str:
         """Argument of `load_trace` once it has been fetched to `folder`."""
-        kind, place = self.opens
-        return f"{kind}:{folder / self.name / place}"
+        kind, path = self.opens
+        return f"{kind}:{folder / self.name / path}"
 
 
 def _pollux(hashes: Mapping[str, str]) -> tuple[PublicFile, ...]:
     return tuple(
-        PublicFile(place, _ADAPTDL + (place if place.startswith("workloads/") else f"traces/{place}"), sha256)
-        for place, sha256 in hashes.items()
+        PublicFile(path, _ADAPTDL + (path if path.startswith("workloads/") else f"traces/{path}"), sha256)
+        for path, sha256 in hashes.items()
     )
 
 
@@ -142,7 +142,7 @@ def fetch(name: str, folder: Path, known: Mapping[str, PublicTrace] = PUBLIC) ->
         raise unknown("public trace", name, known, listing="xbench cluster traces")
     paths = []
     for file in known[name].files:
-        path = folder / name / file.place
+        path = folder / name / file.path
         if not (path.is_file() and _sha256(path) == file.sha256):
             _download(file, path)
         paths.append(path)

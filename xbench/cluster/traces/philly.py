@@ -70,7 +70,7 @@ def _timestamp(stamp: str) -> datetime:
     try:
         when = datetime.fromisoformat(stamp)
     except ValueError:
-        raise ValueError(f"timestamp {stamp!r} is no date and time") from None
+        raise ValueError(f"timestamp {stamp!r} is not a date and time") from None
     if when.tzinfo is not None:
         raise ValueError(f"timestamp {stamp!r} has a time zone, and the others have none")
     return when

@@ -124,14 +124,14 @@ def _job(
     if speeds:
         known = {size: above_zero(cells[index], f"speed_{size}") for size, index in speeds.items() if cells[index]}
         if not known or not min(known) <= gpus <= max(known):
-            raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for")
+            raise ValueError(f" its speed is unknown on the {gpus} GPUs that it asks for")
         speed = TableSpeed.of(known)
     elif "scale" in table.column:
         if not cell("scale"):
             raise ValueError("scale is empty")
         speed = scaled(Path(table.file).parent / cell("scale"), cell("mode") or None)
         if gpus not in (speed.sizes or (gpus,)):
-            raise ValueError(f"there is no speed on the {gpus} GPUs that it asks for in {cell('scale')}")
+            raise ValueError(f" its speed is unknown on the {gpus} GPUs that it asks for in {cell('scale')}")
     work = _steps(cell) if TARGET in table.column else above_zero(cell(size := _size(table)), size)
     facts: dict[str, float | str] = {key: _fact(key, cell(key)) for key in FACTS if cell(key)}
     if cell("application"):
@@ -145,7 +145,7 @@ def _fact(key: str, cell: str) -> float:
     """Value of a fact for policies. Raises ValueError for a value that the fact cannot have."""
     value = above_zero(cell, key) if key == "step_s" else number(cell, key)
     if key in ("exposed", "forward_share") and not 0 <= value < 1:
-        raise ValueError(f"{key} = {value:g} is no share: it is from 0 to below 1")
+        raise ValueError(f"{key} = {value:g} is not a share: it must be from 0 to below 1")
     if value < 0:
         raise ValueError(f"{key} = {value:g} is below zero")
     return value

@@ -197,7 +197,7 @@ def _packed(cell: Mapping[str, str]) -> int | None:
         return gpus if gpus == hosts * GPUS_A_HOST else None
     hosts_gpus = cell["placement"]
     if not hosts_gpus.isdigit():
-        raise ValueError(f"placement {hosts_gpus!r} is no row of digits")
+        raise ValueError(f"placement {hosts_gpus!r} is not a row of digits")
     return sum(int(digit) for digit in hosts_gpus) if set(hosts_gpus[1:]) <= {str(GPUS_A_HOST)} else None
 
 

@@ -77,7 +77,7 @@ class Trace:
     def first(self, count: int) -> Trace:
         """The first `count` jobs alone, with a note. Raises SpecError for less than one."""
         if count < 1:
-            raise SpecError(f"the first {count} jobs of {self.name} are no trace")
+            raise SpecError(f"the first {count} jobs of {self.name} do not make a trace")
         if count >= len(self.jobs):
             return self
         note = f"the first {count} of {len(self.jobs)} jobs"

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
-from xbench.workloads.build import Workload, recipe_of
+from xbench.workloads.build import recipe_of
 from xbench.workloads.catalog import family_of
+from xbench.workloads.workload import Workload
 
 EPOCH_STEPS = 16
 _SAMPLE, _LOOP, _ORDER = range(3)

@@ -1,0 +1,145 @@
+"""Workload: a model with everything that one training step needs; and the recipe that a kind of workload provides."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xbench.records import WorkloadRecord
+from xbench.spec import WorkloadSpec
+
+Inputs = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
+
+SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+SGD_LR = 0.01
+SGD_MOMENTUM = 0.9
+ADAMW_LR = 1e-4
+
+
+class Recipe(ABC):
+    """Recipe of one workload. `model` is called first and once, then `batch`, each with its generator seeded."""
+
+    def __init__(self, spec: WorkloadSpec) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The freshly initialised network."""
+
+    @abstractmethod
+    def batch(self, rank: int) -> tuple[Inputs, Any]:
+        """(inputs, targets) on torch's default device; the generator is seeded for `rank`."""
+
+    @abstractmethod
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """The scalar to minimise."""
+
+    @abstractmethod
+    def input_description(self) -> str:
+        """Description of one sample for people: '3×128×128 images'."""
+
+
+@dataclass
+class Workload:
+    """A model with everything that one training step needs. The caller owns the loop."""
+
+    spec: WorkloadSpec
+    model: nn.Module
+    inputs: Inputs
+    targets: Any
+    loss: Callable[[Any, Any], Tensor]
+    batch_size: int
+    input_description: str
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Optimizer, made on first use: a process's first one takes torch seconds, which a check can avoid."""
+        return make_optimizer(self.spec, self.model)
+
+    def outputs(self, model: nn.Module | None = None) -> Any:
+        """The model's outputs: `model(x)` for a tensor, `model(*x)` for a tuple or list, `model(**x)` for a dict.
+
+        `model` replaces the workload's own when a schedule wraps it.
+        """
+        network = self.model if model is None else model
+        if isinstance(self.inputs, dict):
+            return network(**self.inputs)
+        if isinstance(self.inputs, tuple | list):
+            return network(*self.inputs)
+        return network(self.inputs)
+
+    def forward_loss(self, model: nn.Module | None = None) -> Tensor:
+        """`loss(model(inputs), targets)`, a scalar with a graph."""
+        return self.loss(self.outputs(model), self.targets)
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """Parameters that get a gradient, each once, in registration order."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def parameters_count(self) -> int:
+        """Elements in all trainable parameters; a shared one counts once."""
+        return sum(parameter.numel() for parameter in self.trainable)
+
+    @property
+    def grad_bytes(self) -> int:
+        """Bytes of one rank's gradients [B]."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.trainable)
+
+    def describe(self) -> WorkloadRecord:
+        """This workload as the record keeps it."""
+        return WorkloadRecord(
+            spec=self.spec,
+            title=self.spec.title,
+            parameters=self.parameters_count,
+            tensors=len(self.trainable),
+            grad_bytes=self.grad_bytes,
+            batch_size=self.batch_size,
+            input=self.input_description,
+            buffer_bytes=self.buffer_bytes,
+            parameter_dtypes=self.parameter_dtypes if self.parameter_dtypes != self.spec.dtype else None,
+        )
+
+    @property
+    def parameter_dtypes(self) -> str:
+        """Dtypes of the trainable parameters, most bytes first: 'fp32', 'bf16', 'fp32 and bf16'."""
+        nbytes: dict[str, int] = {}
+        for parameter in self.trainable:
+            name = str(parameter.dtype).removeprefix("torch.")
+            nbytes[name] = nbytes.get(name, 0) + parameter.numel() * parameter.element_size()
+        return " and ".join(SHORT_DTYPES.get(name, name) for name in sorted(nbytes, key=lambda name: -nbytes[name]))
+
+    @property
+    def buffer_bytes(self) -> list[int]:
+        """Bytes of the model's buffers (batch-norm statistics) by dtype, in order of first appearance."""
+        by_dtype: dict[torch.dtype, int] = {}
+        for buffer in self.model.buffers():
+            by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.numel() * buffer.element_size()
+        return list(by_dtype.values())
+
+
+def make_optimizer(spec: WorkloadSpec, model: nn.Module) -> torch.optim.Optimizer:
+    """SGD with momentum 0.9 at 0.01, or AdamW at 1e-4, over the trainable parameters."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if spec.optimizer == "adamw":
+        return torch.optim.AdamW(trainable, lr=ADAMW_LR)
+    return torch.optim.SGD(trainable, lr=SGD_LR, momentum=SGD_MOMENTUM)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in a nest of tuples, lists and dicts, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
