@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -31,6 +32,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def thorough() -> bool:
     """Whether a test tries every case, or the one that tells most."""
     return THOROUGH
+
+
+@pytest.fixture(scope="session")
+def with_pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which `tests/packages/xbench_pairs`, which adds the mode `pairs`, is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    told = folder / "xbench_pairs-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: xbench-pairs\nVersion: 1.0\n", encoding="utf-8")
+    (told / "entry_points.txt").write_text("[xbench.modes]\npairs = xbench_pairs:PAIRS\n", encoding="utf-8")
+    places = [str(folder), str(Path(__file__).parent / "packages"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Registry of names: workloads, schedules, fabrics, report formats.
+"""Registry of names: workloads, fabrics, policies, report formats. Modes have a table of their own (`modes`).
 
 An entry names its target as 'module:attribute' and is imported only on use, so listing names never imports torch. Other
 packages add entries through the entry-point group that a registry names.
@@ -7,12 +7,12 @@ packages add entries through the entry-point group that a registry names.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from xbench.errors import SpecError, unknown
+from xbench.errors import unknown
 
 T = TypeVar("T")
 
@@ -30,12 +30,8 @@ class Entry:
 class Registry(Generic[T]):
     """An ordered set of entries of one kind. `T` is what `load` returns."""
 
-    def __init__(
-        self, kind: str, *, listing: str, group: str | None = None, absent: Mapping[str, str] | None = None
-    ) -> None:
-        """`absent`: names that users look for and that do not exist, each with a sentence on the alternative."""
+    def __init__(self, kind: str, *, listing: str, group: str | None = None) -> None:
         self.kind = kind
-        self.absent = absent or {}
         self.listing = listing
         self.group = group
         self._entries: dict[str, Entry] = {}
@@ -70,13 +66,15 @@ class Registry(Generic[T]):
         try:
             return self._all()[name]
         except KeyError:
-            if name.lower() in self.absent:
-                hint = f"{self.absent[name.lower()]} ({self.listing} lists them all)"
-                raise SpecError(f"unknown {self.kind} {name!r}", hint=hint) from None
             raise unknown(self.kind, name, self._all(), listing=self.listing) from None
 
     def load(self, name: str) -> T:
         """Import and return the entry's target. Raises SpecError for an unknown name."""
-        module, _, attribute = self.entry(name).target.partition(":")
-        loaded: T = getattr(importlib.import_module(module), attribute)
+        loaded: T = imported(self.entry(name).target)
         return loaded
+
+
+def imported(target: str) -> Any:
+    """What 'module:attribute' names."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from xbench.modes import EXACT
 from xbench.records import ScalingPoint
 from xbench.text import and_of
 
 EQUAL = 0.005
 CLOSE = 0.01
 HALF = 0.5
-EXACT = "optimal"
 DEFAULT = "ddp"
 
 

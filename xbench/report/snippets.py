@@ -10,14 +10,11 @@ from collections.abc import Sequence
 
 from xbench.characters import visible
 from xbench.errors import SpecError
-from xbench.planning.plans import EARLY_UPDATE
+from xbench.modes import mode_info
 from xbench.records import Plan
 from xbench.schedules import parse_mode
 from xbench.text import counted
 from xbench.units import format_seconds
-
-BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
-"""Modes that take no plan."""
 
 _TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may\n"
 
@@ -66,10 +63,10 @@ def attach_snippet(
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
     if not is_schedule(schedule):
         raise SpecError(f"{schedule!r} is no schedule of this xbench, so there is no line for it")
-    wait = ', wait="step"' if (plan.carrier or plan.mode) in EARLY_UPDATE else ""
+    wait = ', wait="step"' if mode_info(plan.carrier or plan.mode).early_update else ""
     lines = [f"# {visible(f'{plan.mode}: {told or _told(plan)}')}", "import xbench", ""]
     source = ""
-    if plan.mode not in BUCKETS_OF_THEIR_OWN:
+    if mode_info(plan.mode).takes_plan:
         if record is None:
             lines += ["buckets = [", *(f"    {_names(bucket)}," for bucket in plan.buckets), "]"]
         source = f", plan={record!r}" if record is not None else ", plan=buckets"

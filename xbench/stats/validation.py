@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from xbench.modes import mode_info, tried_modes
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
 from xbench.spec import Overlap
 from xbench.stats.compare import MIN_PAIRS
@@ -25,10 +26,6 @@ NEAR_BOUND = 0.06
 REMOVED = 0.6
 SLOW_LINK_BPS = 1e9
 """Largest rate at which a step waits for the link, so that the claims about the bound are made."""
-
-CONTROLS = ("compute",)
-PREDICTED = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
-"""Schedules whose predictions the claims are about."""
 
 LONG = f"steps from {format_seconds(MIN_PREDICTABLE_S, 2)}"
 SHORT = f"steps below {format_seconds(MIN_PREDICTABLE_S, 2)}"
@@ -45,7 +42,7 @@ def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> lis
     for cell in cells:
         for point in cell.points:
             error = point.error_at_speed if at_speed else point.error
-            if point.mode not in CONTROLS and error is not None:
+            if mode_info(point.mode).trains and error is not None:
                 rows.append((cell, point, error))
     groups: dict[str, list[float]] = {"all": []}
     if not all(is_predictable(point.predicted_step_s) for _, point, _ in rows):
@@ -81,7 +78,7 @@ def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> lis
     """
     cells = [cell for cell in cells if cell.points]
     results: list[Goal] = []
-    claimed = [point for cell in cells for point in cell.points if point.mode in PREDICTED]
+    claimed = [point for cell in cells for point in cell.points if point.mode in tried_modes()]
     errors = [point.error for point in claimed if is_predictable(point.predicted_step_s)]
     short = len(claimed) - len(errors)
     which, left_out = (f" for {LONG}", f"; {short} of {SHORT} left out") if short else ("", "")
@@ -149,7 +146,7 @@ def _power(cells: Sequence[ValidationCell]) -> str:
     halves = [(o.ci95[1] - o.ci95[0]) / 2 / o.ratio for cell in cells for o in cell.auto_against if o.ratio > 0]
     behind = []
     for cell in cells:
-        others = [p.measured_step_s.median for p in cell.points if p.mode not in (*CONTROLS, "auto")]
+        others = [p.measured_step_s.median for p in cell.points if mode_info(p.mode).trains and p.mode != "auto"]
         if others and _step_s(cell, "auto") > min(others):
             behind.append(_step_s(cell, "auto") / min(others) - 1)
     if not halves:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import xbench.schedules.dear as dear_module
 from xbench.errors import UsageError
-from xbench.schedules import MODES
+from xbench.modes import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import trainable
 from xbench.schedules.exchange import Exchange

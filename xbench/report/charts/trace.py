@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from xbench.modes import mode_info
 from xbench.planning.cost import Curve
 from xbench.planning.turns import LETTERS, JobTimes, run_turns
 from xbench.records import Comparison, Job, Label, Layer, ModeResult, Plan, Profile, Slice, Timeline, TurnTaken
@@ -296,7 +297,7 @@ def _bucket_of(sent: Slice, plan: Plan | None, *, recorded: bool) -> list[str]:
     if match is None or plan is None or (recorded and plan.parts is not None):
         return []
     number = int(match[1])
-    if recorded and (plan.carrier or plan.mode) == "dear":
+    if recorded and mode_info(plan.carrier or plan.mode).travels == "halves":
         number -= len(plan.buckets)
     if not 1 <= number <= len(plan.buckets):
         return []

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from xbench.modes import mode_info
 from xbench.records import Comparison, Contention, Job, Label, ModeResult
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, of_comparison, what_to_paste
@@ -46,7 +47,6 @@ from xbench.report.kinds.measured import MeasuredView
 from xbench.report.page.common_sections import caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
 from xbench.report.view import Case, Detail, Row, Status, StepTrace
-from xbench.schedules import MODES
 from xbench.stats.short_steps import short_step_caution
 from xbench.units import format_seconds, format_signed_percent
 
@@ -248,7 +248,7 @@ def _status(result: ModeResult) -> Status:
 def _is_missing(result: ModeResult) -> bool:
     """Whether the mode failed because what carries it is not on that machine: the error then names the remedy."""
     name = result.mode.partition("@")[0].partition(":")[0]
-    remedy = MODES.entry(name).facts.get("remedy") if name in MODES else None
+    remedy = mode_info(name).remedy
     return remedy is not None and f"{remedy} builds it" in (result.error or "")
 
 

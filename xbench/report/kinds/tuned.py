@@ -9,7 +9,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import mode_info
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import console as terminal
 from xbench.report import markup, sentences
@@ -231,7 +231,7 @@ def snippet(tuned: Tuned, path: str) -> str:
     measured = (
         f"{counted(len(tuned.buckets), 'bucket')}, {ratio_words(tuned.ratio)} of DDP's time per sample ({tuned.label})"
     )
-    if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:
+    if mode_info(tuned.schedule).reducer == "ddp" and tuned.bucket_cap_mb_list is not None:
         text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned=bool(tuned.host_tuning))
         return (
             text.replace("    model,\n", "    model,\n    find_unused_parameters=True,\n")
