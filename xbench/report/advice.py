@@ -244,7 +244,7 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--device": f"cuda:{spec.gpu}" if spec.gpu is not None else None,
         "--copies": spec.copies if spec.copies != "views" else None,
         "--compress": spec.compress,
-        "--backend": spec.collectives if spec.collectives == "horovod" else None,
+        "--backend": spec.collectives if spec.collectives not in ("torch", "sockets") else None,
     }
     words = [word for flag, value in {**options, **asked}.items() if value is not None for word in (flag, str(value))]
     setting = f"{VARIABLE}=off " if spec.host_tuning is False else ""
