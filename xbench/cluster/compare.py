@@ -44,6 +44,7 @@ from xbench.records import (
     Restart,
     TraceRecord,
     load,
+    of_kind,
 )
 from xbench.stats.regression import signed_rank
 from xbench.version import __version__
@@ -304,7 +305,8 @@ def _measured_cost_s(text: str) -> float:
         hint = "write 0,10,30, or the file of xbench cluster restart --json FILE"
         raise SpecError(f"{text!r} is no number of seconds", hint=hint)
     record = load(Path(text))
-    if not isinstance(record, Restart):
+    restart = of_kind(record, Restart)
+    if restart is None:
         hint = "xbench cluster restart --json FILE makes one"
         raise RecordError(f"{text} is a {record.kind} record, which measured no restart", hint=hint)
-    return round(record.cost_s, 3)
+    return round(restart.cost_s, 3)

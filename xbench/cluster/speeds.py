@@ -34,7 +34,7 @@ from scipy.optimize import nnls
 
 from xbench.cluster.hosts import PlacedSpeed, RingOnHosts, fewest_hosts
 from xbench.errors import SpecError, listed, nearest
-from xbench.records.scaling import Scaling
+from xbench.records import Scaling, of_kind
 
 FloatArray = npt.NDArray[np.float64]
 Theta = tuple[float, float, float, float]
@@ -342,18 +342,19 @@ def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
     On one GPU: the profiled batch over one worker's step without communication. The mode may be left out where the
     record has one. Raises SpecError for another kind of record, and for a mode that it does not have.
     """
-    if not isinstance(record, Scaling):
+    scaling = of_kind(record, Scaling)
+    if scaling is None:
         kind = getattr(record, "kind", type(record).__name__)
         raise SpecError(f"a record of kind {kind!r} holds no speeds by workers", hint="xbench scale RECORD makes one")
     if mode is None:
-        if len(record.modes) > 1:
-            raise SpecError("the record scales several modes, and none is named", hint=", ".join(record.modes))
-        mode = record.modes[0]
-    if mode not in record.modes:
-        close = nearest(mode, record.modes)
-        hint = f"did you mean {close!r}?" if close else f"it has {listed(record.modes)}"
+        if len(scaling.modes) > 1:
+            raise SpecError("the record scales several modes, and none is named", hint=", ".join(scaling.modes))
+        mode = scaling.modes[0]
+    if mode not in scaling.modes:
+        close = nearest(mode, scaling.modes)
+        hint = f"did you mean {close!r}?" if close else f"it has {listed(scaling.modes)}"
         raise SpecError(f"the record does not scale mode {mode!r}", hint=hint)
-    alone = record.workload.batch_size / record.compute_s
+    alone = scaling.workload.batch_size / scaling.compute_s
     return TableSpeed.of(
-        {1: alone} | {point.workers: point.samples_per_s for point in record.points if point.mode == mode}
+        {1: alone} | {point.workers: point.samples_per_s for point in scaling.points if point.mode == mode}
     )

@@ -93,7 +93,7 @@ def validate(
     the record is saved after every cell, and --resume goes on from it.
     """
     from xbench.fabrics import parse_fabric
-    from xbench.records import Validation, load
+    from xbench.records import Validation, load, of_kind
     from xbench.report.console import make_console
     from xbench.report.kinds.validation import markdown
     from xbench.runtime.validate import ValidateRequest
@@ -114,10 +114,11 @@ def validate(
                 f"--modes: {mode.text!r} cannot be validated: it takes single-job modes, each once",
                 hint=f"write {mode.carrier}",
             )
-    before = load(resume) if resume is not None else None
-    if before is not None and not isinstance(before, Validation):
+    resumed = load(resume) if resume is not None else None
+    before = of_kind(resumed, Validation)
+    if resumed is not None and before is None:
         raise SpecError(
-            f"--resume: {str(resume)!r} is a {before.kind} record, and no validation",
+            f"--resume: {str(resume)!r} is a {resumed.kind} record, and no validation",
             hint="give the folder of a run of xbench validate",
         )
     asked = _listed("--rates", rates)

@@ -149,7 +149,7 @@ def _measured(source: str) -> tuple[Profile | Comparison, CostModel]:
 
 
 def _contention_of(record: Profile | Comparison) -> Contention | None:
-    return record.contention if isinstance(record, Profile) else record.jobs[0].contention
+    return record.profiled[0].contention
 
 
 def cores_measured(spec: FabricSpec) -> int | None:

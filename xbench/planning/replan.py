@@ -23,7 +23,7 @@ from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.what_if import Scenario
-from xbench.records import Bounds, Plan, Profile
+from xbench.records import Bounds, Plan, Profile, of_kind
 from xbench.spec import Overlap, RunSpec
 from xbench.units import format_bytes
 
@@ -148,7 +148,7 @@ def to_profile(planned: Planned, command: str) -> Profile:
     measured = scenario.measured
     record = measured.record
     spec = record.spec
-    changed = bool(scenario.changes)
+    changed, profile = bool(scenario.changes), of_kind(record, Profile)
     told = [f"what if: {change}" for change in scenario.changes]
     origin = [f"nothing in this record was measured: it was planned from {measured.name}"] if changed else []
     return Profile(
@@ -180,5 +180,5 @@ def to_profile(planned: Planned, command: str) -> Profile:
         contention=scenario.contention_record,
         bounds=planned.bounds,
         plans=planned.plans,
-        samples={} if changed or not isinstance(record, Profile) else record.samples,
+        samples={} if changed or profile is None else profile.samples,
     )

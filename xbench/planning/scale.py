@@ -33,7 +33,6 @@ from xbench.planning.topology import Topology, carried_contention, carried_over,
 from xbench.planning.what_if import Measured, Scenario
 from xbench.planning.what_if_checks import check_ring
 from xbench.records import (
-    Comparison,
     CostModel,
     ErrorBand,
     Layer,
@@ -170,20 +169,19 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
     """The band: as given; else the record's own, when it holds measured steps; else `ERROR_BAND`."""
     if share is not None:
         return ErrorBand(share=share, source="given with --error-band")
-    if isinstance(measured.record, Comparison):
-        errors = {
-            name: abs(measured.record.modes[name].prediction_error or 0.0)
-            for name in measured.measured_step_s
-            if name not in CONTROLS and measured.record.modes[name].prediction_error is not None
-        }
-        if errors:
-            worst = max(errors, key=lambda name: errors[name])
-            return ErrorBand(
-                share=min(errors[worst], LARGEST_BAND),
-                source=f"the largest error of this record's own predictions, that of {worst}, on "
-                f"{measured.cost.world_size} workers",
-                workers=measured.cost.world_size,
-            )
+    errors = {
+        name: abs(measured.record.modes[name].prediction_error or 0.0)
+        for name in measured.measured_step_s
+        if name not in CONTROLS and measured.record.modes[name].prediction_error is not None
+    }
+    if errors:
+        worst = max(errors, key=lambda name: errors[name])
+        return ErrorBand(
+            share=min(errors[worst], LARGEST_BAND),
+            source=f"the largest error of this record's own predictions, that of {worst}, on "
+            f"{measured.cost.world_size} workers",
+            workers=measured.cost.world_size,
+        )
     return ERROR_BAND
 
 

@@ -97,7 +97,7 @@ class Measured:
     @property
     def measured_step_s(self) -> dict[str, float]:
         """The real step of each single-job mode that was timed and trained the same network; none from a profile."""
-        if not isinstance(self.record, Comparison) or len(self.record.jobs) > 1:
+        if len(self.record.profiled) > 1:
             return {}
         return {
             name: mode.step_s.median
@@ -122,10 +122,7 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
             f"{name!r} was measured with gradients compressed to {record.spec.compress}, and plans are of what was not",
             hint="profile it again without --compress",
         )
-    if isinstance(record, Profile):
-        found: list[Profile | Job] = [record]
-    else:
-        found = list(record.jobs)
+    found: list[Profile | Job] = list(record.profiled)
     if job is not None and not 1 <= job <= len(found):
         raise SpecError(f"--job {job}: {name!r} holds {_count(len(found), 'job')}", hint="they count from 1")
     twins = all(other.workload == found[0].workload for other in found)

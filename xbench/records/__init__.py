@@ -21,7 +21,7 @@ from xbench.records.comparison import BY_HAND, RANKS, Comparison, Job, ModeResul
 from xbench.records.convergence import Converged, Convergence, Dataset, MeanOf, Training, WorkFormula
 from xbench.records.convergence import Curve as ConvergenceCurve
 from xbench.records.io import MOST_BYTES, dump, json_schema, load, load_measured, loads, migrate, save
-from xbench.records.kinds import KINDS, REBUILDERS, AnyRecord
+from xbench.records.kinds import KINDS, REBUILDERS, AnyRecord, of_kind
 from xbench.records.live import LiveResult, LiveRun, LiveSpan, LiveStatus
 from xbench.records.measured_parts import (
     Bounds,
@@ -189,5 +189,6 @@ __all__ = [
     "load_measured",
     "loads",
     "migrate",
+    "of_kind",
     "save",
 ]

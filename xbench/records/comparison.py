@@ -116,3 +116,8 @@ class Comparison(RecordBase):
     cost_model: CostModel | None = Field(default=None, description="T(M) of an all-reduce of M bytes, as fitted")
     samples: list[Sample] = Field(default=[], description="one a block of timed steps, raw")
     gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
+
+    @property
+    def profiled(self) -> list[Job]:
+        """The jobs that were profiled."""
+        return self.jobs

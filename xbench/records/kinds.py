@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter
 
@@ -41,6 +41,14 @@ AnyRecord = (
 
 KINDS: dict[str, type[AnyRecord]] = {kind.model_fields["kind"].default: kind for kind in AnyRecord.__args__}
 """Class of each kind of record, by the value of its `kind` field."""
+
+R = TypeVar("R")
+
+
+def of_kind(record: object, kind: type[R]) -> R | None:
+    """The record where it is of this kind, else None."""
+    return record if isinstance(record, kind) else None
+
 
 ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
 

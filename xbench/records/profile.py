@@ -8,6 +8,7 @@ from pydantic import Field
 
 from xbench.field_types import Text
 from xbench.records.base import GPU_MISSING, RecordBase
+from xbench.records.comparison import ModeResult
 from xbench.records.measured_parts import Bounds, Contention, CostModel, GpuUse, Layer, Plan, StepTimes
 from xbench.records.parts import WorkloadRecord
 
@@ -26,3 +27,13 @@ class Profile(RecordBase):
     samples: dict[Text, list[float]] = Field(default={}, description="raw per-step times [s] by series name")
     gpu: GpuUse | None = Field(default=None, description="what NVML said during the whole profile")
     gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
+
+    @property
+    def profiled(self) -> list[Profile]:
+        """The one job that was profiled."""
+        return [self]
+
+    @property
+    def modes(self) -> dict[str, ModeResult]:
+        """Modes that were timed: none."""
+        return {}

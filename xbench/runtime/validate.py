@@ -37,6 +37,7 @@ from xbench.records import (
     ValidationCell,
     WorkloadRecord,
     load,
+    of_kind,
 )
 from xbench.runtime.assemble import now
 from xbench.runtime.prepare import RunRequest
@@ -225,8 +226,9 @@ def _run_cell(
             result = execute(asked, console)
             if result.error is not None and not result.record.complete:
                 raise result.error
-            assert isinstance(result.record, Comparison)
-            cell = cell_of(result.record, str(result.path), source)
+            record = of_kind(result.record, Comparison)
+            assert record is not None  # that is what was asked for
+            cell = cell_of(record, str(result.path), source)
             drift = (cell.compute_blocks_s or cell.compute_s) / cell.compute_s - 1
             interrupted = result.error if isinstance(result.error, Interrupted) else None
             if interrupted or source is not None or not unsteady(cell) or len(set_aside) == AGAIN:
@@ -256,8 +258,7 @@ def _source(
     for cell in kept:
         rate = parse_fabric(cell.fabric.spec).rate
         if cell.workload.spec == spec and rate == fabric.rate and cell.error is None:
-            found = load(Path(cell.record))
-            return found if isinstance(found, Comparison) else None
+            return of_kind(load(Path(cell.record)), Comparison)
     return None
 
 

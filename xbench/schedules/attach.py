@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, listed, nearest, unknown
 from xbench.planning.partial import backward_s_of
-from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured
+from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured, of_kind
 from xbench.schedules import MODES, parse_mode
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
@@ -153,7 +153,7 @@ def carried(plan: PlanSource | None, schedule: str) -> Carried:
             )
         return Carried(plan.buckets, plan.parts, plan.carrier or schedule)
     if isinstance(plan, (Profile, Comparison)):
-        plans = plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans
+        plans = plan.profiled[0].plans
         wanted = schedule
         if schedule == "spb":  # its levels cut the exact plan
             wanted = "optimal" if "optimal" in plans else "wfbp"
@@ -184,14 +184,11 @@ def _of_mapping(plan: Mapping[str, Any], schedule: str) -> Carried:
 
 def _backward_s(plan: PlanSource | None) -> dict[str, float] | None:
     """What a profile, or a comparison's, says of each layer's backward pass."""
-    if isinstance(plan, Profile):
-        return backward_s_of(plan.layers)
-    return backward_s_of(plan.jobs[0].layers) if isinstance(plan, Comparison) else None
+    return backward_s_of(plan.profiled[0].layers) if isinstance(plan, (Profile, Comparison)) else None
 
 
 def _read(path: Path) -> Profile | Comparison | Tuned:
-    record = load(path)
-    return record if isinstance(record, Tuned) else load_measured(path)
+    return of_kind(load(path), Tuned) or load_measured(path)
 
 
 def _check_names(model: Module, buckets: Sequence[Sequence[str]], plan: PlanSource | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from xbench import environment
 from xbench.errors import RecordError
-from xbench.records import AnyRecord, Baseline, Environment, Noise, Suite, load
+from xbench.records import Baseline, Environment, Noise, Suite, load, of_kind
 
 ANY = "any"
 BASELINE, NOISE = "baseline.json", "noise.json"
@@ -63,12 +63,13 @@ def find(given: Path | None, folder: Path, described: Environment) -> tuple[Base
 def read(path: Path) -> Baseline:
     """A baseline, or the folder of one. Raises RecordError for anything else."""
     path = path / BASELINE if path.is_dir() else path
-    record: AnyRecord = load(path)
-    if not isinstance(record, Baseline):
+    record = load(path)
+    baseline = of_kind(record, Baseline)
+    if baseline is None:
         raise RecordError(
             f"{str(path)!r} is a {record.kind} record and no baseline", hint="xbench regress record makes one"
         )
-    return record
+    return baseline
 
 
 def noise_of(folder: Path, described: Environment) -> Noise | None:
@@ -76,5 +77,4 @@ def noise_of(folder: Path, described: Environment) -> Noise | None:
     path = folder / machine_of(described) / NOISE
     if not path.exists():
         return None
-    record: AnyRecord = load(path)
-    return record if isinstance(record, Noise) else None
+    return of_kind(load(path), Noise)

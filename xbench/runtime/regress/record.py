@@ -15,7 +15,7 @@ from xbench import environment
 from xbench.errors import RecordError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
-from xbench.records import Baseline, Noise, Side, load
+from xbench.records import Baseline, Noise, Side, load, of_kind
 from xbench.regress import floors_of, launch_floors
 from xbench.regress.metrics import wall_clock
 from xbench.runtime.assemble import now
@@ -169,8 +169,9 @@ def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], No
         before = load(path) if path.exists() else None
     except RecordError:
         return
-    if isinstance(before, (Baseline, Noise)):
-        lost = [check.name for check in before.suite.checks if check.name not in {c.name for c in record.suite.checks}]
+    stored = of_kind(before, Baseline) or of_kind(before, Noise)
+    if stored is not None:
+        lost = [check.name for check in stored.suite.checks if check.name not in {c.name for c in record.suite.checks}]
         if lost:
             say(f"{path} no longer has {', '.join(lost)}: it holds the checks of this command alone")
 
