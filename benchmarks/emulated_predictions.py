@@ -15,10 +15,9 @@ import sys
 from pathlib import Path
 
 from xbench.records import Comparison, load
-from xbench.report.cell_format import signed_percent
 from xbench.runtime.validation_cells import cell_of
 from xbench.stats.validation import CONTROLS
-from xbench.units import format_percent
+from xbench.units import format_percent, format_signed_percent
 
 
 def main() -> None:
@@ -36,7 +35,7 @@ def main() -> None:
         made += [abs(point.error) for point in points]
         again = [abs(point.error_at_speed) for point in points if point.error_at_speed is not None]
         at_speed += again
-        moved = f", computation {signed_percent(cell.compute_blocks_s / cell.compute_s - 1)}" \
+        moved = f", computation {format_signed_percent(cell.compute_blocks_s / cell.compute_s - 1)}" \
             if cell.compute_blocks_s is not None else ""  # fmt: skip
         print(f"{name}: {len(points)} modes{moved}")
         print(f"    as predicted  {said([abs(point.error) for point in points])}")

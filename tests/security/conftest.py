@@ -12,4 +12,4 @@ import xbench.report.formats.html  # noqa: F401 (the module of that name is hidd
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page without plotly's own 1.2 MB, which hold nothing foreign."""
-    monkeypatch.setattr(sys.modules["xbench.report.page.assemble"], "_plotly", lambda: "")
+    monkeypatch.setattr(sys.modules["xbench.report.formats.html"], "_plotly", lambda: "")

@@ -8,8 +8,8 @@ import pytest
 from hostile import document, put, read
 
 from xbench.records import Comparison, Plan, Tuned
+from xbench.report.advice import what_to_paste
 from xbench.report.kinds.tuned import snippet
-from xbench.report.paste import what_to_paste
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
 from xbench.scripts import ENGINES, Launch, written
 

@@ -245,7 +245,8 @@ def show_result(
     `place` is the record's path, for commands that are advised; without one they say RECORD.
     """
     from xbench.report.advice import RECORD
-    from xbench.report.formats.terminal import make_console, show
+    from xbench.report.console import make_console
+    from xbench.report.formats.terminal import show
 
     show(record, make_console(stderr="-" in taken), verbose=verbose, all_layers=all_layers, place=place or RECORD)
 

@@ -289,8 +289,7 @@ def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
 
 def _tell_github(regression: Regression) -> None:
     """In a GitHub workflow: annotations on stderr, and the Markdown appended to the summary of the step."""
-    from xbench.report.formats.annotations import workflow_commands
-    from xbench.report.kinds.regression_markdown import LIMIT_BYTES, regression_markdown
+    from xbench.report.kinds.regression_github import LIMIT_BYTES, regression_markdown, workflow_commands
 
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in workflow_commands(regression):
@@ -307,12 +306,12 @@ def _tell_github(regression: Regression) -> None:
 
 def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
     """The files that were asked for; '-' is stdout."""
-    from xbench.report.formats import cases
-    from xbench.report.kinds.regression_markdown import regression_markdown
+    from xbench.report.formats import junit
+    from xbench.report.kinds.regression_github import regression_markdown
 
     texts: list[tuple[str | None, Callable[[], str]]] = [
         (markdown_to, lambda: regression_markdown(regression)),
-        (junit_to, lambda: cases.render(regression, strict)),
+        (junit_to, lambda: junit.render(regression, strict)),
     ]
     for target, text in texts:
         if target == "-":

@@ -127,7 +127,8 @@ def _show(
     results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool, verbose: bool, *, to_stderr: bool
 ) -> None:
     """The tables of each, under its path where there are several."""
-    from xbench.report.formats.terminal import make_console, show
+    from xbench.report.console import make_console
+    from xbench.report.formats.terminal import show
 
     console = make_console(stderr=to_stderr)
     for path, record in zip(results, records, strict=True):

@@ -94,7 +94,7 @@ def tune(
     specs = _modes(modes)
 
     from xbench.fabrics import parse_fabric
-    from xbench.report.formats.terminal import make_console
+    from xbench.report.console import make_console
     from xbench.runtime.prepare import RunRequest
     from xbench.runtime.run import execute
     from xbench.runtime.tune import REFERENCE, Tune
@@ -129,16 +129,18 @@ def tune(
 def _render(result: Result, margin: float, minutes: float, json_to: str | None, keep: str | None) -> None:
     """The answer, what it rests on, the files, and what to paste. Raises RunError where nothing could be timed."""
     from xbench.interrupts import interrupts_held
-    from xbench.records import Comparison
+    from xbench.records import Comparison, of_kind
     from xbench.report.advice import in_ddp, not_run
     from xbench.report.console import make_console, say
-    from xbench.report.formats.terminal import render_comparison, show
+    from xbench.report.formats.terminal import show
+    from xbench.report.kinds.comparison import ComparisonView
     from xbench.report.kinds.tuned import judged, snippet, told
+    from xbench.report.view import Detail
     from xbench.runtime.run_folder import keep as keep_record
     from xbench.runtime.tune import choice_of, tuned_record
 
-    console, record = make_console(), result.record
-    assert isinstance(record, Comparison)  # that is what was asked for
+    console, record = make_console(), of_kind(result.record, Comparison)
+    assert record is not None  # that is what was asked for
     choice = choice_of(record, margin)
     if result.error is not None or choice.best is None:
         show(record, console, place=str(result.path))
@@ -148,12 +150,9 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
             raise RunError("nothing could be timed beside ddp, so there is no answer", hint="the report says why")
         return
     title, use = record.jobs[0].workload.title, choice.winner or record.reference
-    render_comparison(
-        judged(record, margin),
-        console,
-        told(choice, margin, title, record.fabric.label, minutes=minutes),
-        follows=[*in_ddp(use, choice.ratios, str(result.path)), *not_run(record, use)],
-    )
+    said = told(choice, margin, title, record.fabric.label, minutes=minutes)
+    follows = [*in_ddp(use, choice.ratios, str(result.path)), *not_run(record, use)]
+    ComparisonView(judged(record, margin)).draw(console, Detail(), said, follows)
     console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
     if choice.winner is None and choice.kind != "reference":

@@ -61,14 +61,14 @@ class Result(Part):
         Names of columns end in their unit: `step_s` is in seconds, `grad_bytes` in bytes. Raises UsageError for a table
         that the record does not have, naming those that it has, and where pandas is not installed.
         """
-        return import_module("xbench.report.formats.data_frames").data_frame(self, table)
+        return import_module("xbench.report.formats.csv").data_frame(self, table)
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in ("created", "command", "complete")]
 
     def _repr_html_(self) -> str:
         """Headline and table for a notebook: self-contained, without scripts, all text escaped."""
-        shown: str = import_module("xbench.report.formats.html_summary").summary(self)
+        shown: str = import_module("xbench.report.formats.html").summary(self)
         return shown
 
 

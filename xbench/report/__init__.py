@@ -1,4 +1,7 @@
-"""Report formats: each renders the same record, one file a format. No torch: the saved record is all they need.
+"""Report formats, each of which renders any record. No torch: the saved record is all they need.
+
+`kinds` holds a view of each kind of record, `formats` a file for each format, which walks any view; `charts` holds
+drawings that several kinds share, and `page` the shell of the HTML page.
 
 A renderer is a function from a record to text; `terminal` also draws on a rich console (`terminal.show`), and `csv` has
 further tables (`csv.tables`). Facts of an entry: `extension`, what a file of the format ends in, and `kinds`, the kinds
@@ -27,4 +30,4 @@ FORMATS.add(
 )
 FORMATS.add("markdown", "xbench.report.formats.markdown:render", "short, for pull requests", extension="md")
 FORMATS.add("csv", "xbench.report.formats.csv:render", "tidy tables: samples, steps, modes, layers", extension="csv")
-FORMATS.add("junit", "xbench.report.formats.cases:render", "one case a mode, for CI systems", extension="junit.xml")
+FORMATS.add("junit", "xbench.report.formats.junit:render", "one case a mode, for CI systems", extension="junit.xml")

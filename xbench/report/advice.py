@@ -1,6 +1,6 @@
 """What to do after a record, and the command to type: the same whichever door one comes by.
 
-The terminal, the page, Markdown, `xbench plan` and `xbench tune` all show what `advice` decides here. From plans: the
+The terminal, the page, Markdown, `xbench plan` and `xbench tune` all show what is decided here. From plans: the
 mode that is predicted fastest; of modes as good as each other the one that changes least in a training script. From a
 comparison: the mode that was measured fastest, how to get it into a script, and what was not run although its plan is
 predicted to be faster still. Modes that update parameters in the next forward pass are named as such and recommended
@@ -14,11 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from xbench.planning.plans import NEXT_FORWARD
-from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, Tuned
-from xbench.report.answer import is_control, rankings, trusted
-from xbench.report.paste import what_to_paste
-from xbench.report.sentences import and_of
+from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
+from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
+from xbench.report.answer import is_control, rankings, reference_of, trusted
+from xbench.report.sentences import and_of, counted
+from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
 from xbench.spec import Overlap, RunSpec
 from xbench.units import format_percent, format_seconds
 
@@ -77,16 +77,8 @@ class Recorded:
     overlap: Overlap
 
 
-def advice(record: Profile | Comparison | Tuned, place: str = RECORD) -> list[Advice]:
-    """What to do next, the most important first; `place` is the record's path in commands."""
-    if isinstance(record, Profile):
-        return _of_profile(record)
-    if isinstance(record, Tuned):
-        return in_ddp(record.schedule, record.tried, record.record)
-    return _of_comparison(record, place)
-
-
-def _of_profile(record: Profile) -> list[Advice]:
+def of_profile(record: Profile) -> list[Advice]:
+    """What to do after a profile, the most important first."""
     if record.cost_model is None:
         if not record.plans or record.spec.fabric.world_size > 1:
             return []
@@ -107,7 +99,8 @@ def _of_profile(record: Profile) -> list[Advice]:
     ]
 
 
-def _of_comparison(record: Comparison, place: str) -> list[Advice]:
+def of_comparison(record: Comparison, place: str) -> list[Advice]:
+    """What to do after a comparison, the most important first; `place` is the record's path in commands."""
     paste = what_to_paste(record)
     if paste is None:
         return []
@@ -280,3 +273,50 @@ def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:
 def _job(record: Comparison) -> str:
     """Plans are of one job: the first, where there are different ones."""
     return " --job 1" if len(set(record.spec.workloads)) > 1 else ""
+
+
+class Paste(NamedTuple):
+    """What to change in a training script. `code` is None where nothing is, or where no line does it."""
+
+    told: str
+    code: str | None = None
+
+
+def what_to_paste(record: Comparison) -> Paste | None:
+    """What follows from the answer; None where nothing was measured or nothing to compare with."""
+    questions = rankings(record)
+    order = questions[-1] if questions else []  # of one job, where any mode is
+    if len(order) < 2:
+        return None
+    best, reference = order[0], reference_of(record, order[0])
+    if best.ratio is not None and best.ratio.verdict == "inconclusive":
+        return Paste(f"Stay with {reference} until more launches decide.")
+    if best.ratio is None or best.ratio.verdict != "faster":
+        return Paste(f"Nothing to change: stay with {reference}.")
+    spec = next((mode for mode in record.spec.modes if mode.text == best.mode), None)
+    if spec is not None and spec.paired:
+        return Paste(f"Nothing to paste: {best.mode} is a way in which two jobs share devices, not a line of one job.")
+    carrier = spec.name if spec is not None else best.mode
+    schedule = best.plan.carrier or best.plan.mode if best.plan is not None else carrier
+    if not is_schedule(schedule):
+        return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
+    if best.plan is None:
+        return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
+    if carrier in DDP_REDUCER:
+        caps = bucket_caps_mib(best.plan)
+        return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:",
+                     ddp_snippet(best.plan, caps, _measured(best, reference), record.fabric))  # fmt: skip
+    put_off = (best.plan.carrier or carrier) in NEXT_FORWARD
+    later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
+    return Paste(
+        f"Put {best.mode} under the training loop.{later if put_off else ''}",
+        attach_snippet(best.plan, told=_measured(best, reference), fabric=record.fabric),
+    )
+
+
+def _measured(best: ModeResult, reference: str) -> str:
+    assert best.plan is not None  # its caller asked
+    assert best.ratio is not None
+    low, high = best.ratio.ci95
+    count = counted(len(best.plan.buckets), "bucket")
+    return f"{count}, {best.ratio.value:.3f} [{low:.3f}, {high:.3f}] of {reference}'s time per sample ({best.label})"

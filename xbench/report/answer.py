@@ -1,4 +1,6 @@
-"""The answer of a comparison in words: which mode is fastest, by how much, and how sure that is.
+"""The answer of a comparison in words, and the words in the cells of its tables.
+
+The answer says which mode is fastest, by how much, and how sure that is.
 
 Modes are ranked by their ratio to the reference, which is paired within launches, and not by their absolute times,
 which drift. Modes whose ratio is proven below 1 come first: a noisy mode with the best estimate hides none of them.
@@ -13,13 +15,14 @@ compared with `sequential`, and the others with the schedule of one job that is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
-from xbench.records import Comparison, ModeResult
+from xbench.records import RANKS, Comparison, Estimate, Layer, ModeResult
 from xbench.report.sentences import and_of
 from xbench.schedules import MODES
-from xbench.stats.blocks import mode_values
+from xbench.stats.blocks import TOGETHER, mode_values, twins
 from xbench.stats.compare import MARGIN, paired_ratio
-from xbench.units import format_percent
+from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 MORE = "More launches may decide: --rigorous, or --launches 5."
 SHARING = {"crossover": "in turns", "concurrent": "at once"}
@@ -253,3 +256,121 @@ def _kind(order: list[ModeResult]) -> str:
     return "Times are " + and_of(
         [f"{label} for {and_of([r.mode for r in order if r.label == label])}" for label in labels]
     ) + "; predictions and bounds are simulated."  # fmt: skip
+
+
+def verdict(record: Comparison, result: ModeResult) -> str:
+    """The verdict in one word: colour only repeats it."""
+    if result.status == "failed" or (result.parity is not None and not result.parity.ok):
+        return "FAILED"
+    if result.status == "not measured":
+        return "not measured"
+    if result.mode == reference_of(record, result):
+        return "reference"
+    if result.mode in partial(record):
+        return "partial"
+    if result.mode in controls(record):
+        return "control"
+    return result.ratio.verdict if result.ratio is not None else "not measured" if not trusted(result) else "no ratio"
+
+
+def own_steps(record: Comparison) -> list[str]:
+    """What a job's own step takes under each mode in which jobs run at once: the step shown is the device's."""
+    said = []
+    for mode in record.spec.modes:
+        result = record.modes.get(mode.text)
+        if mode.name not in TOGETHER or result is None or not trusted(result) or result.step_s is None:
+            continue
+        steps_s = [
+            median(sample.step_s for sample in record.samples if sample.mode == mode.text and sample.job == job)
+            for job in sorted({sample.job for sample in record.samples if sample.mode == mode.text})
+        ]
+        if len(steps_s) < 2:
+            continue
+        if twins(record.spec):
+            own = f"each of the {len(steps_s)} jobs makes a step every {format_seconds(median(steps_s))}"
+        else:
+            own = f"the jobs make a step every {' and every '.join(map(format_seconds, steps_s))}"
+        each = "one" if twins(record.spec) else "one of each job"
+        said.append(
+            f"{mode.text}: {own}; its step of {format_seconds(result.step_s.median)} is the device's, for {each}."
+        )
+    return said
+
+
+def ratio_cell(result: ModeResult) -> str:
+    """'0.891 [0.872, 0.910]'; the reference's own is 1 without an interval."""
+    if not trusted(result) or result.ratio is None:
+        return "–"
+    if result.ratio.verdict == "reference":
+        return f"{result.ratio.value:.3f}"
+    if result.ratio.interval is None:
+        return f"{result.ratio.value:.3f} (1 pair)"
+    low, high = result.ratio.interval
+    return f"{result.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def span_cell(estimate: Estimate | None, between: str = " – ") -> str:
+    """'1.23 s – 1.25 s'; 'one sample' where a single value has shown no spread; '–' for None."""
+    if estimate is None:
+        return "–"
+    return between.join(map(format_seconds, estimate.interval)) if estimate.interval is not None else "one sample"
+
+
+def parity_cell(result: ModeResult) -> str:
+    """'yes', with the difference from DDP where there is one; 'not shown'; 'FAILED'; '–' where no gate applies."""
+    parity = result.parity
+    if parity is None:
+        return "–"
+    if not parity.ok:
+        return "FAILED"
+    if not parity.shown:
+        return "not shown"
+    if parity.reference == RANKS:
+        return "no (ranks agree)"
+    return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"
+
+
+def whole_percent(share: float | None) -> str:
+    """'12 %' from 0.123; '–' for None."""
+    return format_percent(share, 0)
+
+
+def removed_cell(share: float | None) -> str:
+    """'62 %' of what could be removed; beyond 0 and 100 % no share of it: '< 0 %', '> 100 %'. '–' for None."""
+    if share is None:
+        return "–"
+    return "< 0 %" if share < 0 else "> 100 %" if share > 1 else whole_percent(share)
+
+
+def layer_figures(layer: Layer) -> list[str]:
+    """Parameters, gradient, forward, backward, ready and share of a layer."""
+    times_s = (layer.forward_s, layer.backward_s, layer.ready_s)
+    sizes = [format_count(layer.parameters), format_bytes(layer.grad_bytes)]
+    return [*sizes, *map(format_seconds, times_s), format_percent(layer.share)]
+
+
+def step_cells(result: ModeResult) -> dict[str, str]:
+    """Where the step of a mode goes: measured, exposed, removed, predicted, and whether it trains what DDP trains.
+
+    Of a mode that failed only what its plan says is known.
+    """
+    predicted = format_seconds(result.predicted_step_s)
+    buckets = str(len(result.plan.buckets)) if result.plan else "–"
+    known = {"predicted": predicted, "buckets": buckets, "same network": parity_cell(result)}
+    headings = ("step", "exposed", "removed", "predicted", "error", "buckets", "same network", "label")
+    if not trusted(result):
+        return dict.fromkeys(headings, "–") | known
+    found = {
+        "step": format_seconds(result.step_s.median) if result.step_s else "–",
+        "exposed": format_seconds(result.exposed_s),
+        "removed": removed_cell(result.removed_share),
+        "error": format_signed_percent(result.prediction_error),
+        "label": result.label,
+        **known,
+    }
+    return {heading: found[heading] for heading in headings}
+
+
+def with_turns(result: ModeResult) -> str:
+    """The mode's name, with the pattern of its turns."""
+    return result.mode + (f" (turns {result.pattern})" if result.pattern else "")

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.characters import command_breaks, visible_lines
+from xbench.report.page import model as page
 
 NARROW_COLUMNS = 84
 """Below this, tables become stacked blocks."""
@@ -141,6 +142,14 @@ def titled_table(title: str, *columns: tuple[str, str]) -> Table:
     return table
 
 
+def as_text(table: page.Table) -> Table:
+    """A page's table without its title."""
+    shown = titled_table("", *((column.name, "right" if column.figures else "left") for column in table.columns))
+    for row in table.rows:
+        shown.add_row(*(Text(cell if isinstance(cell, str) else cell.text) for cell in row))
+    return shown
+
+
 def indented(console: Console, text: str) -> None:
     """A line of a stacked block; where it is folded, it goes on below its own beginning."""
     told = text.lstrip()
@@ -151,3 +160,43 @@ def spare_columns(console: Console, table: Table) -> int:
     """How many columns of the terminal are left beside a table as wide as it wants to be; below 0 it does not fit."""
     unlimited = console.options.update(max_width=_ANY_WIDTH)
     return console.width - console.measure(table, options=unlimited).maximum
+
+
+def headline(console: Console, sentences: Iterable[str]) -> None:
+    """The answer: its first sentence stands out."""
+    for position, sentence in enumerate(sentences):
+        say(console, sentence, "bold" if position == 0 else "")
+
+
+def facts(console: Console, pairs: Iterable[tuple[str, str]], warnings: Iterable[str] = ()) -> None:
+    """Sentences with what they are about, and warnings below them."""
+    for label, sentence in pairs:
+        fact(console, label, sentence)
+    for warning in warnings:
+        fact(console, "warning", warning, "yellow")
+
+
+def table_or_blocks(
+    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]
+) -> None:
+    """A table where it fits, with the columns `left` to the left; else a block a row, below its first cell."""
+    rows = list(rows)
+    shown = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
+    for row in rows:
+        shown.add_row(*map(Text, row))
+    if spare_columns(console, shown) >= 0:
+        console.print(shown)
+        return
+    if title:
+        say(console, title, "italic")
+    for name, *cells in rows:
+        console.print(Text(f"  {name}", style="bold"))
+        indented(console, f"  {', '.join(f'{h} {cell}' for h, cell in zip(headings[1:], cells, strict=True))}")
+
+
+def basis(console: Console, note: str, pairs: Iterable[tuple[str, str]], warnings: Iterable[str]) -> None:
+    """What columns mean, and below it what the record rests on."""
+    console.print()
+    say(console, note, "dim")
+    console.print()
+    facts(console, pairs, warnings)

@@ -8,9 +8,11 @@ is no `Markup`, so that nothing foreign is forgotten.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from xbench.characters import defused
+
+VISIBLE_WARNINGS = 3
 
 _ALWAYS = re.compile(r"([\\`*~|])")
 _AT_WORD_EDGES = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
@@ -62,3 +64,30 @@ def details(summary: str, body: str) -> Markup:
 def facts(pairs: Sequence[tuple[str, str]]) -> Markup:
     """A list of what is said about what; the label stands once for several."""
     return Markup("\n".join(f"- {strong(label)}: {plain(sentence)}" for label, sentence in pairs))
+
+
+def lead(sentences: Sequence[str]) -> Markup:
+    """The answer: its first sentence in bold."""
+    first, *others = sentences
+    return Markup(f"{strong(first)} {' '.join(map(plain, others))}".rstrip())
+
+
+def quoted(note: str | None) -> str:
+    """A sentence that stands out, such as that a run ended early; nothing for None."""
+    return f"> {strong(note)}" if note else ""
+
+
+def bullets(sentences: Iterable[str], *, bold: bool = False) -> str:
+    """A list of sentences."""
+    return "\n".join(f"- {strong(one) if bold else plain(one)}" for one in sentences)
+
+
+def warning_list(warnings: Sequence[str]) -> str:
+    """A few stand where they are seen; many are folded, and counted."""
+    said = bullets(f"warning: {warning}" for warning in warnings)
+    return details(f"{len(warnings)} warnings", said) if len(warnings) > VISIBLE_WARNINGS else said
+
+
+def advice(found: Iterable[tuple[str, str | None]]) -> str:
+    """What to do next, a sentence a line, with its command."""
+    return "\n".join(f"- {plain(told)}{f' {code(command)}' if command else ''}" for told, command in found)

@@ -23,7 +23,7 @@ from xbench.records import (
     FabricRecord,
     Label,
     ModeResult,
-    Profile,
+    Scaling,
     StepTimes,
     WorkloadRecord,
 )
@@ -236,11 +236,11 @@ def effort_line(record: Comparison) -> str:
     few, many = min(steps), max(steps)
     flagged = sum(sample.outlier for sample in record.samples)
     text = (
-        f"{_count(launches, 'launch', 'launches')}, {_count(rounds, 'round')} in all, "
-        f"{_count(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
+        f"{counted(launches, 'launch', 'launches')}, {counted(rounds, 'round')} in all, "
+        f"{counted(len(record.samples), 'block')} of {few if few == many else f'{few} to {many}'} steps; modes in "
         "balanced order"
     )
-    return text + (f"; {_count(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
+    return text + (f"; {counted(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
 
 
 def environment_line(environment: Environment) -> str:
@@ -248,29 +248,21 @@ def environment_line(environment: Environment) -> str:
     device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
     commit = f" ({environment.commit[:10]})" if environment.commit else ""
     return (
-        f"{environment.hostname}: {environment.cpu}, {_count(environment.cores, 'core')}, "
+        f"{environment.hostname}: {environment.cpu}, {counted(environment.cores, 'core')}, "
         f"{format_bytes(environment.memory_bytes)}{device}; Python {environment.python}, "
         f"torch {environment.torch or 'not installed'}, xbench {environment.xbench}{commit}"
     )
 
 
-def incomplete_line(record: Profile | Comparison) -> str | None:
-    """That the run ended early, or that modes have no time to show, and why; None for a whole one."""
-    if record.complete:
-        return _failures_line(record) if isinstance(record, Comparison) else None
-    why = (record.error or "it ended before everything was measured").rstrip(".")
-    return f"INCOMPLETE: {why}. What follows is what had been measured by then."
-
-
-def _failures_line(record: Comparison) -> str | None:
+def failures_line(record: Comparison) -> str | None:
     """How many modes have no time, and why the first of them; None where all have one."""
     failures = [line for line in map(failure_line, record.modes.values()) if line is not None]
     if not failures:
         return None
     have = "has" if len(failures) == 1 else "have"
-    rest = f" The other {_count(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
+    rest = f" The other {counted(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
     return (
-        f"INCOMPLETE: {len(failures)} of {_count(len(record.modes), 'mode')} {have} no time. "
+        f"INCOMPLETE: {len(failures)} of {counted(len(record.modes), 'mode')} {have} no time. "
         f"{failures[0].rstrip('.')}.{rest}"
     )
 
@@ -297,6 +289,21 @@ def failure_line(result: ModeResult) -> str | None:
     return None
 
 
+def band_line(record: Scaling) -> str:
+    """How far off steps may be at the sizes where that was checked, and that it is unknown beyond them."""
+    band = record.error_band
+    unknown = f"how far off predictions for more than {band.workers} workers are is not known"
+    if all(point.step_band_s is None for point in record.points):
+        return f"There is no error band: {unknown}."
+    where = "a" if band.workers is None else f"on up to {band.workers} workers a"
+    text = (
+        f"Error band: {where} measured step would take {1 / (1 + band.share):.2f} to "
+        f"{1 / (1 - band.share):.2f} times what is shown, if predictions are off by up to "
+        f"{format_percent(band.share)}: {band.source}."
+    )
+    return f"{text} Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else text
+
+
 def _times(slowdowns: Sequence[float]) -> str:
     """'1.05 to 1.86 times', '1.2 times'."""
     low, high = f"{min(slowdowns):.3g}", f"{max(slowdowns):.3g}"
@@ -311,7 +318,8 @@ def _share(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """'1 case', '3 cases'."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 

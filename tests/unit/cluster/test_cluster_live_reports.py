@@ -11,9 +11,8 @@ from sample_live_runs import live_run
 
 from xbench.cluster.live.outcome import again, forecast, outcome, overhead_s
 from xbench.records import dump, load, loads
-from xbench.report.formats import cases, markdown, terminal
-from xbench.report.formats.tables import tables
-from xbench.report.kinds.live_page import live_page
+from xbench.report.formats import junit, markdown, terminal
+from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -122,7 +121,7 @@ def test_golden_markdown() -> None:
 
 
 def test_one_case_a_job_and_one_for_the_end() -> None:
-    found = cases.cases(live_run())
+    found = junit.cases(live_run())
     assert [(case.name, case.status) for case in found] == [
         ("long", "passed"), ("shaky", "passed"), ("broken", "error"), ("late", "error"), ("the whole run", "error")
     ]  # fmt: skip
@@ -131,7 +130,7 @@ def test_one_case_a_job_and_one_for_the_end() -> None:
 
 
 def test_tables_are_rectangular_and_labelled() -> None:
-    found = tables(live_run())
+    found = view_of(live_run()).tables()
     assert {name: len(rows) for name, rows in found.items()} == {"jobs": 4, "speeds": 3, "spans": 6}
     for rows in found.values():
         assert len({tuple(row) for row in rows}) == 1
@@ -140,7 +139,7 @@ def test_tables_are_rectangular_and_labelled() -> None:
 
 def test_the_page_draws_the_record_s_numbers() -> None:
     record = live_run()
-    found = {figure.key: figure for figure in figures(live_page(record))}
+    found = {figure.key: figure for figure in figures(view_of(record).page())}
     assert list(found) == ["completion-times", "gantt"]
     live, foretold, simulated = found["completion-times"].traces
     assert list(live["y"]) == [63.5, 22.0]

@@ -11,9 +11,8 @@ import pytest
 import sample_clusters as made
 
 from xbench.records import dump, load, loads
-from xbench.report.charts.cluster import cluster_page
-from xbench.report.formats import cases, markdown, terminal
-from xbench.report.formats.tables import tables
+from xbench.report.formats import junit, markdown, terminal
+from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -74,16 +73,16 @@ def test_golden_markdown_on_hosts() -> None:
 
 def test_placements_are_told_apart_everywhere() -> None:
     record = made.hosted()
-    assert [case.name for case in cases.cases(record)][:2] == [
+    assert [case.name for case in junit.cases(record)][:2] == [
         "fifo, restarts for nothing, packed", "fifo, restarts for nothing, spread"
     ]  # fmt: skip
-    found = tables(record)
+    found = view_of(record).tables()
     placed = [(row["placement"], row["placed_ratio"]) for row in found["results"]]
     assert placed == [("packed", None), ("spread", 1.5)] * 3
     assert {row["placement"] for row in found["runs"]} == {row["placement"] for row in found["curves"]} == {
         "packed", "spread"
     }  # fmt: skip
-    drawn = {figure.key: figure for figure in figures(cluster_page(record))}
+    drawn = {figure.key: figure for figure in figures(view_of(record).page())}
     bars = drawn["mean-jct"].traces
     assert [trace["name"] for trace in bars] == ["restarts for nothing, packed", "restarts for nothing, spread"]
     for packed, spread in zip(bars[0]["y"], bars[1]["y"], strict=True):
@@ -93,7 +92,7 @@ def test_placements_are_told_apart_everywhere() -> None:
 
 
 def test_the_gap_of_every_simulation_is_in_its_table() -> None:
-    rows = tables(made.comparison())["runs"]
+    rows = view_of(made.comparison()).tables()["runs"]
     assert next(row["gap"] for row in rows if row["policy"] == "srtf") == pytest.approx(2000 / 1750 - 1)
     assert [row["gap"] for row in rows if row["policy"] == "las:queues=3"] == [None] * 4
 
@@ -118,14 +117,14 @@ def test_golden_markdown() -> None:
 
 
 def test_one_case_a_policy_and_cost() -> None:
-    found = cases.cases(made.comparison())
+    found = junit.cases(made.comparison())
     assert len(found) == 6
     assert {case.status for case in found} == {"passed"}
     assert all("(simulated)" in case.message for case in found)
 
 
 def test_tables_are_rectangular_and_labelled() -> None:
-    found = tables(made.comparison())
+    found = view_of(made.comparison()).tables()
     assert {name: len(rows) for name, rows in found.items()} == {"runs": 12, "results": 6, "curves": 606}
     for rows in found.values():
         assert len({tuple(row) for row in rows}) == 1
@@ -134,7 +133,7 @@ def test_tables_are_rectangular_and_labelled() -> None:
 
 def test_the_page_draws_the_record_s_numbers() -> None:
     record = made.comparison()
-    page = cluster_page(record)
+    page = view_of(record).page()
     found = {figure.key: figure for figure in figures(page)}
     assert list(found) == ["mean-jct", "jct-distribution", "held-over-time", "waiting-over-time", "gantt-0", "gantt-1",
                            "gantt-2"]  # fmt: skip
@@ -157,4 +156,4 @@ def test_the_page_draws_the_record_s_numbers() -> None:
 
 def test_a_record_without_curves_has_a_page() -> None:
     bare = made.comparison().model_copy(update={"curves": [], "spans": [], "findings": []})
-    assert [figure.key for figure in figures(cluster_page(bare))] == ["mean-jct"]
+    assert [figure.key for figure in figures(view_of(bare).page())] == ["mean-jct"]

@@ -18,9 +18,8 @@ from xbench.cluster.compare import parse_costs
 from xbench.commands.cluster import cluster
 from xbench.errors import Interrupted, RecordError, RunError, SpecError
 from xbench.records import Restart, dump, load, loads, save
-from xbench.report.formats import cases, markdown, terminal
-from xbench.report.formats.tables import tables
-from xbench.report.kinds.restart_page import restart_page
+from xbench.report.formats import junit, markdown, terminal
+from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
 from xbench.runtime.cluster import restart as restarting
 from xbench.runtime.cluster.restart import RestartRequest, measure
@@ -138,7 +137,7 @@ def test_golden_markdown() -> None:
 
 def test_one_case_a_part_and_one_for_the_loss_curve() -> None:
     for held, status in ((True, "passed"), (False, "failed")):
-        *parts, last = cases.cases(made.restart(held=held))
+        *parts, last = junit.cases(made.restart(held=held))
         assert [case.name for case in parts] == [
             "last step", "checkpoint", "tear-down", "launch", "first step", "total", "lost",
         ]  # fmt: skip
@@ -147,7 +146,7 @@ def test_one_case_a_part_and_one_for_the_loss_curve() -> None:
 
 
 def test_tables_are_rectangular_and_labelled() -> None:
-    found = tables(made.restart())
+    found = view_of(made.restart()).tables()
     assert {name: len(rows) for name, rows in found.items()} == {"restarts": 4, "results": 21, "losses": 5}
     for rows in found.values():
         assert len({tuple(row) for row in rows}) == 1
@@ -156,14 +155,14 @@ def test_tables_are_rectangular_and_labelled() -> None:
 
 def test_the_page_draws_the_record_s_numbers() -> None:
     record = made.restart()
-    page = restart_page(record)
+    page = view_of(record).page()
     found = {figure.key: figure for figure in figures(page)}
     assert list(found) == ["restart-parts", "losses"]
     lengths = [sum(trace["x"][place] for trace in found["restart-parts"].traces) for place in range(4)]
     assert lengths == pytest.approx([one.total_s for one in record.restarts], rel=1e-3)
     assert [trace["y"] for trace in found["losses"].traces] == [record.uncut_losses, record.losses]
     assert page.failures == []
-    assert restart_page(made.restart(held=False)).failures != []
+    assert view_of(made.restart(held=False)).page().failures != []
 
 
 def test_what_was_measured_is_what_the_simulator_charges(tmp_path: Path) -> None:
@@ -295,11 +294,11 @@ def test_what_ended_early_in_every_format() -> None:
     told = "INCOMPLETE: interrupted. What follows is what had been measured by then."
     assert terminal.render(record, width=120).splitlines()[0] == told
     assert f"**{told}**" in markdown.render(record)
-    page = restart_page(record)
+    page = view_of(record).page()
     assert page.incomplete == told
     assert [figure.key for figure in figures(page)] == ["restart-parts"]
-    assert (page.failures, tables(record)["losses"]) == ([], [])
-    last = list(cases.cases(record))[-1]
+    assert (page.failures, view_of(record).tables()["losses"]) == ([], [])
+    last = list(junit.cases(record))[-1]
     assert (last.name, last.status, last.message) == ("the whole run", "error", "INCOMPLETE: interrupted")
 
 

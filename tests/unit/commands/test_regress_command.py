@@ -11,7 +11,7 @@ import pytest
 from xbench import cli
 from xbench.commands import regress
 from xbench.records import Regression, load
-from xbench.report.kinds.regression_markdown import LIMIT_BYTES
+from xbench.report.kinds.regression_github import LIMIT_BYTES
 from xbench.runtime.regress import sides
 from xbench.runtime.regress.protocol import VERSION
 from xbench.runtime.regress.record import CALIBRATION_PAIRS

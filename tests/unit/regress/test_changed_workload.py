@@ -14,10 +14,9 @@ from xbench.records import Case, Regression, Side, Suite
 from xbench.regress import exit_code, load_suite, worth_timing
 from xbench.regress.comparable import workload_change
 from xbench.report import FORMATS
-from xbench.report.formats.annotations import workflow_commands
-from xbench.report.kinds import regression_sentences as told
-from xbench.report.kinds.regression_junit import regression_cases
-from xbench.report.kinds.regression_markdown import regression_markdown
+from xbench.report import regression_sentences as told
+from xbench.report.formats.junit import cases
+from xbench.report.kinds.regression_github import regression_markdown, workflow_commands
 
 
 def another(**changes: object) -> Side:
@@ -151,7 +150,7 @@ def test_every_format_shows_the_change_and_none_a_pass() -> None:
 
 def test_in_junit_a_changed_workload_is_a_failure_and_an_expected_one_passes() -> None:
     def statuses(record: Regression) -> list[str]:
-        return [case.status for case in regression_cases(record) if case.group == "resnet18"]
+        return [case.status for case in cases(record) if case.group == "resnet18"]
 
     assert statuses(failing()) == ["failed"] * 6
     assert statuses(expecting(LARGER_EXACT, **LARGER)) == ["passed"] * 6

@@ -6,12 +6,12 @@ import pytest
 import sample_regressions as made
 
 from xbench.records import Case, Environment, Failure, Suite
-from xbench.report.charts.forest import LOOKS, axis_name, forest, wall_table, walls, word
+from xbench.report import regression_sentences as told
+from xbench.report.charts.forest import LOOKS, axis_name, floors_figure, forest, wall_table, walls, word
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
 from xbench.report.formats.html import contents, render
-from xbench.report.kinds import regression_sentences as told
-from xbench.report.kinds.baseline import baseline_page, floors_figure, noise_page
-from xbench.report.kinds.regression_page import counted_table, regression_page
+from xbench.report.kinds import view_of
+from xbench.report.kinds.regression import counted_table
 from xbench.report.page.model import Badge, Figure, Page, Sentences, Table, figures
 
 HOSTILE = '</script><script>alert("x")</script><b>'
@@ -115,7 +115,7 @@ def test_verdicts_differ_by_shape_as_well_as_by_colour() -> None:
 def test_without_a_ratio_there_is_a_table_instead_of_a_plot() -> None:
     record = made.regression(base=None)
     assert forest(walls(record)) is None
-    (table,) = tables(regression_page(record), "clock")
+    (table,) = tables(view_of(record).page(), "clock")
     assert [row[1] for row in table.rows] == 3 * [Badge("missing", "inconclusive")]
 
 
@@ -163,7 +163,7 @@ def test_deterministic_cases_show_both_sides() -> None:
 
 def test_the_page_begins_with_the_answer_and_gives_every_reason() -> None:
     record = made.slower()
-    page = regression_page(record)
+    page = view_of(record).page()
     assert page.answer == told.answer(record)
     assert page.failures == ["FAILED: small/wfbp on head in pair 1: rank 1 died: SIGKILL"]
     assert page.labels == ["real", "simulated"]
@@ -176,7 +176,7 @@ def test_the_page_begins_with_the_answer_and_gives_every_reason() -> None:
 def test_what_a_reader_must_not_miss_is_at_the_top() -> None:
     record = made.regression(complete=False, error="interrupted", injected="head's step is made 10 % longer",
                              warnings=["the governor is powersave"])  # fmt: skip
-    page = regression_page(record)
+    page = view_of(record).page()
     assert page.incomplete == "INCOMPLETE: interrupted. The verdicts rest on what had been measured by then."
     assert page.answer[-1] == "On purpose: head's step is made 10 % longer."
     assert page.warnings == 1
@@ -184,7 +184,7 @@ def test_what_a_reader_must_not_miss_is_at_the_top() -> None:
 
 def test_machines_that_differ_are_shown_side_by_side() -> None:
     base = made.side("a baseline", environment=environment(torch="2.14.0", hostname="bench2"))
-    page = regression_page(made.regression(base=base))
+    page = view_of(made.regression(base=base)).page()
     different, same = tables(page, "environment")
     assert [row[:3] for row in different.rows if row[0] in ("torch", "host")] == [
         ["torch", "2.14.0", "2.15.0"], ["host", "bench2", "bench1"]
@@ -198,12 +198,12 @@ def test_machines_that_differ_are_shown_side_by_side() -> None:
 
 def test_pairs_that_do_not_compare_are_said_to_decide_nothing() -> None:
     base = made.side("a baseline", environment=environment(torch="2.14.0"))
-    figure = next(one for one in figures(regression_page(made.regression(base=base))) if one.key == "every-pair")
+    figure = next(one for one in figures(view_of(made.regression(base=base)).page()) if one.key == "every-pair")
     assert "but for cases that are not comparable" in figure.told
 
 
 def test_one_machine_is_described_once() -> None:
-    page = regression_page(made.slower())
+    page = view_of(made.slower()).page()
     assert [table.title for table in tables(page, "environment")] == ["Everything else that was noted of the machine"]
 
 
@@ -212,7 +212,7 @@ def test_a_baseline_shows_what_it_has_and_what_it_has_not() -> None:
     failure = Failure(check="small", side="base", reason="out of memory")
     two = [launch[:2] for launch in record.launches]
     record = record.model_copy(update={"launches": two, "failures": [failure]})
-    page = baseline_page(record)
+    page = view_of(record).page()
     (table,) = tables(page, "measured")
     assert table.rows[-1] == ["small/wfbp step_time", Badge("not measured", "inconclusive"), "–", "–", "–"]
     assert len(table.rows) == len(record.suite.cases())
@@ -274,7 +274,7 @@ def test_pages_without_measurements_are_still_pages() -> None:
         page = contents([record])
         assert page.sections
         assert figures(page) == []
-    assert noise_page(made.noise().model_copy(update={"pairs": []})).answer[1] == "Nothing was measured."
+    assert view_of(made.noise().model_copy(update={"pairs": []})).page().answer[1] == "Nothing was measured."
     assert wall_table(walls(made.regression(base=None))).rows
 
 

@@ -27,12 +27,11 @@ from xbench.records import (
     load_measured,
 )
 from xbench.report import FORMATS
-from xbench.report.formats.annotations import command, workflow_commands
-from xbench.report.formats.cases import render as junit
-from xbench.report.formats.tables import tables
+from xbench.report import regression_sentences as told
+from xbench.report.formats.junit import render as junit
 from xbench.report.formats.terminal import render
-from xbench.report.kinds import regression_sentences as told
-from xbench.report.kinds.regression_markdown import regression_markdown
+from xbench.report.kinds import view_of
+from xbench.report.kinds.regression_github import command, regression_markdown, workflow_commands
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KINDS: dict[str, Callable[[], AnyRecord]] = {
@@ -79,7 +78,7 @@ def test_every_format_for_its_kind_renders_it(kind: str) -> None:
 
 def test_tidy_tables_hold_every_verdict_and_every_launch() -> None:
     record = made.slower()
-    found = tables(record)
+    found = view_of(record).tables()
     assert [(row["check"], row["mode"], row["metric"]) for row in found["cases"]] == [
         tuple(case) for case in record.suite.cases()
     ]
@@ -97,7 +96,7 @@ def test_a_launch_that_failed_is_in_every_format(kind: str) -> None:
         text = FORMATS.load(name)(record)
         assert "rank 1 was killed" in text, name
         assert "Ctrl-C" in text, name
-    assert tables(record)["failures"][0]["reason"] == "rank 1 was killed"
+    assert view_of(record).tables()["failures"][0]["reason"] == "rank 1 was killed"
     assert "INCOMPLETE: Ctrl-C" in junit(record)
     assert kind == "regression" or "rank 1 was killed" in junit(record)  # there it is the reason of a missing case
 

@@ -5,41 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xbench.records import (
-    AutoAgainst,
     Bounds,
     Comparison,
     CostModel,
     CostPoint,
     CostSegment,
     Environment,
-    ErrorBand,
     Estimate,
     FabricRecord,
-    GpuUse,
     Job,
     Layer,
-    LinkTerms,
     ModeResult,
     Parity,
     Plan,
     Profile,
     Ratio,
     Sample,
-    Scaling,
-    ScalingPoint,
-    ScalingSource,
     Slice,
     StepTimes,
     Tensor,
     Timeline,
-    Validation,
-    ValidationCell,
-    ValidationPoint,
     WorkloadRecord,
 )
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
-from xbench.stats.validation import goals, summaries
 
 ENVIRONMENT = Environment(
     hostname="bench1",
@@ -346,160 +335,3 @@ def profile() -> Profile:
         },
         samples={"uninstrumented": [0.402, 0.403, 0.401], "instrumented": [0.404, 0.405, 0.403]},
     )
-
-
-def scaling() -> Scaling:
-    """Four modes of resnet18 from 2 to 2048 workers in a ring; one bucket is best from 512 on."""
-    sizes = [2, 8, 64, 512, 2048]
-    points = []
-    for mode, latencies, buckets in (("ddp", 3, 3), ("single", 1, 1), ("wfbp", 62, 62), ("optimal", 2, 7)):
-        for workers in sizes:
-            exposed_s = 0.01 + 2 * (workers - 1) * 0.0002 * latencies
-            step_s = BOUNDS.compute_s + exposed_s
-            points.append(
-                ScalingPoint(
-                    mode=mode,
-                    workers=workers,
-                    step_s=step_s,
-                    step_band_s=(step_s / 1.1, step_s / 0.9) if workers <= 8 else None,
-                    exposed_s=exposed_s,
-                    samples_per_s=8 * workers / step_s,
-                    efficiency=BOUNDS.compute_s / step_s,
-                    buckets=1 if mode == "optimal" and workers > 64 else buckets,
-                    largest_bucket_bytes=WORKLOAD.grad_bytes,
-                )
-            )
-    return Scaling(
-        created="2026-03-01T12:00:00Z",
-        command="xbench scale results/resnet18.json --workers 2,8,64,512,2048",
-        xbench="0.1.0",
-        source=ScalingSource(
-            path="results/resnet18.json",
-            kind="profile",
-            created="2026-03-01T12:00:00Z",
-            command="xbench profile resnet18",
-        ),
-        workload=WORKLOAD,
-        fabric=FABRIC,
-        topology="ring",
-        compute_scale=1.0,
-        compute_s=BOUNDS.compute_s,
-        modes=["ddp", "single", "wfbp", "optimal"],
-        workers=sizes,
-        measured_link=LinkTerms(workers=2, a_s=COST.alpha_s, b_s_per_byte=COST.beta_s_per_byte, all_gradients_s=0.416),
-        links=[
-            LinkTerms(workers=n, a_s=(n - 1) * COST.alpha_s, b_s_per_byte=2 * COST.beta_s_per_byte, all_gradients_s=0.8)
-            for n in sizes
-        ],
-        error_band=ErrorBand(share=0.1, source="the largest error of this record's own predictions", workers=8),
-        points=points,
-        findings=["single is fastest at every size.", "From 512 workers on one bucket is best."],
-        assumptions=["What was measured is taken for a ring of 2 workers.", "Each worker keeps its batch."],
-        warnings=["messages get smaller than the smallest measured: their time is taken as flat"],
-    )
-
-
-def validation() -> Validation:
-    """Two cells of their own fabric, one that failed, and one held out."""
-    cells = [
-        validation_cell("1gbit", 2, {"compute": (0.4, 0.41), "ddp": (0.7, 0.68), "auto": (0.55, 0.56)}),
-        validation_cell("10gbit", 2, {"compute": (0.4, 0.4), "ddp": (0.5, 0.45), "auto": (0.44, 0.45)}),
-        validation_cell("1gbit", 4, {"ddp": (1.4, 1.5), "auto": (1.2, 1.21)}),
-        ValidationCell(
-            workload=WORKLOAD, fabric=FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=100mbit"}),
-            predicted_on=2, compute_s=0.0, backward_overlap_bound_s=None, points=[], blocks=0, record="",
-            error="rank 1 on host 1 died: killed by SIGKILL",
-        ),
-    ]  # fmt: skip
-    fitted = [cell for cell in cells if cell.fabric.world_size == 2]
-    return Validation(
-        created="2026-03-01T12:00:00Z",
-        command="xbench validate --workloads resnet18 --held-out 4",
-        environment=ENVIRONMENT,
-        modes=["compute", "ddp", "auto"],
-        complete=True,
-        cells=cells,
-        errors=summaries(fitted),
-        errors_at_speed=summaries(fitted, at_speed=True),
-        goals=goals(fitted),
-        warnings=["the machine was busy before the run: load 1.9 on 8 cores"],
-    )
-
-
-def validation_cell(rate: str, workers: int, steps: dict[str, tuple[float, float]]) -> ValidationCell:
-    """`steps`: (predicted, measured) by mode."""
-    fabric = FABRIC.model_copy(
-        update={"spec": f"shaped:hosts={workers},rate={rate}", "hosts": workers, "world_size": workers,
-                "rate_bps": {"1gbit": 1e9, "10gbit": 1e10}[rate]}
-    )  # fmt: skip
-    ddp_s = steps["ddp"][1]
-    points = [
-        ValidationPoint(
-            mode=mode,
-            predicted_step_s=predicted,
-            measured_step_s=Estimate(median=took, ci95=(0.98 * took, 1.02 * took)),
-            error=predicted / took - 1,
-            error_at_speed=0.99 * predicted / took - 1,
-            ratio_to_ddp=took / ddp_s,
-            against_ddp=(0.98 * took / ddp_s, 1.02 * took / ddp_s),
-            verdict="reference" if mode == "ddp" else "faster" if took < 0.98 * ddp_s else "equivalent",
-        )
-        for mode, (predicted, took) in steps.items()
-    ]
-    return ValidationCell(
-        workload=WORKLOAD, fabric=fabric, predicted_on=2, compute_s=0.4, compute_blocks_s=0.41,
-        backward_overlap_bound_s=0.54, points=points,
-        auto_against=[AutoAgainst(mode="ddp", ratio=0.82, ci95=(0.8, 0.84), verdict="faster")],
-        blocks=6, record="results/runs/20260301-120000-comparison-resnet18/record.json",
-    )  # fmt: skip
-
-
-def gpu_use(power_w: float, seconds_per_sample: float | None, **changes: object) -> GpuUse:
-    """Two busy GPUs; `changes` replace fields."""
-    made = GpuUse(
-        devices=2,
-        readings=720,
-        utilisation=0.97,
-        memory_peak_bytes=41 * 1024**3,
-        power_w=power_w or None,
-        energy_j_per_sample=power_w * seconds_per_sample if seconds_per_sample else None,
-        sm_clock_mhz=1980,
-        memory_clock_mhz=2619,
-        temperature_max_c=67,
-        throttled=[],
-        throttled_share=0.0,
-        sampling_share=0.004,
-    )
-    return made.model_copy(update=changes)
-
-
-def on_gpus() -> Comparison:
-    """Two GPUs: one mode ran hot, and one device stopped to answer before the last mode was timed."""
-    results = [
-        mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference", buckets=4),
-        mode_result("single", 0.818, (1.245, 1.232, 1.257), "slower", buckets=1),
-        mode_result("wfbp", 0.611, (0.93, 0.921, 0.941), "faster", buckets=62),
-        mode_result("optimal", 0.586, (0.892, 0.884, 0.9), "faster", buckets=17),
-    ]
-    hot = {"throttled": ["power cap", "thermal slowdown by the driver"], "throttled_share": 0.125, "sm_clock_mhz": 1455}
-    silent = {"throttled_share": None, "temperature_max_c": None}
-    uses = [
-        gpu_use(1312.0, 0.657 / 16),
-        gpu_use(1104.0, 0.818 / 16, **hot),
-        gpu_use(0.0, None, **silent),
-        None,
-    ]
-    return comparison(
-        [result.model_copy(update={"gpu": use}) for result, use in zip(results, uses, strict=True)],
-        environment=ENVIRONMENT.model_copy(update={"device": "NVIDIA H200", "device_count": 2}),
-        warnings=[
-            "the GPU's clocks were throttled (power cap, thermal slowdown by the driver) in 3 of 12 blocks of single: "
-            "times of a slower GPU"
-        ],
-        gpu_missing="GPU is lost, after 2160 readings",
-    )
-
-
-def profile_on_gpus() -> Profile:
-    """The profile, with counters."""
-    return profile().model_copy(update={"gpu": gpu_use(1290.0, None)})

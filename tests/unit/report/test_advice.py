@@ -11,10 +11,9 @@ from test_tuned_report import tuned
 from xbench.planning.replan import replan
 from xbench.planning.what_if import Change, measured, what_if
 from xbench.records import Comparison, ModeResult, Profile, Ratio
-from xbench.report.advice import Advice, advice, compare_command, in_ddp, not_run
-from xbench.report.charts.plans import profile_page
+from xbench.report.advice import Advice, compare_command, in_ddp, not_run
 from xbench.report.formats import markdown, terminal
-from xbench.report.kinds.comparison_page import comparison_page
+from xbench.report.kinds import view_of
 from xbench.report.page.model import Code
 from xbench.report.planned import further
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
@@ -46,7 +45,7 @@ TUNED = made.mode_result("ddp-tuned", 0.564, (0.94, 0.917, 0.967), "faster", buc
 
 
 def test_a_profile_names_the_mode_to_use_what_goes_further_and_the_command() -> None:
-    assert advice(profile()) == [
+    assert view_of(profile()).advice() == [
         Advice(
             "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
         ),
@@ -56,20 +55,20 @@ def test_a_profile_names_the_mode_to_use_what_goes_further_and_the_command() -> 
 
 
 def test_what_hardly_gains_is_not_named() -> None:
-    assert advice(profile({"ddp": 0.6, "auto": 0.5, "dear": 0.495})) == [
+    assert view_of(profile({"ddp": 0.6, "auto": 0.5, "dear": 0.495})).advice() == [
         Advice(
             "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
         ),
         Advice("To prove what is predicted:", RUN.format("ddp,auto")),
     ]
-    kept = advice(profile({"ddp": 0.6, "auto": 0.7}))
+    kept = view_of(profile({"ddp": 0.6, "auto": 0.7})).advice()
     assert kept[0].told.startswith("Keep ddp as it comes: no other mode is predicted to take less than its 600 ms")
     assert kept[-1].command == RUN.format("ddp,auto")
 
 
 def test_one_rank_is_sent_to_two() -> None:
     spec = made.profile().spec.model_copy(update={"fabric": FabricSpec(name="local", ranks=1)})
-    assert advice(profile(cost_model=None, bounds=None, spec=spec)) == [
+    assert view_of(profile(cost_model=None, bounds=None, spec=spec)).advice() == [
         Advice("One rank has nobody to send gradients to, so no schedule can be recommended."),
         Advice(
             "To plan schedules, profile on two:",
@@ -80,12 +79,12 @@ def test_one_rank_is_sent_to_two() -> None:
 
 def test_a_profile_says_the_same_at_every_door() -> None:
     record = profile()
-    use, more, prove = advice(record)
+    use, more, prove = view_of(record).advice()
     assert prove.command is not None
     drawn = terminal.render(record)
     assert drawn.startswith("Use auto: predicted 500 ms a step")
     assert f"\n  {prove.command}\n" in drawn
-    page = profile_page(record)
+    page = view_of(record).page()
     assert list(page.answer[:2]) == [use.told, more.told]
     assert [block.text for block in page.paste if isinstance(block, Code)] == [prove.command]
     assert f"`{prove.command}`" in markdown.render(record)
@@ -94,7 +93,7 @@ def test_a_profile_says_the_same_at_every_door() -> None:
 def test_plan_says_what_the_profile_says() -> None:
     record = made.profile()
     planned = replan(what_if(measured(record, "record.json"), Change()), ["ddp", "auto", "dear", "priority"])
-    told = advice(record.model_copy(update={"plans": planned.plans, "bounds": planned.bounds}))
+    told = view_of(record.model_copy(update={"plans": planned.plans, "bounds": planned.bounds})).advice()
     assert further(planned) == told[1:]
     assert told[-1].command is not None
     changed = replan(what_if(measured(record, "record.json"), Change(rate_bps=1e10)), ["ddp", "auto"])
@@ -103,7 +102,7 @@ def test_plan_says_what_the_profile_says() -> None:
 
 def test_a_comparison_says_how_to_use_the_winner_how_to_stay_with_ddp_and_what_was_not_run() -> None:
     record = comparison([DDP, AUTO, TUNED])
-    assert advice(record, "runs/a b/record.json") == [
+    assert view_of(record).advice("runs/a b/record.json") == [
         Advice("Put auto under the training loop.", "xbench plan 'runs/a b/record.json' --emit python --mode auto"),
         Advice(
             "To change one argument of DistributedDataParallel and not the loop: ddp-tuned takes 0.940 [0.917, 0.967] "
@@ -112,12 +111,12 @@ def test_a_comparison_says_how_to_use_the_winner_how_to_stay_with_ddp_and_what_w
         ),
         Advice(f"Not run: {AHEAD}", RUN.format("ddp,auto,priority,dear")),
     ]
-    page = comparison_page(record)
+    page = view_of(record).page()
     assert [block.text for block in page.paste if isinstance(block, Code)][1:] == [
         "xbench plan RECORD --emit ddp --mode ddp-tuned", RUN.format("ddp,auto,priority,dear")
     ]  # fmt: skip
     for drawn in (terminal.render(record), markdown.render(record)):
-        for one in advice(record):
+        for one in view_of(record).advice():
             assert one.command is not None
             assert one.command in drawn
 
@@ -143,7 +142,7 @@ def test_what_was_run_is_not_advised_again() -> None:
     ],
 )
 def test_without_a_winner_ddp_stays(verdict: str, ratio: tuple[float, float, float], told: str) -> None:
-    found = advice(comparison([DDP, made.mode_result("auto", 0.58, ratio, verdict, buckets=4)]))
+    found = view_of(comparison([DDP, made.mode_result("auto", 0.58, ratio, verdict, buckets=4)])).advice()
     assert found[0] == Advice(told)
     assert found[1].told.startswith("Not run: priority and dear update parameters in the next forward pass")
     assert found[1].told.endswith("less than ddp (simulated).")
@@ -158,8 +157,8 @@ def test_ddp_s_own_argument_is_named_where_it_was_proven_and_did_not_win() -> No
     assert in_ddp("auto", {"ddp-tuned": unsure}, "r.json") == []
     assert in_ddp("auto", {"auto": proven}, "r.json") == []
     record = tuned(tried={"auto": proven, "ddp-tuned": proven})
-    assert advice(record)[0].command == f"xbench plan {record.record} --emit ddp --mode ddp-tuned"
-    assert f"  {advice(record)[0].command}\n" in terminal.render(record)
+    assert view_of(record).advice()[0].command == f"xbench plan {record.record} --emit ddp --mode ddp-tuned"
+    assert f"  {view_of(record).advice()[0].command}\n" in terminal.render(record)
 
 
 def test_the_command_repeats_the_conditions_of_the_run() -> None:
@@ -182,10 +181,10 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
 
 def test_a_winner_that_cannot_be_planned_has_no_command() -> None:
     horovod = made.mode_result("horovod", 0.5, (0.8, 0.78, 0.82), "faster")
-    assert [one.command for one in advice(comparison([DDP, horovod], {"ddp": 0.6}))] == [None]
+    assert [one.command for one in view_of(comparison([DDP, horovod], {"ddp": 0.6})).advice()] == [None]
     record = comparison([DDP, AUTO], {"ddp": 0.6})
     squeezed = record.model_copy(update={"spec": record.spec.model_copy(update={"compress": "bf16"})})
-    assert [one.command for one in advice(squeezed)] == [None]
+    assert [one.command for one in view_of(squeezed).advice()] == [None]
 
 
 def test_records_under_results_are_advised_at_every_door() -> None:
@@ -193,6 +192,6 @@ def test_records_under_results_are_advised_at_every_door() -> None:
 
     record = load(Path(__file__).parents[3] / "results" / "resnet18-b14-1gbit.json")
     assert isinstance(record, Comparison)
-    assert [one.command for one in advice(record)] == [
+    assert [one.command for one in view_of(record).advice()] == [
         "xbench plan RECORD --emit python --mode auto", "xbench plan RECORD --emit ddp --mode ddp-tuned"
     ]  # fmt: skip

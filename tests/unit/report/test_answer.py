@@ -3,10 +3,10 @@ from __future__ import annotations
 import sample_records as made
 
 from xbench.records import ModeResult
+from xbench.report.advice import what_to_paste
 from xbench.report.answer import answer, ranking, trusted
-from xbench.report.formats import cases, markdown, terminal
-from xbench.report.kinds.comparison_page import comparison_page
-from xbench.report.paste import what_to_paste
+from xbench.report.formats import junit, markdown, terminal
+from xbench.report.kinds import view_of
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 
@@ -73,8 +73,8 @@ def test_every_format_gives_the_same_answer() -> None:
     said = answer(record)
     assert said[1] in " ".join(terminal.render(record).split())
     assert said[1] in markdown.render(record)
-    assert comparison_page(record).answer == said
-    assert " ".join(said) in cases.render(record)
+    assert view_of(record).page().answer == said
+    assert " ".join(said) in junit.render(record)
 
 
 def test_the_control_never_wins() -> None:

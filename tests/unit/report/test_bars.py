@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.report.charts.text_bars import FILLED, HIGH, LOW, NARROW, bar
+from xbench.report.charts.text import FILLED, HIGH, LOW, NARROW, bar
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from xbench.records import (
     load_measured,
 )
 from xbench.report import FORMATS
-from xbench.report.formats.cases import cases
 from xbench.report.formats.html import page
+from xbench.report.formats.junit import cases
 from xbench.report.kinds.convergence import by_formula, verdicts
 from xbench.stats.convergence import converged
 

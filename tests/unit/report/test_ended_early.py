@@ -7,10 +7,10 @@ import sample_records as made
 
 from xbench.records import Comparison, ModeResult
 from xbench.report import FORMATS
-from xbench.report.cell_format import verdict
-from xbench.report.formats.cases import cases
-from xbench.report.formats.tables import tables
+from xbench.report.answer import verdict
+from xbench.report.formats.junit import cases
 from xbench.report.formats.terminal import render
+from xbench.report.kinds import view_of
 from xbench.report.sentences import failure_line
 
 NAMES = ("ddp", "optimal", "single")
@@ -32,8 +32,8 @@ def test_a_mode_whose_turn_never_came_has_not_failed() -> None:
     assert [(case.name, case.status, case.message) for case in cases(record)[:3]] == [
         (name, "skipped", "not measured") for name in NAMES
     ]
-    assert [row["status"] for row in tables(record)["modes"]] == ["not measured"] * 3
-    assert [row["status"] for row in tables(record)["samples"]] == ["not measured"] * 3
+    assert [row["status"] for row in view_of(record).tables()["modes"]] == ["not measured"] * 3
+    assert [row["status"] for row in view_of(record).tables()["samples"]] == ["not measured"] * 3
 
 
 def test_the_terminal_says_why_and_shows_no_table() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 
 from xbench.errors import SpecError
@@ -20,8 +21,8 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 MADE: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "profile": made.profile,
-    "scaling": made.scaling,
-    "validation": made.validation,
+    "scaling": predicted.scaling,
+    "validation": predicted.validation,
 }
 
 
@@ -40,14 +41,14 @@ def test_every_version_ever_written_loads(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling, made.validation]
+    "make", [made.comparison, made.troubled, made.paired, made.profile, predicted.scaling, predicted.validation]
 )
 def test_records_survive_the_round_trip(make: Callable[[], AnyRecord]) -> None:
     assert loads(dump(make())) == make()
 
 
 @pytest.mark.parametrize(
-    "make", [made.comparison, made.troubled, made.paired, made.profile, made.scaling, made.validation]
+    "make", [made.comparison, made.troubled, made.paired, made.profile, predicted.scaling, predicted.validation]
 )
 @pytest.mark.parametrize("name", FORMATS.names())
 def test_every_format_renders_every_record(name: str, make: Callable[[], AnyRecord]) -> None:
@@ -60,7 +61,7 @@ def test_every_format_renders_every_record(name: str, make: Callable[[], AnyReco
 
 
 def test_the_names_of_a_scaling_that_others_rely_on() -> None:
-    scaling = made.scaling().model_dump()
+    scaling = predicted.scaling().model_dump()
     assert (scaling["kind"], scaling["label"]) == ("scaling", "simulated")
     assert {"topology", "workers", "modes", "points", "findings", "error_band"} <= scaling.keys()
     assert {"mode", "workers", "step_s", "samples_per_s", "efficiency", "exposed_s"} <= scaling["points"][0].keys()

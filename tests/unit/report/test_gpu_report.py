@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+import sample_gpus as gpus
 import sample_records as made
 from rich.console import Console
 
@@ -19,13 +20,13 @@ def words(text: str) -> str:
 
 
 def test_counters_survive_the_round_trip() -> None:
-    for record in (made.on_gpus(), made.profile_on_gpus()):
+    for record in (gpus.on_gpus(), gpus.profile_on_gpus()):
         assert loads(dump(record)) == record
 
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_each_mode_with_counters_has_them_and_the_others_none(width: int) -> None:
-    text = render(made.on_gpus(), width=width)
+    text = render(gpus.on_gpus(), width=width)
     assert "2 GPUs while modes were timed (real)" in text
     after = text[text.index("2 GPUs while") :]
     assert "53.9 J" in after  # 1312 W for 0.657 s over 16 samples
@@ -35,15 +36,15 @@ def test_each_mode_with_counters_has_them_and_the_others_none(width: int) -> Non
 
 
 def test_what_a_gpu_does_not_tell_is_not_made_up() -> None:
-    lines = [words(line) for line in render(made.on_gpus(), width=100).splitlines() if line.startswith(" wfbp ")]
+    lines = [words(line) for line in render(gpus.on_gpus(), width=100).splitlines() if line.startswith(" wfbp ")]
     assert lines[-1] == "wfbp 97 % 1.98 GHz – – 41.0 GiB – –"
-    assert "\n  wfbp: busy 97 %, 1.98 GHz, 41.0 GiB in use\n" in render(made.on_gpus(), width=60)
+    assert "\n  wfbp: busy 97 %, 1.98 GHz, 41.0 GiB in use\n" in render(gpus.on_gpus(), width=60)
 
 
 def test_a_profile_has_one_sentence() -> None:
     assert (
         "2 GPUs during the profile: busy 97 %, 1.98 GHz, 1.29 kW, 41.0 GiB in use, up to 67 °C, throttled: no."
-    ) in words(render(made.profile_on_gpus()))
+    ) in words(render(gpus.profile_on_gpus()))
 
 
 @pytest.mark.parametrize("make", [made.comparison, made.profile])

@@ -6,11 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import ModeResult, Slice, Timeline
+from xbench.report.advice import what_to_paste
 from xbench.report.charts.axes import byte_ticks, marks, named, plain, time_unit
 from xbench.report.charts.bars import (
     bounds_per_sample,
@@ -23,12 +25,11 @@ from xbench.report.charts.bars import (
 from xbench.report.charts.convergence import grouped
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.samples import over_time
-from xbench.report.charts.scaling import step_curves
 from xbench.report.charts.steps import comparison_steps, sub_rows, waits
 from xbench.report.kinds.compare_records import comparable, several_page
-from xbench.report.kinds.tuned_page import tried_figure
+from xbench.report.kinds.scaling import step_curves
+from xbench.report.kinds.tuned import tried_figure
 from xbench.report.page.model import Figure
-from xbench.report.paste import what_to_paste
 
 
 def _found(figure: Figure | None) -> Figure:
@@ -209,7 +210,7 @@ def test_a_first_step_far_above_the_rest_does_not_set_the_axis() -> None:
 
 
 def test_a_scaling_is_a_curve_a_mode() -> None:
-    record = made.scaling()
+    record = predicted.scaling()
     *curves, compute = step_curves(record).traces
     assert [curve["name"] for curve in curves] == record.modes
     assert curves[0]["x"] == record.workers

@@ -11,6 +11,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import sample_gpus as gpus
+import sample_predictions as predicted
 import sample_records as made
 from test_convergence_report import convergence
 from test_tuned_report import tuned
@@ -18,8 +20,7 @@ from test_tuned_report import tuned
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Contention, ContentionPoint, Job, load
 from xbench.report import FORMATS
-from xbench.report.formats.html import contents, page, render
-from xbench.report.page.assemble import own_file
+from xbench.report.formats.html import contents, own_file, page, render
 from xbench.report.page.model import figures
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -27,11 +28,11 @@ MADE: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "troubled": made.troubled,
     "paired": made.paired,
-    "gpus": made.on_gpus,
+    "gpus": gpus.on_gpus,
     "two workloads": lambda: made.paired().model_copy(update={"jobs": [_job("resnet18"), _job("densenet121")]}),
     "profile": made.profile,
-    "scaling": made.scaling,
-    "validation": made.validation,
+    "scaling": predicted.scaling,
+    "validation": predicted.validation,
     "convergence": convergence,
     "tuned": tuned,
     **{
@@ -233,17 +234,17 @@ def test_an_empty_comparison_is_still_a_page() -> None:
 
 
 def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass() -> None:
-    free = made.validation().model_copy(update={"overlap": "forward"})
+    free = predicted.validation().model_copy(update={"overlap": "forward"})
     assert "(--overlap forward)" in render(free)
-    assert "(--overlap forward)" not in render(made.validation())
+    assert "(--overlap forward)" not in render(predicted.validation())
 
 
 BARE: dict[str, Callable[[], AnyRecord]] = {
     "profile": lambda: made.profile().model_copy(
         update={"layers": [], "step": None, "cost_model": None, "bounds": None, "plans": {}, "samples": {}}
     ),
-    "scaling": lambda: made.scaling().model_copy(update={"points": [], "findings": [], "links": []}),
-    "validation": lambda: made.validation().model_copy(
+    "scaling": lambda: predicted.scaling().model_copy(update={"points": [], "findings": [], "links": []}),
+    "validation": lambda: predicted.validation().model_copy(
         update={"cells": [], "errors": [], "errors_at_speed": [], "goals": [], "complete": False}
     ),
     "convergence": lambda: convergence(

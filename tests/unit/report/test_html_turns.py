@@ -5,7 +5,7 @@ from __future__ import annotations
 import sample_records as made
 
 from xbench.records import Comparison, TurnTaken
-from xbench.report.charts.turns import comparison_turns
+from xbench.report.charts.steps import comparison_turns
 from xbench.report.formats.html import page
 
 TURNS = [

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +24,8 @@ CASES: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "comparison-troubled": made.troubled,
     "profile": made.profile,
-    "scaling": made.scaling,
-    "validation": made.validation,
+    "scaling": predicted.scaling,
+    "validation": predicted.validation,
     "convergence": lambda: load(GOLDEN / "convergence-v1.json"),
     "tuned": lambda: load(GOLDEN / "tuned-v1.json"),
 }
@@ -105,6 +106,6 @@ def test_a_fence_is_longer_than_any_in_it(text: str) -> None:
 
 
 def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass() -> None:
-    free = made.validation().model_copy(update={"overlap": "forward"})
+    free = predicted.validation().model_copy(update={"overlap": "forward"})
     assert "(--overlap forward)" in render(free)
-    assert "--overlap" not in render(made.validation())
+    assert "--overlap" not in render(predicted.validation())

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 from test_html_page import HOSTILE, MADE, Reader
 
@@ -46,7 +47,7 @@ def test_a_record_that_failed_in_part_says_so() -> None:
 
 
 def test_a_long_table_says_how_many_rows_it_leaves_out() -> None:
-    record = made.scaling()
+    record = predicted.scaling()
     assert len(record.points) == 20
     assert "more rows" not in record._repr_html_()
     text = record.model_copy(update={"points": [*record.points, *record.points[:4]]})._repr_html_()

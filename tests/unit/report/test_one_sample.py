@@ -7,8 +7,8 @@ import sample_records as made
 
 from xbench.records import Comparison, Estimate, Ratio
 from xbench.report import FORMATS
-from xbench.report.cell_format import ratio_cell, span_cell
-from xbench.report.formats.tables import tables
+from xbench.report.answer import ratio_cell, span_cell
+from xbench.report.kinds import view_of
 from xbench.stats import median_estimate, paired_ratio
 
 
@@ -55,6 +55,6 @@ def test_no_format_shows_an_interval_of_one_sample(name: str) -> None:
 
 
 def test_the_cells_of_a_csv_are_empty() -> None:
-    rows = tables(one_block())["modes"]
+    rows = view_of(one_block()).tables()["modes"]
     ends = ("step_low_s", "step_high_s", "s_per_sample_low", "s_per_sample_high", "ratio_low", "ratio_high")
     assert [row["mode"] for row in rows if any(row[end] is not None for end in ends)] == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sample_predictions as predicted
 import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +19,9 @@ from trace_rules import broken_rules
 
 from xbench.errors import SpecError
 from xbench.records import Comparison, Parts, Profile, RankTimeline, Slice, Timeline, TurnTaken, load
+from xbench.report.charts import trace
+from xbench.report.charts.trace import Process, document
 from xbench.report.formats import perfetto
-from xbench.report.formats.trace_events import Process, document
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"
@@ -109,7 +111,7 @@ def test_there_are_records_to_hold_to_the_rules() -> None:
 
 def test_a_step_waits_where_it_computes_nothing() -> None:
     waits = [event for event in of_process(perfetto.render(small()), "recorded") if event.get("cat") == "exposed"]
-    assert [(event["name"], event["ts"], event["dur"]) for event in waits] == [(perfetto.WAITING, 300000.0, 150000.0)]
+    assert [(event["name"], event["ts"], event["dur"]) for event in waits] == [(trace.WAITING, 300000.0, 150000.0)]
 
 
 def test_buckets_under_way_at_once_have_tracks_of_their_own() -> None:
@@ -223,7 +225,7 @@ def test_turns_are_drawn_as_the_model_plays_them() -> None:
     turns = [event for event in of_process(text, "predicted turns (simulated)") if event.get("cat") == "turn"]
     assert [event["name"] for event in turns] == ["turn of A (resnet18)", "turn of B (resnet18)"] * 2
     assert {event["dur"] for event in turns} == {402000.0}  # each job's compute
-    assert perfetto.MODEL_TURNS in json.loads(text)["otherData"]["notes"]
+    assert trace.MODEL_TURNS in json.loads(text)["otherData"]["notes"]
 
 
 def test_recorded_turns_are_drawn_above_those_of_the_model() -> None:
@@ -248,8 +250,8 @@ def test_recorded_turns_are_drawn_above_those_of_the_model() -> None:
     assert nobody == [(250e3, 125e3)]
     assert [event["ts"] for event in drawn if event["name"] == "exposed gradients"] == [250e3]
     notes = json.loads(text)["otherData"]["notes"]
-    assert perfetto.TURNS_AS_SEEN in notes
-    assert perfetto.MODEL_TURNS not in notes
+    assert trace.TURNS_AS_SEEN in notes
+    assert trace.MODEL_TURNS not in notes
 
 
 def test_every_rank_is_a_process_and_begins_when_it_began() -> None:
@@ -263,15 +265,15 @@ def test_every_rank_is_a_process_and_begins_when_it_began() -> None:
     steps = [of_process(text, f"recorded step of rank {rank} of 2 (real)") for rank in (0, 1)]
     assert [min(event["ts"] for event in step if "dur" in event) for step in steps] == [125e3, 0.0]
     notes = json.loads(text)["otherData"]["notes"]
-    assert perfetto.RANK_0 not in notes
-    assert perfetto.FIRST_RANKS not in notes
+    assert trace.RANK_0 not in notes
+    assert trace.FIRST_RANKS not in notes
 
 
 def test_ranks_that_were_not_kept_are_said_to_be_missing() -> None:
-    assert perfetto.RANK_0 in json.loads(perfetto.render(made.comparison()))["otherData"]["notes"]
+    assert trace.RANK_0 in json.loads(perfetto.render(made.comparison()))["otherData"]["notes"]
 
 
-@pytest.mark.parametrize("make", [made.scaling, made.validation])
+@pytest.mark.parametrize("make", [predicted.scaling, predicted.validation])
 def test_a_record_without_steps_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(SpecError, match=r"this \w+ record holds no step, recorded or predicted"):
         perfetto.render(make())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xbench.report.cell_format import removed_cell
+from xbench.report.answer import removed_cell
 
 
 @pytest.mark.parametrize(

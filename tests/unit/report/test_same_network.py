@@ -9,10 +9,9 @@ import sample_records as made
 
 from xbench.records import BY_HAND, Comparison, dump, loads
 from xbench.report import FORMATS
-from xbench.report.answer import trusted
-from xbench.report.cell_format import parity_cell
-from xbench.report.formats.cases import cases
-from xbench.report.formats.tables import tables
+from xbench.report.answer import parity_cell, trusted
+from xbench.report.formats.junit import cases
+from xbench.report.kinds import view_of
 from xbench.report.sentences import columns_line, failure_line, not_shown_lines
 
 WHY = "a schedule that does not average would pass"
@@ -55,10 +54,10 @@ def test_junit_says_so_in_the_case() -> None:
 
 
 def test_csv_has_the_words_and_the_reason() -> None:
-    rows = {row["mode"]: row for row in tables(unproven())["modes"]}
+    rows = {row["mode"]: row for row in view_of(unproven()).tables()["modes"]}
     assert (rows["optimal"]["same_network"], rows["optimal"]["same_network_why"]) == ("not shown", WHY)
     assert rows["wfbp"]["same_network"] == "yes"
-    failed = {row["mode"]: row for row in tables(made.troubled())["modes"]}
+    failed = {row["mode"]: row for row in view_of(made.troubled()).tables()["modes"]}
     assert failed["mgwfbp"]["same_network"] == "FAILED"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sample_records as made
 
-from xbench.report.charts.plans import profile_page
-from xbench.report.formats.cases import cases
+from xbench.report.formats.junit import cases
+from xbench.report.kinds import view_of
 from xbench.report.sentences import instruments_line, parts_line, step_line
 
 HEADLINE = "A step without communication takes 402 ms [399 ms, 406 ms] (real)."
@@ -28,6 +28,6 @@ def test_medians_that_do_not_agree_are_said_to_be_unpaired() -> None:
 
 
 def test_every_format_has_the_bare_step_as_its_headline() -> None:
-    assert HEADLINE in profile_page(made.profile()).answer
+    assert HEADLINE in view_of(made.profile()).page().answer
     first = cases(made.profile())[0]
     assert (first.time_s, first.message) == (0.402, HEADLINE[0].lower() + HEADLINE[1:-1])

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sample_gpus as gpus
+import sample_predictions as predicted
 import sample_records as made
 from rich.console import Console
 from rich.text import Text
 
 from xbench import heap
 from xbench.records import AnyRecord, Contention, ContentionPoint, Plan
-from xbench.report.console import HarmlessConsole, titled_table
-from xbench.report.formats.terminal import make_console, render, show
+from xbench.report.console import HarmlessConsole, make_console, titled_table
+from xbench.report.formats.terminal import render, show
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -26,10 +28,10 @@ CASES: dict[str, Callable[[], AnyRecord]] = {
     "comparison": made.comparison,
     "comparison-troubled": made.troubled,
     "comparison-paired": made.paired,
-    "comparison-gpu": made.on_gpus,
+    "comparison-gpu": gpus.on_gpus,
     "profile": made.profile,
-    "scaling": made.scaling,
-    "validation": made.validation,
+    "scaling": predicted.scaling,
+    "validation": predicted.validation,
 }
 
 
@@ -83,15 +85,15 @@ def test_an_incomplete_record_says_so_first() -> None:
 
 
 def test_an_incomplete_validation_says_so_first_too() -> None:
-    ended = made.validation().model_copy(update={"complete": False, "error": "interrupted in the second cell"})
+    ended = predicted.validation().model_copy(update={"complete": False, "error": "interrupted in the second cell"})
     assert render(ended).startswith("INCOMPLETE: interrupted in the second cell. What follows is what had been ")
     assert "INCOMPLETE: it ended before everything" in render(ended.model_copy(update={"error": None}))
 
 
 def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass() -> None:
-    free = made.validation().model_copy(update={"overlap": "forward"})
+    free = predicted.validation().model_copy(update={"overlap": "forward"})
     assert "(--overlap forward)" in render(free)
-    assert "--overlap" not in render(made.validation())
+    assert "--overlap" not in render(predicted.validation())
 
 
 def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and_why() -> None:
@@ -251,7 +253,7 @@ def test_a_profile_fits_on_a_screen_and_v_shows_the_rest() -> None:
 
 
 def test_a_scaling_shows_two_tables_and_four_findings_and_v_shows_the_rest() -> None:
-    record = made.scaling().model_copy(update={"findings": [f"Finding {number}." for number in range(1, 7)]})
+    record = predicted.scaling().model_copy(update={"findings": [f"Finding {number}." for number in range(1, 7)]})
     brief, whole = render(record), render(record, verbose=True)
     assert [line for line in brief.splitlines() if line.endswith("(simulated)")] == [
         "Step (simulated)",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from xbench.records import Comparison, Slice
 from xbench.report.charts.steps import comparison_steps
-from xbench.report.charts.text_timelines import far_off, lane
+from xbench.report.charts.text import far_off, lane
 from xbench.report.formats.terminal import render
 
 

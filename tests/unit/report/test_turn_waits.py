@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xbench.records import TurnTaken
-from xbench.report.charts.turn_waits import waits_before
+from xbench.report.charts.steps import waits_before
 
 
 def test_passing_a_turn_on_is_no_wait() -> None:

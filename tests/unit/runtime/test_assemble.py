@@ -20,11 +20,10 @@ from xbench.records import (
     dump,
     loads,
 )
-from xbench.report.answer import answer, references, winners
-from xbench.report.cell_format import own_steps, verdict
+from xbench.report.answer import answer, own_steps, references, verdict, winners
 from xbench.report.charts.bars import time_per_sample
 from xbench.report.formats import markdown, terminal
-from xbench.report.formats.tables import tables
+from xbench.report.kinds import view_of
 from xbench.report.sentences import columns_line
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
@@ -129,7 +128,7 @@ def test_a_question_without_a_winner_says_which_it_is() -> None:
 
 def test_the_jobs_of_a_mode_and_their_own_steps_are_said() -> None:
     record = compare("ddp,wfbp,crossover,sequential", (A, A), MIXED)
-    assert {row["mode"]: (row["jobs"], row["reference"]) for row in tables(record)["modes"]} == {
+    assert {row["mode"]: (row["jobs"], row["reference"]) for row in view_of(record).tables()["modes"]} == {
         "ddp": (1, "ddp"), "wfbp": (1, "ddp"), "crossover": (2, "sequential"), "sequential": (2, "sequential")
     }  # fmt: skip
     own = "crossover: each of the 2 jobs makes a step every 1.60 s; its step of 800 ms is the device's, for one."

@@ -103,6 +103,29 @@ def shortened(name: str, limit: int = 26) -> str:
     return plain(name if len(name) <= limit else f"…{name[1 - limit :]}")
 
 
+def whiskers(
+    values: Iterable[tuple[float, tuple[float, float]]],
+    per: float = 1.0,
+    *,
+    colour: str = "--ink",
+    thickness: float = 1.5,
+    width: int = 5,
+) -> Layout:
+    """Error bars from the lower to the upper end of each value's interval, in units of which a value has `per`."""
+    ends = [(value, *interval) for value, interval in values]
+    return {
+        "type": "data", "symmetric": False, "color": colour, "thickness": thickness, "width": width,
+        "array": [rounded(per * max(0.0, high - value)) for value, _, high in ends],
+        "arrayminus": [rounded(per * max(0.0, value - low)) for value, low, _ in ends],
+    }  # fmt: skip
+
+
+def upright(at: float, **line: object) -> Layout:
+    """A line across the whole plot; dotted in the colour of ink unless `line` says otherwise."""
+    look = line or {"color": "--ink", "dash": "dot", "width": 1.5}
+    return {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": look}
+
+
 def time_axis(title: str, unit: Unit, **more: object) -> Layout:
     """An axis of times from zero on."""
     return {"title": {"text": f"{title} [{unit.name}]"}, "rangemode": "tozero", **more}

@@ -12,12 +12,16 @@ from xbench.report.answer import (
     paired_modes,
     partial,
     ranking,
+    ratio_cell,
     reference_of,
     references,
+    span_cell,
+    step_cells,
     trusted,
+    verdict,
     winners,
+    with_turns,
 )
-from xbench.report.cell_format import parity_cell, ratio_cell, removed_cell, span_cell, verdict
 from xbench.report.charts.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
 from xbench.report.page.common_sections import capital, label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
@@ -304,20 +308,11 @@ def step_table(record: Comparison) -> Table:
     """Where the step goes: measured, exposed, removed, predicted, and whether it trains what DDP trains."""
     rows: list[list[Cell]] = []
     for result in record.modes.values():
-        fine = trusted(result)
-        rows.append(
-            [
-                result.mode + (f" (turns {result.pattern})" if result.pattern else ""),
-                format_seconds(result.step_s.median) if fine and result.step_s else "–",
-                format_seconds(result.exposed_s) if fine else "–",
-                removed_cell(result.removed_share) if fine else "–",
-                format_seconds(result.predicted_step_s),
-                signed(result.prediction_error) if fine else "–",
-                str(len(result.plan.buckets)) if result.plan else "–",
-                _parity(result),
-                label_badge(result.label),
-            ]
-        )
+        cells: dict[str, Cell] = {**step_cells(result), "label": label_badge(result.label)}
+        cells["error"] = step_cells(result)["error"].replace("-", "−")
+        if cells["same network"] == "FAILED":
+            cells["same network"] = Badge("FAILED", "failed")
+        rows.append([with_turns(result), *cells.values()])
     columns = [Column("mode", figures=False), *map(Column, ("step", "exposed", "removed", "predicted", "error")),
                Column("buckets"), Column("same network", figures=False), Column("label", figures=False)]  # fmt: skip
     return Table("Where the step goes, in figures", columns, rows, capital(sentences.columns_line(record)), opened=True)
@@ -326,8 +321,3 @@ def step_table(record: Comparison) -> Table:
 def signed(share: float | None) -> str:
     """'−1.2 %', with a minus as wide as the plus; '–' for None."""
     return format_signed_percent(share).replace("-", "−")
-
-
-def _parity(result: ModeResult) -> Cell:
-    said = parity_cell(result)
-    return Badge(said, "failed") if said == "FAILED" else said

@@ -1,4 +1,4 @@
-"""The page of a comparison of cluster policies: completion times, what was held and waited for, and who ran when."""
+"""Charts of cluster policies: completion times, GPUs held and jobs that wait over time, and who ran when."""
 
 from __future__ import annotations
 
@@ -6,34 +6,13 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
+from xbench.report import cluster_sentences as told
 from xbench.report.charts.axes import BELOW, COLOURS, Unit, long_unit, marks, plain, rounded
-from xbench.report.kinds import cluster as told
-from xbench.report.page.common_sections import command_section, moment, warnings_section
-from xbench.report.page.model import Cell, Column, Facts, Figure, Page, Section, Table, Trace
+from xbench.report.page.model import Cell, Column, Figure, Table, Trace
 from xbench.units import format_duration
 
 
-def cluster_page(record: ClusterComparison) -> Page:
-    """Everything here is simulated."""
-    return Page(
-        kind="Cluster",
-        warnings=len(record.warnings),
-        title=f"{record.trace.name} on {told.cluster_of(record)}",
-        subtitle=moment(record.created),
-        labels=["simulated"],
-        answer=[*(record.findings or ["Nothing was found."]), "Everything here is simulated."],
-        sections=[
-            Section("times", "Job completion time", [_means(record), *_distributions(record)]),
-            Section("time", "Over time", _over_time(record)),
-            Section("jobs", "Who ran when", _gantt(record)),
-            Section("basis", "What it rests on", [Facts(told.basis(record))]),
-            *warnings_section(record.warnings),
-            command_section(record.command),
-        ],
-    )
-
-
-def _means(record: ClusterComparison) -> Figure:
+def means(record: ClusterComparison) -> Figure:
     """A bar a policy, restart cost and placement."""
     unit = long_unit(max(result.jct_mean_s for result in record.results))
     traces: list[Trace] = []
@@ -103,7 +82,7 @@ def _of_seed(record: ClusterComparison) -> str:
     return f"The simulation{seed}{cost}{placed}."
 
 
-def _distributions(record: ClusterComparison) -> list[Figure]:
+def distributions(record: ClusterComparison) -> list[Figure]:
     """The share of jobs that were done within a time."""
     curves = _first(record)
     if not curves:
@@ -143,7 +122,7 @@ def _distributions(record: ClusterComparison) -> list[Figure]:
     ]
 
 
-def _over_time(record: ClusterComparison) -> list[Figure]:
+def over_time(record: ClusterComparison) -> list[Figure]:
     """GPUs held, and jobs that wait."""
     curves = [curve for curve in _first(record) if curve.at_s]
     if not curves:
@@ -195,7 +174,7 @@ def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
     return Table(f"{title}, by tenths of the makespan", columns, rows)
 
 
-def _gantt(record: ClusterComparison) -> list[Figure]:
+def gantt(record: ClusterComparison) -> list[Figure]:
     """A chart a policy of a small trace: a line a job, a bar while it holds GPUs."""
     found: list[Figure] = []
     for policy in record.policies:

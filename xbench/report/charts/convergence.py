@@ -1,4 +1,4 @@
-"""The page of a convergence: what each mode does to accuracy and loss, and what a step of it costs."""
+"""Charts of a convergence: accuracy and loss of each mode, and what a step of it costs."""
 
 from __future__ import annotations
 
@@ -7,57 +7,16 @@ from statistics import fmean
 
 from xbench.records import Converged, Convergence, ConvergenceCurve
 from xbench.report.charts.axes import BELOW, Mark, marks, named, plain, rounded
-from xbench.report.kinds.convergence import by_formula, failed, verdicts, without_accuracy
-from xbench.report.page.common_sections import (
-    command_section,
-    environment_section,
-    fabric_pairs,
-    moment,
-    warnings_section,
-    workload_pair,
-)
-from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Page, Section, Sentences, Table, Trace
+from xbench.report.page.model import Badge, Cell, Column, Figure, Table, Trace
 from xbench.units import format_bytes, format_count, format_seconds
 
 SMOOTH = 40
 """Training losses are drawn as the means of this many groups of steps."""
 
 
-def convergence_page(record: Convergence) -> Page:
-    """Accuracy first, then loss, then the price."""
-    why = (record.error or "it ended early").rstrip(".")
-    said = verdicts(record)
-    accuracy, tests, losses = accuracy_figure(record), curves_figure(record), losses_figure(record)
-    data, training = record.dataset, record.training
-    pairs = [
-        ("data", f"{data.name}, {data.train} to train and {data.test} to test, {data.classes} classes: {data.source}"),
-        ("training", f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
-         f"{len(training.seeds)} seeds, {training.optimizer} with lr {training.lr:g} falling to zero, batch "
-         f"{training.batch_size} a worker; equal for all modes"),
-        workload_pair(record.workload),
-        *fabric_pairs(record.fabric),
-    ]  # fmt: skip
-    formula = by_formula(record)
-    sections = [
-        Section("accuracy", "Accuracy in the end", [accuracy] if accuracy else []),
-        Section("curves", "While it trained", [figure for figure in (tests, losses) if figure is not None]),
-        Section("costs", "What a step costs", [_costs(record), *([Sentences(formula)] if formula else [])]),
-        Section("basis", "What it rests on", [Facts(pairs)]),
-        environment_section(record.environment),
-        *warnings_section(record.warnings),
-        command_section(record.command),
-    ]
-    return Page(
-        kind="Convergence",
-        warnings=len(record.warnings),
-        title=f"{record.workload.title} on {data.name}, {record.fabric.spec}",
-        subtitle=f"{moment(record.created)} · {record.environment.hostname} · reference {record.reference}",
-        labels=[record.label],
-        answer=[line for line in said if " FAILED: " not in line] or ["No mode was trained to the end."],
-        failures=[failed(mode) for mode in record.modes.values() if mode.status == "failed"],
-        incomplete=None if record.complete else f"INCOMPLETE: {why}. What was finished is below.",
-        sections=[section for section in sections if section.blocks],
-    )
+def without_accuracy(mode: Converged) -> str:
+    """What stands in a table in place of an accuracy."""
+    return "not trained" if mode.status == "not trained" else "FAILED"
 
 
 def accuracy_figure(record: Convergence) -> Figure | None:
@@ -267,7 +226,8 @@ def _filled(curve: ConvergenceCurve, length: int) -> list[float | None]:
     return [*curve.test_accuracy, *[None] * (length - len(curve.test_accuracy))]
 
 
-def _costs(record: Convergence) -> Table:
+def costs_table(record: Convergence) -> Table:
+    """Time, traffic, memory and computation of a step, a row a mode."""
     rows: list[list[Cell]] = [
         [
             mode.mode,

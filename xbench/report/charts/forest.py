@@ -1,14 +1,17 @@
-"""A row a wall-clock case: where its ratio lies, with its interval, and how far it may be from 1."""
+"""A row a wall-clock case: where its ratio lies, how far it may be from 1, and the noise floor of unchanged code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.records import Case, Found, Judged, Regression, RegressionVerdict
-from xbench.report.charts.axes import BELOW, lines_of, plain, rounded, shortened
-from xbench.report.kinds import regression_sentences as told
+from xbench.records import Case, Found, Judged, Label, Noise, NoiseFloor, Regression, RegressionVerdict
+from xbench.regress.metrics import wall_clock
+from xbench.report import regression_sentences as told
+from xbench.report import sentences
+from xbench.report.charts.axes import BELOW, lines_of, plain, rounded, shortened, upright, whiskers
 from xbench.report.page.common_sections import capital, label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.sentences import counted
 from xbench.stats.regression import LINE
 
 ROW_PX = 30
@@ -86,10 +89,7 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
             ],
             "margin": {"r": 160, "t": 8},
         },
-        narrow={
-            "margin.r": 12,
-            "annotations": [*(in_place(row, case.verdict) for row, case in unmeasured), *far],
-        },
+        narrow={"margin.r": 12, "annotations": [*(in_place(row, case.verdict) for row, case in unmeasured), *far]},
         height=height(names),
         table=wall_table(cases),
     )
@@ -101,8 +101,7 @@ def case_rows(names: Sequence[str], low: float, high: float, title: str) -> Layo
         "xaxis": {"title": {"text": title}, "range": [rounded(low), rounded(high)], "zeroline": False},
         "yaxis": {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.5, -0.5],
                   "showgrid": False, "zeroline": False, "fixedrange": True},
-        "shapes": [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
-                    "line": {"color": "--ink", "dash": "dot", "width": 1.5}}],
+        "shapes": [upright(1)],
         "legend": BELOW,
         "hovermode": "closest",
         "margin": {"t": 8},
@@ -213,18 +212,14 @@ def _points(rows: Sequence[Row]) -> Trace:
     return {
         "type": "scatter", "mode": "markers", "cliponaxis": False,
         "x": [rounded(ratio) for ratio, _ in ratios], "y": [row for row, _, _ in rows],
-        "error_x": {
-            "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5, "width": 5,
-            "array": [rounded(max(0.0, high - ratio)) for ratio, (_, high) in ratios],
-            "arrayminus": [rounded(max(0.0, ratio - low)) for ratio, (low, _) in ratios],
-        },
+        "error_x": whiskers(ratios),
         "customdata": [_hover(case, found) for _, case, found in rows],
         "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
 
 
 def _hover(case: Judged, found: Found | None) -> str:
-    pairs = told.count(found.pairs, "pair") if found is not None else ""
+    pairs = counted(found.pairs, "pair") if found is not None else ""
     which = "fresh launches" if found is case.confirmation else case.verdict
     return (
         f"<b>{plain(told.name(case))}</b> ({case.label})<br>{told.ratio(found)}, p {told.p_holm(found)}, {pairs}<br>"
@@ -264,3 +259,83 @@ def _told(fresh: bool, far: bool) -> str:
 def walls(record: Regression) -> list[Judged]:
     """The wall-clock cases, worst first."""
     return [case for case in told.worst_first(record.cases) if case.wall_clock]
+
+
+def floors_figure(record: Noise) -> Figure | None:
+    """A row a wall-clock case: the ratio of every A/A pair, and the floor as a band. None without pairs."""
+    cases = wall_clock(record.suite.cases())
+    rows = {case: row for row, case in enumerate(cases)}
+    ratios = {case: _ratios(case, record) for case in cases}
+    floors = {floor.case: floor for floor in record.floors if floor.case in rows}
+    if not any(ratios.values()):
+        return None
+    names = [axis_name(case) for case in cases]
+    known = [(rows[case], floor.floor) for case, floor in floors.items()]
+    ends = [end for _, floor in known for end in (1 + floor, 1 / (1 + floor))]
+    low, high = padded([*ends, *(ratio for found in ratios.values() for _, ratio in found)])
+    unknown = [(rows[case], _unknown(case, ratios)) for case in cases if case not in floors]
+    pairs = _pairs(rows, ratios)
+    bands = [band([row for row, _ in known], [floor for _, floor in known], "noise floor")] if known else []
+    return Figure(
+        key="floors-by-case",
+        title="The same code over itself",
+        labels=noise_labels(record),
+        told=f"Each mark is one A/A pair, in which nothing differs. {told.FLOORS}, the grey band: that is about the "
+        "interval of a whole check, and single pairs may lie outside. Unless "
+        "the suite says otherwise, a threshold is at least twice the floor.",
+        traces=[*bands, pairs],
+        layout={
+            **case_rows(names, low, high, "head over base"),
+            "annotations": [
+                *(_floor_beside(rows[case], floor) for case, floor in floors.items()),
+                *(in_place(row, text) for row, text in unknown),
+            ],
+            "margin": {"r": 170, "t": 8},
+        },
+        narrow={"margin.r": 12, "annotations": [in_place(row, text) for row, text in unknown]},
+        height=height(names),
+        table=floors_table(record),
+    )
+
+
+def floors_table(record: Noise) -> Table:
+    """Every wall-clock case with its floor, or that it is not known."""
+    rows: list[list[Cell]] = [list(row) for row in told.noise_rows(record)]
+    columns = [Column("case", figures=False), Column("noise floor", figures=False), Column("least threshold")]
+    labels = noise_labels(record)
+    return Table(f"Noise floors in figures{f' ({sentences.and_of(labels)})' if labels else ''}", columns, rows,
+                 f"{told.FLOORS}.", opened=True)  # fmt: skip
+
+
+def noise_labels(record: Noise) -> list[Label]:
+    """Labels of the figures."""
+    return sorted({one.label for pair in record.pairs for one in (*pair.base, *pair.head)})
+
+
+def _ratios(case: Case, record: Noise) -> list[tuple[int, float]]:
+    """The number of every pair that measured the case, and its ratio."""
+    found = ((number, pair.ratio(case)) for number, pair in enumerate(record.pairs, start=1))
+    return [(number, ratio) for number, ratio in found if ratio is not None]
+
+
+def _pairs(rows: dict[Case, int], ratios: dict[Case, list[tuple[int, float]]]) -> Trace:
+    """A ring a pair: rings that overlap can be told apart."""
+    points = [(case, number, ratio) for case, found in ratios.items() for number, ratio in found]
+    return {
+        "type": "scatter", "mode": "markers", "name": "one A/A pair",
+        "x": [rounded(ratio) for _, _, ratio in points], "y": [rows[case] for case, _, _ in points],
+        "marker": {"color": "--c1", "symbol": "circle-open", "size": 10, "line": {"width": 2}},
+        "customdata": [f"<b>{plain(told.name_of(case))}</b><br>pair {number}: {ratio:.3f}"
+                       for case, number, ratio in points],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def _unknown(case: Case, ratios: dict[Case, list[tuple[int, float]]]) -> str:
+    return "too few pairs for a floor" if ratios[case] else "not measured"
+
+
+def _floor_beside(row: int, floor: NoiseFloor) -> Layout:
+    return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": row, "yanchor": "middle", "align": "left",
+            "text": told.floor_text(floor).replace(" in ", "<br>in "), "showarrow": False,
+            "font": {"size": 11, "color": "--muted"}}  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from xbench.records import Baseline, Case, Label, LaunchPair, Measurement, MetricUnit
-from xbench.report.charts.axes import BELOW, Mark, marks, plain, rounded
+from xbench.report import regression_sentences as told
+from xbench.report.charts.axes import BELOW, Mark, marks, plain, rounded, upright
 from xbench.report.charts.forest import padded
-from xbench.report.kinds import regression_sentences as told
 from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_seconds
@@ -163,8 +163,7 @@ def _level() -> Layout:
 def _parted(first: int) -> tuple[list[Layout], list[Layout]]:
     """A line between the first pairs and those that confirm, and what stands right of it."""
     at = first + 0.5
-    line = {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
-            "line": {"color": "--grid-strong", "width": 1, "dash": "dot"}}  # fmt: skip
+    line = upright(at, color="--grid-strong", width=1, dash="dot")
     said = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
             "text": "to confirm", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
     return [line], [said]

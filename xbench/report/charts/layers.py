@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from xbench.planning.cost import Curve
 from xbench.records import CostModel, Label, Layer
 from xbench.report import sentences
+from xbench.report.answer import layer_figures
 from xbench.report.charts.axes import (
     BELOW,
+    Unit,
     byte_decades,
     byte_ticks,
     plain,
-    rounded,
     shortened,
     time_axis,
     time_unit,
+    whiskers,
 )
 from xbench.report.page.common_sections import capital
 from xbench.report.page.model import Cell, Column, Figure, Table, Trace
-from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
+from xbench.units import format_bytes, format_seconds, format_signed_percent
 
 NAMED = 45
 """Up to so many layers all names stand on the axis; of more, the largest's."""
@@ -43,31 +45,7 @@ def waterfall(
     longest_s = max(layer.ready_s + send_s for layer, send_s in zip(layers, sends_s, strict=True))
     unit = time_unit(longest_s)
     labels: list[Label] = [label] if curve is None else [label, "simulated"]
-    places = list(range(1, len(layers) + 1))
-    told = [
-        f"<b>{plain(layer.name)}</b> ({plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, ready after "
-        f"{format_seconds(layer.ready_s)} ({label})<br>{format_bytes(layer.grad_bytes)} of gradients"
-        + (f", {format_seconds(send_s)} by itself on the link (simulated)" if curve is not None else "")
-        for layer, send_s in zip(layers, sends_s, strict=True)
-    ]
-    common: Trace = {"type": "bar", "orientation": "h", "y": places, "customdata": told,
-                     "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
-    traces: list[Trace] = [
-        {**common, "name": f"backward pass ({label})",
-         "base": [unit.of(max(0.0, layer.ready_s - layer.backward_s)) for layer in layers],
-         "x": [unit.of(min(layer.backward_s, layer.ready_s)) for layer in layers], "marker": {"color": "--c1"}},
-    ]  # fmt: skip
-    if curve is not None:
-        traces.append(
-            {**common, "name": "its gradients travel, alone on the link (simulated)",
-             "base": [unit.of(layer.ready_s) for layer in layers], "x": unit.all(sends_s),
-             "marker": {"color": "--c5", "pattern": {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay",
-                                                     "size": 6, "solidity": 0.2}}}
-        )  # fmt: skip
-    traces.append(
-        {**common, "name": "bytes of its gradients", "x": [layer.grad_bytes for layer in layers], "xaxis": "x2",
-         "marker": {"color": "--c3"}}
-    )  # fmt: skip
+    traces = _waterfall_traces(layers, sends_s if curve is not None else None, unit, label)
     ticks, sizes = _ticks(layers), byte_ticks(max(layer.grad_bytes for layer in layers), 3)
     return Figure(
         key=f"waterfall-{number}",
@@ -93,6 +71,37 @@ def waterfall(
         height=MARGIN_PX + max(LEAST_PX, min(MOST_PX, LAYER_PX * len(layers))),
         table=_table(layers, sends_s, curve is not None),
     )  # fmt: skip
+
+
+def _waterfall_traces(
+    layers: Sequence[Layer], sends_s: Sequence[float] | None, unit: Unit, label: Label
+) -> list[Trace]:
+    """Backward passes, the way of each gradient by itself where that is known, and the bytes."""
+    told = [
+        f"<b>{plain(layer.name)}</b> ({plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, ready after "
+        f"{format_seconds(layer.ready_s)} ({label})<br>{format_bytes(layer.grad_bytes)} of gradients"
+        + (f", {format_seconds(send_s)} by itself on the link (simulated)" if sends_s is not None else "")
+        for layer, send_s in zip(layers, sends_s or [0.0] * len(layers), strict=True)
+    ]
+    common: Trace = {"type": "bar", "orientation": "h", "y": list(range(1, len(layers) + 1)), "customdata": told,
+                     "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
+    traces: list[Trace] = [
+        {**common, "name": f"backward pass ({label})",
+         "base": [unit.of(max(0.0, layer.ready_s - layer.backward_s)) for layer in layers],
+         "x": [unit.of(min(layer.backward_s, layer.ready_s)) for layer in layers], "marker": {"color": "--c1"}},
+    ]  # fmt: skip
+    if sends_s is not None:
+        traces.append(
+            {**common, "name": "its gradients travel, alone on the link (simulated)",
+             "base": [unit.of(layer.ready_s) for layer in layers], "x": unit.all(sends_s),
+             "marker": {"color": "--c5", "pattern": {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay",
+                                                     "size": 6, "solidity": 0.2}}}
+        )  # fmt: skip
+    traces.append(
+        {**common, "name": "bytes of its gradients", "x": [layer.grad_bytes for layer in layers], "xaxis": "x2",
+         "marker": {"color": "--c3"}}
+    )  # fmt: skip
+    return traces
 
 
 def _told(travels: bool) -> str:
@@ -127,21 +136,12 @@ def _ticks(layers: Sequence[Layer]) -> list[int]:
 
 
 def _table(layers: Sequence[Layer], sends_s: Sequence[float], sent: bool) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            layer.name,
-            str(place),
-            layer.kind,
-            format_count(layer.parameters),
-            format_bytes(layer.grad_bytes),
-            format_seconds(layer.forward_s),
-            format_seconds(layer.backward_s),
-            format_seconds(layer.ready_s),
-            *([format_seconds(send_s)] if sent else []),
-            format_percent(layer.share),
-        ]
-        for place, (layer, send_s) in enumerate(zip(layers, sends_s, strict=True), start=1)
-    ]
+    rows: list[list[Cell]] = []
+    for place, (layer, send_s) in enumerate(zip(layers, sends_s, strict=True), start=1):
+        *figures, share = layer_figures(layer)
+        rows.append([
+            layer.name, str(place), layer.kind, *figures, *([format_seconds(send_s)] if sent else []), share,
+        ])  # fmt: skip
     columns = [Column("layer", figures=False), Column("#"), Column("kind", figures=False), Column("parameters"),
                Column("gradient"), Column("forward"), Column("backward"), Column("ready"),
                *([Column("alone on the link (simulated)")] if sent else []), Column("share of step")]  # fmt: skip
@@ -160,11 +160,7 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
     measured: Trace = {
         "type": "scatter", "mode": "markers", "name": f"measured, 95 % CI ({label})", "x": sizes,
         "y": unit.all(point.transfer_s for point in points),
-        "error_y": {
-            "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.2, "width": 3,
-            "array": [rounded(unit.per_s * max(0.0, p.ci95[1] - p.transfer_s)) for p in points],
-            "arrayminus": [rounded(unit.per_s * max(0.0, p.transfer_s - p.ci95[0])) for p in points],
-        },
+        "error_y": whiskers(((p.transfer_s, p.ci95) for p in points), unit.per_s, thickness=1.2, width=3),
         "marker": {"color": "--c1", "size": 8},
         "customdata": [f"{format_bytes(p.nbytes)}: {format_seconds(p.transfer_s)} ({label}), "
                        f"{p.repetitions} times" for p in points],
@@ -198,21 +194,25 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
     )
 
 
-def _cost_table(cost: CostModel) -> Table:
-    rows: list[list[Cell]] = [
-        [
+COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
+
+
+def cost_rows(cost: CostModel) -> list[list[str]]:
+    """The measured points of the cost model; the wait for late ranks is not part of the transfer."""
+    rows = []
+    for point in cost.points:
+        fitted_s = cost.alpha_s + cost.beta_s_per_byte * point.nbytes
+        rows.append([
             format_bytes(point.nbytes),
             format_seconds(point.transfer_s),
             f"{format_seconds(point.ci95[0])} – {format_seconds(point.ci95[1])}",
             format_seconds(point.wait_s),
-            format_signed_percent((cost.alpha_s + cost.beta_s_per_byte * point.nbytes) / point.transfer_s - 1)
-            if point.transfer_s > 0
-            else "–",
+            format_signed_percent(fitted_s / point.transfer_s - 1 if point.transfer_s > 0 else None),
             str(point.repetitions),
-        ]
-        for point in cost.points
-    ]
-    columns = list(map(Column, ("size", "transfer", "95 % CI", "wait", "fit", "times")))
-    return Table(
-        "Every size in figures", columns, rows, f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
-    )
+        ])  # fmt: skip
+    return rows
+
+
+def _cost_table(cost: CostModel) -> Table:
+    note = f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
+    return Table("Every size in figures", list(map(Column, COST_HEADINGS)), cost_rows(cost), note)

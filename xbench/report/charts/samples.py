@@ -8,7 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from xbench.records import Comparison, Label, Sample
-from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
+from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit, upright
 from xbench.report.page.model import Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_seconds
 
@@ -150,8 +150,7 @@ def _upright(steps: Sequence[Step], unit: Unit) -> Layout:
 
 
 def _parting(at_s: float) -> Layout:
-    return {"type": "line", "x0": rounded(at_s), "x1": rounded(at_s), "yref": "paper", "y0": 0, "y1": 1,
-            "line": {"color": "--grid-strong", "width": 1, "dash": "dot"}}  # fmt: skip
+    return upright(rounded(at_s), color="--grid-strong", width=1, dash="dot")
 
 
 def _launch(launch: int, at_s: float) -> Layout:

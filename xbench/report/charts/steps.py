@@ -1,4 +1,4 @@
-"""One step on a time axis: what the device did, and what the link did; measured above predicted.
+"""One step on a time axis, measured above predicted, and two jobs that share a device in turns.
 
 Where the compute lane is empty although gradients travel in this step, the device waits for them: that is exposed
 communication, and it is hatched. Collectives that are under way at once lie below each other in their lane.
@@ -6,14 +6,17 @@ communication, and it is hatched. Collectives that are under way at once lie bel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeline
+from xbench.planning.turns import LETTERS
+from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeline, TurnTaken
 from xbench.report.answer import ranking
 from xbench.report.charts.axes import BELOW, Unit, plain, rounded, time_axis, time_unit
 from xbench.report.charts.bars import fastest_first
-from xbench.report.charts.text_timelines import far_off
+from xbench.report.charts.text import far_off
+from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_seconds
 
@@ -98,12 +101,12 @@ def comparison_steps(record: Comparison) -> list[Figure]:
     scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
     paired = {mode.text for mode in record.spec.modes if mode.paired}
     told = f"{SCALE} Of two jobs, it is a step of one by itself." if paired else SCALE
-    return [
+    return _folded(
         figure_of(f"step-{place}", f"One step of {r.mode}", lanes, _labels(r), scale_s, table=_table(r),
-                  folded=place >= 2, told=" ".join(filter(None, (told if place == 0 else "", far_off(record, r)))))
+                  told=" ".join(filter(None, (told if place == 0 else "", far_off(record, r)))))
         for place, (r, lanes) in enumerate(shown)
         if scale_s > 0
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def profile_steps(record: Profile) -> list[Figure]:
@@ -112,13 +115,17 @@ def profile_steps(record: Profile) -> list[Figure]:
                    key=lambda plan: plan.predicted_step_s)  # fmt: skip
     shown = [(plan.mode, _lanes("predicted", plan.timeline)) for plan in plans if plan.timeline is not None]
     scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
-    return [
-        figure_of(f"step-{place}", f"One step of {mode}", lanes, ["simulated"], scale_s, folded=place >= 2,
+    return _folded(
+        figure_of(f"step-{place}", f"One step of {mode}", lanes, ["simulated"], scale_s,
                   table=_slices_table(mode, [("predicted", record.plans[mode].timeline)]),
                   told=SCALE if place == 0 else "")
         for place, (mode, lanes) in enumerate(shown)
         if scale_s > 0
-    ]  # fmt: skip
+    )  # fmt: skip
+
+
+def _folded(figures: Iterable[Figure]) -> list[Figure]:
+    return [replace(figure, folded=place >= 2) for place, figure in enumerate(figures)]
 
 
 def _lanes_of(result: ModeResult) -> list[Lane]:
@@ -168,7 +175,6 @@ def figure_of(
     scale_s: float,
     *,
     table: Table,
-    folded: bool = False,
     told: str = "",
     axis: str = "time since the step began",
 ) -> Figure:
@@ -194,7 +200,6 @@ def figure_of(
         },
         height=MARGIN_PX + LANE_PX * len(lanes),
         table=table,
-        folded=folded,
     )  # fmt: skip
 
 
@@ -251,3 +256,93 @@ def _row(what: str, slices: Sequence[Slice], label: Badge) -> list[Cell]:
         format_bytes(sum(sizes)) if sizes else "–",
         label,
     ]
+
+
+TOLD = (
+    "The recorded turns of the first device, as rank 0 of each job saw them. Hatched: nobody holds the device, because "
+    "the job whose turn is next waits for its gradients. Below, each job's gradients from the end of its turn on, "
+    "until they have arrived."
+)
+
+
+def comparison_turns(record: Comparison) -> list[Figure]:
+    """A figure for each mode whose turns were recorded."""
+    shown = [result for result in record.modes.values() if result.turns]
+    return [_figure(record, result, place) for place, result in enumerate(shown)]
+
+
+def _figure(record: Comparison, result: ModeResult, place: int) -> Figure:
+    titles = [job.workload.title for job in record.jobs]
+    jobs = sorted({turn.job for turn in result.turns})
+    ends_s = [max(turn.computed_s, turn.arrived_s or 0.0) for turn in result.turns]
+    return figure_of(
+        f"turns-{place}",
+        f"Turns of {result.mode}",
+        [Lane("device", _held(result.turns), 1), *(_travels(result.turns, job) for job in jobs)],
+        [result.label],
+        max(ends_s),
+        table=_turn_table(result, titles),
+        told=f"{TOLD} {', '.join(f'{LETTERS[job]}: {titles[job]}' for job in jobs if job < len(titles))}.",
+        axis="time since the first of these turns began",
+    )
+
+
+def _held(turns: Sequence[TurnTaken]) -> list[Bar]:
+    """The turns, and between them when the device waited for gradients."""
+    bars = [_bar(f"turn of {LETTERS[turn.job]}", turn.start_s, turn.computed_s) for turn in turns]
+    return bars + [_bar(WAITS, *wait) for wait in waits_before(turns) if wait is not None]
+
+
+def _travels(turns: Sequence[TurnTaken], job: int) -> Lane:
+    own = [turn for turn in turns if turn.job == job]
+    bars = [
+        _bar("gradients travel", turn.computed_s, turn.arrived_s)
+        for turn in own
+        if turn.arrived_s is not None and turn.arrived_s > turn.computed_s
+    ]
+    return Lane(f"gradients<br>of {LETTERS[job]}", bars, 1)
+
+
+def _bar(kind: str, start_s: float, end_s: float) -> Bar:
+    took = f"{format_seconds(end_s - start_s)}: from {format_seconds(start_s)} to {format_seconds(end_s)}"
+    return Bar(kind, 0, start_s, end_s, f"<b>{kind}</b><br>{took}")
+
+
+def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            f"{LETTERS[turn.job]} ({titles[turn.job]})" if turn.job < len(titles) else LETTERS[turn.job],
+            format_seconds(turn.start_s),
+            format_seconds(turn.computed_s - turn.start_s),
+            format_seconds(max(0.0, turn.arrived_s - turn.computed_s)) if turn.arrived_s is not None else "–",
+            label_badge(result.label),
+        ]
+        for turn in result.turns
+    ]
+    columns = [
+        Column("job", figures=False),
+        *map(Column, ("turn begins", "holds the device", "gradients arrive after")),
+        Column("label", figures=False),
+    ]
+    return Table(f"The turns of {result.mode} in figures", columns, rows)
+
+
+LEAST_WAIT_S = 1e-6
+"""A shorter gap is rounding."""
+
+
+def waits_before(turns: Sequence[TurnTaken]) -> list[tuple[float, float] | None]:
+    """For each turn, from when to when [s] nobody held the device because its job's gradients were on their way.
+
+    A job asks for its next turn when they have arrived; the rest of a gap is the turn being passed on. Where the record
+    does not say when they arrived, as before a job's first turn, the whole gap counts.
+    """
+    found: list[tuple[float, float] | None] = []
+    arrived_s: dict[int, float | None] = {}
+    free_s = turns[0].start_s if turns else 0.0
+    for turn in turns:
+        asked_s = arrived_s.get(turn.job)
+        until_s = turn.start_s if asked_s is None else min(turn.start_s, asked_s)
+        found.append((free_s, until_s) if until_s - free_s > LEAST_WAIT_S else None)
+        arrived_s[turn.job], free_s = turn.arrived_s, turn.computed_s
+    return found

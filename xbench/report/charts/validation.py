@@ -1,86 +1,32 @@
-"""The page of a validation: which claims held, and how far off each prediction was."""
+"""Charts of a validation: how far off each prediction was, and every prediction against its measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
 
-from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
-from xbench.report.cell_format import span_cell
-from xbench.report.charts.axes import BELOW, marks, named, plain, rounded
+from xbench.records import Validation, ValidationCell, ValidationPoint
+from xbench.report.answer import span_cell
+from xbench.report.charts.axes import BELOW, marks, named, plain, rounded, upright
 from xbench.report.charts.bars import signed
-from xbench.report.kinds.validation import AT_SPEED, FORWARD, held_out_line, parts
-from xbench.report.page.common_sections import command_section, environment_section, moment, warnings_section
-from xbench.report.page.model import Badge, Block, Cell, Column, Figure, Page, Section, Sentences, Table, Trace
+from xbench.report.page.model import Badge, Cell, Column, Figure, Table, Trace
 from xbench.stats.validation import name_of
-from xbench.units import format_percent, format_seconds
+from xbench.units import format_seconds
+
+AT_SPEED = (
+    "At speed: the computation predicted at the speed that it had while the modes were timed, which the control mode "
+    "compute measures. Bias: the median of the signed errors; above zero, steps were faster than predicted."
+)
 
 
-def validation_page(record: Validation) -> Page:
-    """Predicted is simulated, measured is what its fabric was."""
-    fitted, held_out = parts(record)
-    labels = list(dict.fromkeys(cell.fabric.label for cell in record.cells))
-    sections = [
-        Section("goals", "Claims", [_goals(record), *_freedom(record)] if record.goals else []),
-        Section("cells", "Predicted against measured", _figures(record, fitted, held_out)),
-        Section("groups", "Errors by group", [_groups(record.errors, record.errors_at_speed)] if record.errors else []),
-        environment_section(record.environment),
-        *warnings_section(record.warnings),
-        command_section(record.command),
-    ]  # fmt: skip
-    why = (record.error or "it ended before every cell was measured").rstrip(".")
-    return Page(
-        kind="Validation",
-        warnings=len(record.warnings),
-        title=f"{len(record.cells)} cells of {len(record.modes)} modes",
-        subtitle=f"{moment(record.created)} · {record.environment.hostname}",
-        labels=[*labels, "simulated"],
-        answer=_answer(record),
-        incomplete=None if record.complete else f"INCOMPLETE: {why}. What follows is what had been measured by then.",
-        failures=[f"{name_of(cell)}: left out: {cell.error}" for cell in record.cells if cell.error is not None],
-        sections=[section for section in sections if section.blocks],
-    )
-
-
-def _figures(record: Validation, fitted: Sequence[ValidationCell], held_out: Sequence[ValidationCell]) -> list[Block]:
-    found: list[Block] = []
-    if _any(fitted):
-        found.append(errors_figure("errors", "How far off each prediction was", fitted, record.modes))
-    if _any(held_out):
-        found.append(errors_figure("held-out", "Held out: predicted from fewer workers", held_out, record.modes))
-        found.append(Sentences([held_out_line(held_out)]))
-    return [*found, *([steps_figure(record)] if _any(record.cells) else [])]
-
-
-def _any(cells: Sequence[ValidationCell]) -> bool:
-    return any(cell.points for cell in cells)
-
-
-def _answer(record: Validation) -> list[str]:
-    held = sum(goal.held for goal in record.goals)
-    claims = f"{held} of {len(record.goals)} claims held" if record.goals else "No claim was checked"
-    if not record.errors:
-        return [f"{claims}; no prediction was compared with a measurement."]
-    every = record.errors[0]
-    return [
-        f"{claims}. Predictions were off by {format_percent(every.median)} in the median, and 95 % of "
-        f"{every.count} by at most {format_percent(every.p95)}.",
-        "Predictions are simulated, from a profile alone, and made before anything was timed; measured steps are "
-        "labelled beside them.",
-    ]
-
-
-def _goals(record: Validation) -> Table:
+def goals_table(record: Validation) -> Table:
+    """A row a claim."""
     rows: list[list[Cell]] = [
         [goal.claim, goal.found, Badge("held", "held") if goal.held else Badge("NOT HELD", "failed")]
         for goal in record.goals
     ]
     columns = [Column(name, figures=False) for name in ("claim", "found", "")]
     return Table("What was claimed, and what was found", columns, rows, opened=True)
-
-
-def _freedom(record: Validation) -> list[Block]:
-    return [Sentences([FORWARD])] if record.overlap == "forward" else []
 
 
 def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: Sequence[str]) -> Figure:
@@ -110,8 +56,7 @@ def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: 
             "xaxis": {"title": {"text": "error of the prediction [%]"}, "ticksuffix": " %"},
             "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5],
                       "tickfont": {"size": 11}},
-            "shapes": [{"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1,
-                        "line": {"color": "--ink", "dash": "dot", "width": 1.5}}],
+            "shapes": [upright(0)],
             "legend": BELOW,
             "margin": {"t": 8},
         },
@@ -197,21 +142,8 @@ def _points_table(title: str, cells: Sequence[ValidationCell]) -> Table:
     return Table(title, columns, rows, AT_SPEED, bulk=True)
 
 
-def _groups(errors: Sequence[ErrorSummary], at_speed: Sequence[ErrorSummary]) -> Table:
-    again = {row.name: row for row in at_speed}
-    rows: list[list[Cell]] = [
-        [
-            row.name,
-            str(row.count),
-            format_percent(row.median),
-            format_percent(row.p95),
-            format_percent(row.worst),
-            signed(row.bias),
-            format_percent(again[row.name].median) if row.name in again else "–",
-            format_percent(again[row.name].p95) if row.name in again else "–",
-        ]
-        for row in errors
-    ]
-    columns = [Column("group", figures=False), *map(Column, ("predictions", "median", "95 % within", "worst", "bias")),
-               *map(Column, ("median at speed", "95 % at speed"))]  # fmt: skip
-    return Table("Error of predictions: predicted over measured, minus one", columns, rows, AT_SPEED, opened=True)
+def errors_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A row a group of predictions."""
+    columns = [Column(name, figures=place > 0) for place, name in enumerate(headings)]
+    shown = [[cell.replace("-", "−") if place == 5 else cell for place, cell in enumerate(row)] for row in rows]
+    return Table("Error of predictions: predicted over measured, minus one", columns, shown, AT_SPEED, opened=True)

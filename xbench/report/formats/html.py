@@ -1,37 +1,28 @@
 """The report as one HTML file that opens anywhere, without a network.
 
-`page` makes it of one record of any kind, or of several comparisons side by side. What a record's page shows is in a
-file of that kind; the figures are plain plotly traces, a file a group; `assemble` puts template, style and scripts
-together.
+`page` makes it of one record of any kind, or of several comparisons side by side. What a record's page shows is in
+the view of its kind; the figures are plain plotly traces; `assemble` puts template, style and scripts together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from xbench.errors import UsageError
 from xbench.records import AnyRecord
-from xbench.registry import Registry
-from xbench.report.page.assemble import assemble
-from xbench.report.page.model import Page
+from xbench.report.kinds import view_of
+from xbench.report.page.model import Figure, Page, Table, figures
 
-PAGES: Registry[Callable[[Any], Page]] = Registry("kind of record", listing="xbench schema")
-for _kind, _module in (
-    ("comparison", "kinds.comparison_page"),
-    ("profile", "charts.plans"),
-    ("scaling", "charts.scaling"),
-    ("validation", "charts.validation"),
-    ("convergence", "charts.convergence"),
-    ("tuned", "kinds.tuned_page"),
-    ("regression", "kinds.regression_page"),
-    ("baseline", "kinds.baseline"),
-    ("noise", "kinds.baseline"),
-    ("cluster", "charts.cluster"),
-    ("live", "kinds.live_page"),
-    ("restart", "kinds.restart_page"),
-):
-    PAGES.add(_kind, f"xbench.report.{_module}:{_kind}_page", f"the page of a {_kind}")
+MAX_ROWS = 20
+"""Rows of the table in a notebook cell."""
 
 
 def page(records: Sequence[AnyRecord]) -> str:
@@ -52,4 +43,76 @@ def contents(records: Sequence[AnyRecord]) -> Page:
         from xbench.report.kinds.compare_records import several_page
 
         return several_page(records)
-    return PAGES.load(records[0].kind)(records[0])
+    return view_of(records[0]).page()
+
+
+def summary(record: AnyRecord) -> str:
+    """A notebook cell: the answer and the first table of the page, without style sheets, scripts or plots.
+
+    It is a `<div>` in the notebook's own colours. The table has at most MAX_ROWS rows and says how many it leaves out.
+    """
+    page = contents([record])
+    template = environment().from_string(own_file("summary.html.jinja"))
+    return template.render(page=page, table=_first_table(page), most=MAX_ROWS)
+
+
+def _first_table(page: Page) -> Table | None:
+    for section in page.sections:
+        for block in section.blocks:
+            table = block.table if isinstance(block, Figure) else block
+            if isinstance(table, Table):
+                return table
+    return None
+
+
+def assemble(page: Page) -> str:
+    """The whole document. The same page makes the same bytes."""
+    plotly, script = _plotly(), own_file("page.js") + own_file("keys.js")
+    scripts = f"script-src {_hash(plotly)} {_hash(script)}"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; {scripts}"
+    return environment().from_string(own_file("page.html.jinja")).render(
+        page=page,
+        policy=policy,
+        style=Markup(own_file("page.css")),
+        script=Markup(script),
+        plotly=Markup(plotly),
+        figures=Markup(_data(page)),
+    )  # fmt: skip
+
+
+def environment() -> Environment:
+    """How templates are rendered: every text in them is escaped."""
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                       keep_trailing_newline=True)  # fmt: skip
+
+
+@cache
+def own_file(name: str) -> str:
+    """The text of a file of this package: a template, a style sheet, a script."""
+    return (files("xbench.report.page") / name).read_text(encoding="utf-8")
+
+
+def _data(page: Page) -> str:
+    """What the script draws, as JSON that no '</script>' can end."""
+    drawn = [
+        {
+            "key": figure.key,
+            "traces": figure.traces,
+            "layout": figure.layout,
+            "narrow": figure.narrow,
+            "height": figure.height,
+        }
+        for figure in figures(page)
+    ]
+    return json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _plotly() -> str:
+    """plotly.js's basic bundle: bars and scatter plots are all that pages draw."""
+    return own_file("plotly-basic.min.js")
+
+
+@cache
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

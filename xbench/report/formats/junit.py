@@ -10,28 +10,32 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-Status = Literal["passed", "failed", "skipped", "error"]
+from xbench.records import AnyRecord
+from xbench.report.kinds import view_of
+from xbench.report.view import Case, Status
+
+THE_RUN = "the whole run"
 
 _ELEMENTS: dict[Status, str] = {"failed": "failure", "error": "error", "skipped": "skipped"}
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True)
-class Case:
-    """One line of the table: `group` and `name` are its address, `message` one sentence, `text` as long as it needs.
+def render(record: AnyRecord, strict: bool = False) -> str:
+    """JUnit XML of any kind of record. `strict`: what a check could not judge is a failure."""
+    properties = {"command": record.command, "created": record.created, "kind": record.kind}
+    properties |= view_of(record).properties()
+    return junit_xml(cases(record, strict), suite=f"xbench {record.kind}", properties=properties)
 
-    `time_s` is what the case is about, a step for example, and not how long it took to find out; None is shown as 0.
-    """
 
-    group: str
-    name: str
-    time_s: float | None = None
-    status: Status = "passed"
-    message: str = ""
-    text: str = ""
+def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
+    """The cases of any kind of record, modes in their order; a run that ended early has one of its own, an error."""
+    found = view_of(record).cases(strict)
+    if not record.complete:
+        why = getattr(record, "error", None) or "it ended before everything was measured"
+        group = found[0].group if found else record.kind
+        found.append(Case(group, THE_RUN, status="error", message=f"INCOMPLETE: {why}"))
+    return found
 
 
 def junit_xml(cases: Iterable[Case], *, suite: str = "xbench", properties: Mapping[str, str] | None = None) -> str:

@@ -1,1 +1,31 @@
-"""Views of records: one a kind."""
+"""Table of views: one for each kind of record. A new kind is one file here and one row in `VIEWS`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xbench.records import AnyRecord
+from xbench.registry import Registry
+from xbench.report.view import View
+
+VIEWS: Registry[type[View[Any]]] = Registry("kind of record", listing="xbench schema")
+for _kind, _view in (
+    ("profile", "profile:ProfileView"),
+    ("comparison", "comparison:ComparisonView"),
+    ("scaling", "scaling:ScalingView"),
+    ("validation", "validation:ValidationView"),
+    ("tuned", "tuned:TunedView"),
+    ("convergence", "convergence:ConvergenceView"),
+    ("baseline", "baseline:BaselineView"),
+    ("noise", "baseline:NoiseView"),
+    ("regression", "regression:RegressionView"),
+    ("cluster", "cluster:ClusterView"),
+    ("live", "live:LiveView"),
+    ("restart", "restart:RestartView"),
+):
+    VIEWS.add(_kind, f"xbench.report.kinds.{_view}", f"the view of a {_kind}")
+
+
+def view_of(record: AnyRecord) -> View[Any]:
+    """The record, ready for any format."""
+    return VIEWS.load(record.kind)(record)

@@ -1,44 +1,210 @@
-"""The pages of what later checks are held against: a baseline, and the noise floor of a machine."""
+"""Views of what later checks are held against: a baseline, and the noise floor of a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from xbench.records import Baseline, Case, Label, Noise, NoiseFloor
-from xbench.regress.metrics import wall_clock
-from xbench.report import sentences
-from xbench.report.charts.axes import plain, rounded
-from xbench.report.charts.forest import axis_name, band, case_rows, height, in_place, padded
+from rich.console import Console
+from rich.text import Text
+
+from xbench.records import Baseline, Environment, Label, LaunchPair, Measurement, Noise, WorkloadRecord
+from xbench.report import markup, sentences
+from xbench.report import regression_sentences as told
+from xbench.report.charts.forest import floors_figure, floors_table, noise_labels
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
-from xbench.report.kinds import regression_sentences as told
-from xbench.report.page.common_sections import (
-    command_section,
-    environment_section,
-    label_badge,
-    moment,
-    warnings_section,
-    workload_pairs,
-)
-from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Page, Section, Table, Trace
+from xbench.report.console import facts, say, titled_table
+from xbench.report.page.common_sections import environment_section, label_badge, moment
+from xbench.report.page.model import Badge, Cell, Column, Section, Table
+from xbench.report.sentences import counted
+from xbench.report.view import Case, Detail, Row, View, fields
+
+S = TypeVar("S", bound=Baseline | Noise)
 
 
-def baseline_page(record: Baseline) -> Page:
-    """Every case with its figure, and every launch."""
-    found = [*record.side.measurements, *(one for launch in record.launches for one in launch)]
-    launches = launches_over_time(record)
-    return _page(record, "Baseline", told.baseline_answer(record), sorted({one.label for one in found}), [
-        Section("measured", "What was measured", [baseline_table(record)]),
-        Section("launches", "Every launch", [launches] if launches is not None else []),
-    ])  # fmt: skip
+class StoredView(View[S]):
+    """Measurements of one side, kept for later checks."""
+
+    cut_short = "it ended early"
+    aftermath = ""
+
+    def title(self) -> str:
+        return f"{sentences.and_of([check.name for check in self.record.suite.checks])}, for later checks"
+
+    def subtitle(self) -> str:
+        return f"{moment(self.record.created)} · made on {self.record.side.environment.hostname}"
+
+    def answer(self) -> list[str]:
+        labels = list(self.labels())
+        return [*self.headline(), f"Its figures are {sentences.and_of(labels)}." if labels else "Nothing was measured."]
+
+    def failures(self) -> list[str]:
+        return [told.failure_line(failure, sides=False) for failure in self.record.failures]
+
+    def environment(self) -> Environment:
+        return self.record.side.environment
+
+    def environment_sections(self) -> list[Section]:
+        side = self.record.side
+        source = ("source", told.source(side))
+        return [environment_section(side.environment, source, *workload_facts(side.workloads))]
+
+    def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
+        """Title, headings and rows of the one table, and which columns stand left."""
+        raise NotImplementedError
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record = self.record
+        say(console, self.headline()[0], "bold")
+        early = self.incomplete()
+        if early is not None:
+            say(console, early, "bold yellow")
+        for failure in self.failures():
+            say(console, failure, "bold red")
+        console.print()
+        title, headings, rows, left = self.grid()
+        table = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
+        for name, *cells in rows:
+            table.add_row(Text(name), *cells)
+        console.print(table)
+        measured = ("measured", told.side_line(record.side))
+        made = ("made by", f"xbench {record.xbench}: {record.command}")
+        facts(console, [*workload_facts(record.side.workloads), measured, made], record.warnings)
+
+    def markdown(self) -> list[str]:
+        record = self.record
+        _, headings, rows, _ = self.grid()
+        made = [("measured", told.side_line(record.side)), ("command", record.command)]
+        return [
+            self.markdown_title(),
+            markup.quoted(self.incomplete()),
+            markup.bullets(self.failures(), bold=True),
+            markup.table(headings, rows),
+            markup.bullets(f"warning: {warning}" for warning in record.warnings),
+            markup.details("How it was measured", markup.facts([*workload_facts(record.side.workloads), *made])),
+        ]
+
+    def markdown_title(self) -> str:
+        """Title of the Markdown summary."""
+        raise NotImplementedError
+
+    def markdown_command(self) -> str:
+        return ""
+
+    def failure_rows(self) -> list[Row]:
+        """The tidy table of what failed."""
+        record = self.record
+        of = {"created": record.created, "complete": record.complete}
+        return [{**of, "label": None, **failure.model_dump()} for failure in record.failures]
+
+    def failure_cases(self, group: str) -> list[Case]:
+        """One case a launch that failed."""
+        return [
+            Case(group, f"{failure.check}/{failure.mode or 'all modes'}", status="error", message=said)
+            for failure, said in zip(self.record.failures, self.failures(), strict=True)
+        ]
 
 
-def noise_page(record: Noise) -> Page:
-    """How far apart unchanged code looks here."""
-    pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", record.pairs)
-    return _page(record, "Noise floor", told.noise_answer(record), _labels(record), [
-        Section("floors", "Noise floors", [floors_figure(record) or floors_table(record)]),
-        Section("pairs", "Every pair", [pairs] if pairs is not None else []),
-    ])  # fmt: skip
+class BaselineView(StoredView[Baseline]):
+    """What `regress check` without `--base` compares with."""
+
+    name = "Baseline"
+
+    def headline(self) -> list[str]:
+        return [told.baseline_answer(self.record)]
+
+    def labels(self) -> list[Label]:
+        launched = (one for launch in self.record.launches for one in launch)
+        return sorted({one.label for one in (*self.record.side.measurements, *launched)})
+
+    def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
+        rows = [
+            [row.name, told.value(row.median, row.unit), row.launches, row.label, row.floor]
+            for row in told.baseline_rows(self.record)
+        ]
+        headings = ["case", "median", "launches", "label", "noise floor"]
+        return "Measured", headings, rows, ("case", "label", "noise floor")
+
+    def markdown_title(self) -> str:
+        return f"### Baseline of {markup.code(self.record.machine)}"
+
+    def sections(self) -> list[Section]:
+        launches = launches_over_time(self.record)
+        return [
+            Section("measured", "What was measured", [baseline_table(self.record)]),
+            Section("launches", "Every launch", [launches] if launches is not None else []),
+        ]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        of = {"created": record.created, "complete": record.complete}
+        counted = [_measurement(one, of, None, "base", "deterministic") for one in record.side.measurements]
+        timed = [
+            _measurement(one, of, number, "base", "baseline")
+            for number, launch in enumerate(record.launches)
+            for one in launch
+        ]
+        return {"launches": [*counted, *timed], "failures": self.failure_rows()}
+
+    def cases(self, strict: bool) -> list[Case]:
+        group = f"{self.record.kind} of {self.record.machine}"
+        measured = [
+            Case(group, row.name, message=f"{told.value(row.median, row.unit)} ({row.label})")
+            for row in told.baseline_rows(self.record)
+        ]
+        return [*measured, *self.failure_cases(group)]
+
+
+class NoiseView(StoredView[Noise]):
+    """How far apart unchanged code looks here, by case, and the thresholds that follow."""
+
+    name = "Noise floor"
+
+    def headline(self) -> list[str]:
+        return [told.noise_answer(self.record)]
+
+    def labels(self) -> list[Label]:
+        return noise_labels(self.record)
+
+    def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
+        rows = [list(row) for row in told.noise_rows(self.record)]
+        return told.FLOORS, ["case", "noise floor", "least threshold"], rows, ("case", "noise floor")
+
+    def markdown_title(self) -> str:
+        pairs = counted(len(self.record.pairs), "A/A pair")
+        return f"### Noise floor of {markup.code(self.record.machine)}, from {pairs}"
+
+    def sections(self) -> list[Section]:
+        pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", self.record.pairs)
+        return [
+            Section("floors", "Noise floors", [floors_figure(self.record) or floors_table(self.record)]),
+            Section("pairs", "Every pair", [pairs] if pairs is not None else []),
+        ]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        of = {"created": record.created, "complete": record.complete}
+        labels = {one.case: one.label for pair in record.pairs for one in pair.base}
+        floors = [
+            {
+                **of,
+                "label": labels.get(floor.case),
+                **fields(floor, "check", "mode", "metric"),
+                "noise_floor_share": floor.floor,
+                "measured_pairs": floor.measured_pairs,
+                "checked_pairs": floor.checked_pairs,
+            }
+            for floor in record.floors
+        ]
+        launches = list(launch_rows(record.pairs, of, "A/A"))
+        return {"floors": floors, "launches": launches, "failures": self.failure_rows()}
+
+    def cases(self, strict: bool) -> list[Case]:
+        group = f"{self.record.kind} of {self.record.machine}"
+        measured = [
+            Case(group, name, message=f"noise floor {floor}") for name, floor, _ in told.noise_rows(self.record)
+        ]
+        return [*measured, *self.failure_cases(group)]
 
 
 def baseline_table(record: Baseline) -> Table:
@@ -59,103 +225,28 @@ def baseline_table(record: Baseline) -> Table:
     return Table("What later checks are held against", columns, rows, note, opened=True)
 
 
-def floors_figure(record: Noise) -> Figure | None:
-    """A row a wall-clock case: the ratio of every A/A pair, and the floor as a band. None without pairs."""
-    cases = wall_clock(record.suite.cases())
-    rows = {case: row for row, case in enumerate(cases)}
-    ratios = {case: _ratios(case, record) for case in cases}
-    floors = {floor.case: floor for floor in record.floors if floor.case in rows}
-    if not any(ratios.values()):
-        return None
-    names = [axis_name(case) for case in cases]
-    known = [(rows[case], floor.floor) for case, floor in floors.items()]
-    ends = [end for _, floor in known for end in (1 + floor, 1 / (1 + floor))]
-    low, high = padded([*ends, *(ratio for found in ratios.values() for _, ratio in found)])
-    unknown = [(rows[case], _unknown(case, ratios)) for case in cases if case not in floors]
-    pairs = _pairs(rows, ratios)
-    bands = [band([row for row, _ in known], [floor for _, floor in known], "noise floor")] if known else []
-    return Figure(
-        key="floors-by-case",
-        title="The same code over itself",
-        labels=_labels(record),
-        told=f"Each mark is one A/A pair, in which nothing differs. {told.FLOORS}, the grey band: that is about the "
-        "interval of a whole check, and single pairs may lie outside. Unless "
-        "the suite says otherwise, a threshold is at least twice the floor.",
-        traces=[*bands, pairs],
-        layout={
-            **case_rows(names, low, high, "head over base"),
-            "annotations": [
-                *(_beside(rows[case], floor) for case, floor in floors.items()),
-                *(in_place(row, text) for row, text in unknown),
-            ],
-            "margin": {"r": 170, "t": 8},
-        },
-        narrow={"margin.r": 12, "annotations": [in_place(row, text) for row, text in unknown]},
-        height=height(names),
-        table=floors_table(record),
-    )
+def workload_facts(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
+    """What each check trains, by its name."""
+    return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
 
 
-def floors_table(record: Noise) -> Table:
-    """Every wall-clock case with its floor, or that it is not known."""
-    rows: list[list[Cell]] = [list(row) for row in told.noise_rows(record)]
-    columns = [Column("case", figures=False), Column("noise floor", figures=False), Column("least threshold")]
-    labels = _labels(record)
-    return Table(f"Noise floors in figures{f' ({sentences.and_of(labels)})' if labels else ''}", columns, rows,
-                 f"{told.FLOORS}.", opened=True)  # fmt: skip
+def launch_rows(pairs: Iterable[LaunchPair], of: Row, phase: str) -> Iterator[Row]:
+    """One row a case, side and pair, in the order of time."""
+    for pair in pairs:
+        sides = {"base": pair.base, "head": pair.head}
+        second = "head" if pair.first == "base" else "base"
+        for side in (pair.first, second):
+            for one in sides[side]:
+                yield _measurement(one, of, pair.number, side, phase)
 
 
-def _page(
-    record: Baseline | Noise, kind: str, answer: str, labels: Sequence[Label], sections: Sequence[Section]
-) -> Page:
-    workloads = workload_pairs(record.side.workloads)
-    every = [
-        *sections,
-        environment_section(record.side.environment, ("source", told.source(record.side)), *workloads),
-        *warnings_section(record.warnings),
-        command_section(record.command),
-    ]
-    return Page(
-        kind=kind,
-        warnings=len(record.warnings),
-        title=f"{sentences.and_of([check.name for check in record.suite.checks])}, for later checks",
-        subtitle=f"{moment(record.created)} · made on {record.side.environment.hostname}",
-        labels=labels,
-        answer=[answer, f"Its figures are {sentences.and_of(labels)}." if labels else "Nothing was measured."],
-        incomplete=told.incomplete(record),
-        failures=[told.failure_line(failure, sides=False) for failure in record.failures],
-        sections=[section for section in every if section.blocks],
-    )
-
-
-def _labels(record: Noise) -> list[Label]:
-    return sorted({one.label for pair in record.pairs for one in (*pair.base, *pair.head)})
-
-
-def _ratios(case: Case, record: Noise) -> list[tuple[int, float]]:
-    """The number of every pair that measured the case, and its ratio."""
-    found = ((number, pair.ratio(case)) for number, pair in enumerate(record.pairs, start=1))
-    return [(number, ratio) for number, ratio in found if ratio is not None]
-
-
-def _pairs(rows: dict[Case, int], ratios: dict[Case, list[tuple[int, float]]]) -> Trace:
-    """A ring a pair: rings that overlap can be told apart."""
-    points = [(case, number, ratio) for case, found in ratios.items() for number, ratio in found]
+def _measurement(one: Measurement, of: Row, pair: int | None, side: str, phase: str) -> Row:
     return {
-        "type": "scatter", "mode": "markers", "name": "one A/A pair",
-        "x": [rounded(ratio) for _, _, ratio in points], "y": [rows[case] for case, _, _ in points],
-        "marker": {"color": "--c1", "symbol": "circle-open", "size": 10, "line": {"width": 2}},
-        "customdata": [f"<b>{plain(told.name_of(case))}</b><br>pair {number}: {ratio:.3f}"
-                       for case, number, ratio in points],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
-
-
-def _unknown(case: Case, ratios: dict[Case, list[tuple[int, float]]]) -> str:
-    return "too few pairs for a floor" if ratios[case] else "not measured"
-
-
-def _beside(row: int, floor: NoiseFloor) -> Layout:
-    return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": row, "yanchor": "middle", "align": "left",
-            "text": told.floor_text(floor).replace(" in ", "<br>in "), "showarrow": False,
-            "font": {"size": 11, "color": "--muted"}}  # fmt: skip
+        **of,
+        "label": one.label,
+        "phase": phase,
+        "pair": pair,
+        "side": side,
+        **fields(one, "check", "mode", "metric", "value", "unit"),
+        "samples": len(one.samples),
+    }

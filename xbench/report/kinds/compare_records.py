@@ -13,8 +13,7 @@ from xbench.environment import must_match
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Comparison, Label, ModeResult
 from xbench.report import sentences
-from xbench.report.answer import answer, rankings, reference_of, references, trusted
-from xbench.report.cell_format import ratio_cell
+from xbench.report.answer import answer, rankings, ratio_cell, reference_of, references, trusted
 from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
 from xbench.report.charts.bars import word
 from xbench.report.page.common_sections import command_section, label_badge, moment
@@ -244,12 +243,7 @@ def _setting(record: Comparison) -> tuple[str, str]:
 
 
 def _line(
-    mode: str,
-    mark: Mark,
-    unit: Unit,
-    aside: float,
-    points: Sequence[Point | None],
-    said: Callable[[ModeResult], str],
+    mode: str, mark: Mark, unit: Unit, aside: float, points: Sequence[Point | None], said: Callable[[ModeResult], str]
 ) -> Trace:
     values = [point[2] if point is not None else None for point in points]
     return {

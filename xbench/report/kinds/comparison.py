@@ -1,186 +1,265 @@
-"""A comparison in the terminal: the answer, the figures it rests on, what bounds them and how they were made.
+"""View of a comparison: the answer, the figures it rests on, what bounds them and how they were made.
 
-A mode that failed, or that trained another network than DDP, shows why and never a time.
+A mode that failed, or that trained another network than DDP, shows why and never a time. In JUnit a mode that did not
+pass the correctness gate is a failure, one that crashed an error, one that this machine cannot run skipped; the time of
+a case is the mode's median step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from xbench.records import Comparison, Estimate, ModeResult
-from xbench.report import sentences
-from xbench.report.advice import RECORD, Advice, advice
-from xbench.report.answer import answer, jobs_of, paired_modes, reference_of, references, trusted, was_reached
-from xbench.report.cell_format import own_steps, parity_cell, ratio_cell, removed_cell, span_cell, verdict
-from xbench.report.charts.text_bars import LEGEND, bar
-from xbench.report.charts.text_gpu import render_gpu
-from xbench.report.charts.text_timelines import render_timelines
-from xbench.report.console import fact, indented, say, say_next, spare_columns, titled_table
-from xbench.report.kinds.measured import bottom, top
+from xbench.records import Comparison, Contention, Job, Label, ModeResult
+from xbench.report import markup, sentences
+from xbench.report.advice import RECORD, Advice, of_comparison, what_to_paste
+from xbench.report.answer import (
+    answer,
+    jobs_of,
+    own_steps,
+    paired_modes,
+    parity_cell,
+    ratio_cell,
+    reference_of,
+    span_cell,
+    trusted,
+    verdict,
+    was_reached,
+)
+from xbench.report.charts.bars import (
+    comparison_table,
+    fastest_first,
+    predicted_and_measured,
+    step_table,
+    time_per_sample,
+)
+from xbench.report.charts.gpu import draw_mode_gpus, gpu_blocks
+from xbench.report.charts.layers import link_cost, waterfall
+from xbench.report.charts.samples import over_time
+from xbench.report.charts.steps import comparison_steps, comparison_turns
+from xbench.report.charts.text import render_timelines
+from xbench.report.charts.trace import comparison_trace
+from xbench.report.console import fact, headline, say, say_next
+from xbench.report.kinds.comparison_tables import draw_modes, markdown_modes, mode_rows, sample_rows, step_rows
+from xbench.report.kinds.measured import MeasuredView
+from xbench.report.page.common_sections import following, workload_pair
+from xbench.report.page.model import Block, Code, Facts, Section, Sentences
+from xbench.report.view import Case, Detail, Row, Status, StepTrace
+from xbench.schedules import MODES
 from xbench.units import format_seconds, format_signed_percent
 
-VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
-_STACKED_BAR_COLUMNS = 40
-_LEAST_BAR_COLUMNS, _MOST_BAR_COLUMNS = 6, 30
-_DISPENSABLE = ("buckets", "removed")
-"""Columns that are left out one after the other where the terminal is too narrow; before them a label that all share,
-for the answer says it as well."""
 
-_WITHOUT_A_RUN = ("predicted", "buckets", "same network")
-"""What is known of a mode that failed."""
+class ComparisonView(MeasuredView[Comparison]):
+    """Modes beside each other."""
+
+    name = "Comparison"
+
+    def title(self) -> str:
+        return f"{self.titles()} on {self.record.fabric.spec}"
+
+    def titles(self) -> str:
+        """The workloads by name."""
+        return " and ".join(dict.fromkeys(job.workload.title for job in self.record.jobs)) or "nothing"
+
+    def subtitle(self) -> str:
+        return f"{super().subtitle()} · reference {self.record.reference}"
+
+    def headline(self) -> list[str]:
+        return answer(self.record)
+
+    def labels(self) -> list[Label]:
+        return sorted({result.label for result in self.record.modes.values()})
+
+    def incomplete(self) -> str | None:
+        return super().incomplete() or sentences.failures_line(self.record)
+
+    def failures(self) -> list[str]:
+        found = map(sentences.failure_line, self.record.modes.values())
+        return [line for line in found if line is not None]
+
+    def jobs(self) -> list[Job]:
+        return self.record.jobs
+
+    def twins(self) -> bool:
+        """Whether all of several jobs are alike."""
+        jobs = self.record.jobs
+        return len(jobs) > 1 and all(job.workload == jobs[0].workload for job in jobs)
+
+    def different_jobs(self) -> list[Job]:
+        """One of several jobs that are alike, else all."""
+        return self.record.jobs[:1] if self.twins() else self.record.jobs
+
+    def contention(self) -> Contention | None:
+        return self.record.jobs[0].contention if self.record.jobs else None
+
+    def advice(self, path: str = RECORD) -> list[Advice]:
+        return of_comparison(self.record, path)
+
+    def properties(self) -> dict[str, str]:
+        return {"answer": " ".join(self.headline()), **super().properties()}
+
+    def notes(self) -> list[str]:
+        """What there is to say of single modes."""
+        noted = [f"{result.mode}: {result.note}" for result in self.record.modes.values() if result.note]
+        return [*noted, *own_steps(self.record)]
+
+    def draw(
+        self,
+        console: Console,
+        detail: Detail,
+        said: Sequence[str] | None = None,
+        follows: Sequence[Advice] | None = None,
+    ) -> None:
+        """`said` and `follows`: what a command has to say in place of the answer and of what follows from it."""
+        record = self.record
+        self.draw_top(console)
+        headline(console, self.headline() if said is None else said)
+        say_next(console, self.advice(detail.path) if follows is None else follows)
+        console.print()
+        if was_reached(record):
+            draw_modes(record, console)
+        for failure in self.failures():
+            say(console, failure, "bold red")
+        for doubt in sentences.not_shown_lines(record):
+            say(console, doubt, "yellow")
+        for note in self.notes():
+            say(console, note)
+        render_timelines(record, console)
+        draw_mode_gpus(record.modes, record.gpu_missing, console)
+        console.print()
+        for job in self.different_jobs():
+            fact(console, *workload_pair(job.workload, self.times()))
+            if record.bounds is None and job.bounds is not None:
+                fact(console, "bounds", sentences.bounds_line(job.bounds))
+        if record.bounds is not None:
+            fact(console, "bounds", sentences.bounds_line(record.bounds))
+        self.draw_bottom(console, effort=sentences.effort_line(record), verbose=detail.verbose)
+
+    def times(self) -> str:
+        """How many jobs of one workload there are."""
+        return f" ({len(self.record.jobs)} jobs of it where a mode is paired)" if self.twins() else ""
+
+    def markdown(self) -> list[str]:
+        record = self.record
+        return [
+            self.markdown_title(self.titles()),
+            markup.quoted(self.incomplete()),
+            markup.lead(self.headline()),
+            markup.advice(self.advice()),
+            markdown_modes(record) if was_reached(record) else "",
+            markup.bullets(self.failures(), bold=True),
+            markup.bullets([*sentences.not_shown_lines(record), *self.notes()]),
+            markup.warning_list(record.warnings),
+            *self.markdown_layers(),
+            self.markdown_how(effort=sentences.effort_line(record)),
+        ]
+
+    def paste(self) -> list[Block]:
+        found = what_to_paste(self.record)
+        if found is None:
+            return []
+        code = [Code(found.code, "the lines to paste")] if found.code else []
+        return [Sentences([found.told]), *code, *following(self.advice()[1:])]  # the first of them is those lines
+
+    def sections(self) -> list[Section]:
+        record = self.record
+        times, predicted = time_per_sample(record), predicted_and_measured(record)
+        reached = was_reached(record)
+        modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
+        uses = [(mode, result.gpu) for mode, result in record.modes.items()]
+        gpus = gpu_blocks(uses, record.gpu_missing, record.fabric.label)
+        notes = [*sentences.not_shown_lines(record), *self.notes()]
+        basis = [Facts(self.basis()), *gpus, *([Sentences(notes)] if notes else [])]
+        return [
+            Section("times", "Modes side by side", modes),
+            Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
+            Section("layers", "Layers and the link", self.layer_charts()),
+            Section("predictions", "What was predicted", [predicted or step_table(record)] if reached else []),
+            Section("samples", "Every sample", _samples(record)),
+            Section("basis", "What it rests on", basis),
+        ]
+
+    def layer_charts(self) -> list[Block]:
+        """Layers of each workload, and what the link costs."""
+        record, label, jobs = self.record, self.record.fabric.label, self.different_jobs()
+        charts = []
+        for number, job in enumerate(jobs, start=1):
+            of = f" of {job.workload.title}" if len(jobs) > 1 else ""
+            charts.append(waterfall(job.layers, record.cost_model, label, of, number))
+        return [chart for chart in (*charts, link_cost(record.cost_model, label)) if chart is not None]
+
+    def basis(self) -> list[tuple[str, str]]:
+        """What was run, as names and sentences."""
+        record = self.record
+        pairs = [workload_pair(job.workload, self.times()) for job in self.different_jobs()]
+        bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
+        pairs += [("bounds", sentences.bounds_line(bound)) for bound in bounds if bound is not None]
+        return [*pairs, *self.fabric_facts(), ("effort", sentences.effort_line(record))]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        return {
+            "samples": list(sample_rows(record, self.setting)),
+            "steps": list(step_rows(record, self.setting)),
+            "modes": list(mode_rows(record, self.setting)),
+            "layers": self.layer_rows(),
+        }
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        titles = " + ".join(job.workload.title for job in record.jobs) or "nothing"
+        group = f"{titles} on {record.fabric.spec} ({record.fabric.label})"
+        return [_case(group, record, result) for result in record.modes.values()]
+
+    def trace(self) -> StepTrace:
+        return self.trace_of(*comparison_trace(self.record))
 
 
-def render_comparison(
-    record: Comparison,
-    console: Console,
-    said: Sequence[str] | None = None,
-    *,
-    place: str = RECORD,
-    follows: Sequence[Advice] | None = None,
-    verbose: bool = False,
-) -> None:
-    """The answer and what follows from it (or what a command has to say in their place), a row a mode, and the rest.
-
-    `place` is the record's path, for commands.
-    """
-    top(record, console)
-    for position, sentence in enumerate(answer(record) if said is None else said):
-        say(console, sentence, "bold" if position == 0 else "")
-    say_next(console, advice(record, place) if follows is None else follows)
-    console.print()
-    longest = max(
-        (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)
-         for r in record.modes.values() if trusted(r) and r.seconds_per_sample), default=0.0
-    )  # fmt: skip
-    if was_reached(record):
-        _figures(record, longest, console)
-    for failure in filter(None, map(sentences.failure_line, record.modes.values())):
-        say(console, failure, "bold red")
-    for doubt in sentences.not_shown_lines(record):
-        say(console, doubt, "yellow")
-    for result in record.modes.values():
-        if result.note:
-            say(console, f"{result.mode}: {result.note}")
-    for sentence in own_steps(record):
-        say(console, sentence)
-    render_timelines(record, console)
-    render_gpu(record, console)
-    console.print()
-    twins = len(record.jobs) > 1 and all(job.workload == record.jobs[0].workload for job in record.jobs)
-    for job in record.jobs[:1] if twins else record.jobs:
-        times = f" ({len(record.jobs)} jobs of it where a mode is paired)" if twins else ""
-        fact(console, "workload", sentences.workload_line(job.workload) + times)
-        if record.bounds is None and job.bounds is not None:
-            fact(console, "bounds", sentences.bounds_line(job.bounds))
-    if record.bounds is not None:
-        fact(console, "bounds", sentences.bounds_line(record.bounds))
-    bottom(record, console, effort=sentences.effort_line(record), verbose=verbose)
+def _samples(record: Comparison) -> list[Block]:
+    figure = over_time(record)
+    return [figure, Sentences([sentences.effort_line(record) + "."])] if figure is not None else []
 
 
-def _figures(record: Comparison, longest_s: float, console: Console) -> None:
-    """Both tables and their legend; a block a mode where the terminal is too narrow for tables."""
-    tables = _tables(record, longest_s, console)
-    if tables is None:
-        for result in record.modes.values():
-            _stacked(record, result, longest_s, console)
-    else:
-        console.print(*tables, sep="")
-    say(console, f"{LEGEND}; {sentences.columns_line(record)}", "dim")
+def _case(group: str, record: Comparison, result: ModeResult) -> Case:
+    status = _status(result)
+    if status == "passed":
+        assert result.step_s is not None  # it is trusted
+        return Case(group, result.mode, result.step_s.median, message=_told(record, result))
+    return Case(group, result.mode, None, status, sentences.failure_line(result) or "not measured")
 
 
-def _styled(verdict: str) -> Text:
-    return Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
+def _status(result: ModeResult) -> Status:
+    if result.parity is not None and not result.parity.ok:
+        return "failed"
+    if result.status == "ok":
+        return "passed" if trusted(result) and result.step_s is not None else "error"
+    return "skipped" if result.status == "not measured" or _is_missing(result) else "error"
 
 
-def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Table, Table] | None:
-    """Both tables with as many columns as the terminal has room for; None where it is too narrow for the fewest."""
-    times = steps = None
-    for spread in (True, False):
-        spare = spare_columns(console, _time_table(record, spread, longest_s, 0))
-        if spare >= _LEAST_BAR_COLUMNS:
-            times = _time_table(record, spread, longest_s, min(_MOST_BAR_COLUMNS, spare))
-            break
-    one_label = len({result.label for result in record.modes.values()}) == 1
-    dispensable = (*(("label",) if one_label else ()), *_DISPENSABLE)
-    for left_out in range(len(dispensable) + 1):
-        table = _step_table(record, dispensable[:left_out])
-        if spare_columns(console, table) >= 0:
-            steps = table
-            break
-    return (times, steps) if times is not None and steps is not None else None
+def _is_missing(result: ModeResult) -> bool:
+    """Whether the mode failed because what carries it is not on that machine: the error then names the remedy."""
+    name = result.mode.partition("@")[0].partition(":")[0]
+    remedy = MODES.entry(name).facts.get("remedy") if name in MODES else None
+    return remedy is not None and f"{remedy} builds it" in (result.error or "")
 
 
-def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
-    """Seconds per sample and how they compare: the figures behind the answer. `spread`: intervals in figures too."""
-    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}",
-                   ("mode", "left"), *([("jobs", "right")] if paired_modes(record) else []),
-                   ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
-                   ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
-    for result in record.modes.values():
-        estimate = result.seconds_per_sample if trusted(result) else None
-        table.add_row(
-            Text(result.mode),
-            *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
-            format_seconds(estimate.median) if estimate else "–",
-            *([span_cell(estimate)] if spread else []),
-            _bar(estimate, longest_s, bar_columns) if estimate else "",
-            ratio_cell(result),
-            _styled(verdict(record, result)),
-        )
-    return table
-
-
-def _bar(estimate: Estimate, longest_s: float, columns: int) -> Text:
-    drawn = bar(estimate.median, estimate.ci95, longest_s, columns) if longest_s > 0 and columns > 0 else ""
-    return Text(drawn, no_wrap=True)
-
-
-def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
-    """Where the step goes: what was measured, what the model said, what is left."""
-    columns: dict[str, Callable[[ModeResult], str]] = {
-        "step": lambda one: format_seconds(one.step_s.median) if one.step_s else "–",
-        "exposed": lambda one: format_seconds(one.exposed_s),
-        "removed": lambda one: removed_cell(one.removed_share),
-        "predicted": lambda one: format_seconds(one.predicted_step_s),
-        "error": lambda one: format_signed_percent(one.prediction_error),
-        "buckets": lambda one: str(len(one.plan.buckets)) if one.plan else "–",
-        "same network": parity_cell,
-        "label": lambda one: one.label,
-    }
-    shown = {heading: cell for heading, cell in columns.items() if heading not in left_out}
-    sides = [(heading, "left" if heading in ("same network", "label") else "right") for heading in shown]
-    table = titled_table("Where the step goes", ("mode", "left"), *sides)
-    for result in record.modes.values():
-        fine = trusted(result)
-        cells = [cell(result) if fine or heading in _WITHOUT_A_RUN else "–" for heading, cell in shown.items()]
-        table.add_row(Text(result.mode + (f" (turns {result.pattern})" if result.pattern else "")), *cells)
-    return table
-
-
-def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
-    """One mode as a block, for narrow terminals."""
-    judged = verdict(record, result)
-    jobs = f" of {jobs_of(record, result.mode)} jobs" if result.mode in paired_modes(record) else ""
-    console.print(Text.assemble((result.mode, "bold"), jobs, " ", _styled(judged)))
-    if not trusted(result) or result.seconds_per_sample is None:
-        return
-    if longest_s > 0:
-        indented(
-            console, _bar(result.seconds_per_sample, longest_s, min(_STACKED_BAR_COLUMNS, console.width - 4)).plain
-        )
-    count = len(result.plan.buckets) if result.plan else None
-    buckets = f"{'–' if count is None else count} bucket{'' if count == 1 else 's'}"
-    facts = [
-        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {reference_of(record, result)} "
-        f"{ratio_cell(result)}",
-        f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
-        f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",
-        f"predicted {format_seconds(result.predicted_step_s)}, error {format_signed_percent(result.prediction_error)}",
-        f"{buckets}, same network: {parity_cell(result)}, {result.label}",
+def _told(record: Comparison, result: ModeResult) -> str:
+    assert result.step_s is not None
+    assert result.seconds_per_sample is not None
+    parts = [
+        *([f"{jobs_of(record, result.mode)} jobs"] if result.mode in paired_modes(record) else []),
+        f"step {format_seconds(result.step_s.median)} [{span_cell(result.step_s, ', ')}] ({result.label})",
+        f"{format_seconds(result.seconds_per_sample.median)} a sample",
     ]
-    for line in facts:
-        indented(console, line)
+    if result.ratio is not None:
+        parts.append(f"ratio to {reference_of(record, result)} {ratio_cell(result)}: {verdict(record, result)}")
+    if result.predicted_step_s is not None:
+        error = (
+            f", error {format_signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
+        )
+        parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
+    if result.parity is not None:
+        why = f" ({result.parity.message})" if not result.parity.shown else ""
+        parts.append(f"same network: {parity_cell(result)}{why}")
+    return "; ".join(parts)

@@ -1,19 +1,192 @@
-"""`xbench converge` in the terminal: what each mode does to accuracy, in words; then beside it what a step costs."""
+"""View of `xbench converge`: what each mode does to accuracy, in words; then beside it what a step costs."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.text import Text
 
-from xbench.records import Converged, Convergence, MeanOf, WorkFormula
-from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
+from xbench.records import Converged, Convergence, Label, MeanOf, WorkFormula
+from xbench.report import markup
+from xbench.report.charts.convergence import (
+    accuracy_figure,
+    costs_table,
+    curves_figure,
+    losses_figure,
+    without_accuracy,
+)
+from xbench.report.console import NARROW_COLUMNS, facts, headline, indented, say, titled_table
+from xbench.report.page.common_sections import fabric_pairs, workload_pair
+from xbench.report.page.model import Facts, Section, Sentences
 from xbench.report.sentences import environment_line, fabric_line, workload_line
-from xbench.units import format_bytes, format_count, format_seconds
+from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
+from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
 _COLUMNS = (
     ("mode", "left"), ("accuracy [95 % CI]", "right"), ("test loss", "right"), ("step", "right"), ("sent", "right"),
     ("kept", "right"), ("at most", "right"), ("backward", "right"),
 )  # fmt: skip
+_NOTE = (
+    "sent: by a worker and step, as the network device counted; kept: bytes of activations that autograd holds for "
+    "backward, mean over workers and steps, and at most; backward: floating-point operations, counted."
+)
+
+
+class ConvergenceView(View[Convergence]):
+    """Accuracy first, then loss, then the price."""
+
+    name = "Convergence"
+    cut_short = "the run ended early"
+    aftermath = " What was finished is below."
+
+    def title(self) -> str:
+        return f"{self.record.workload.title} on {self.record.dataset.name}, {self.record.fabric.spec}"
+
+    def subtitle(self) -> str:
+        return f"{super().subtitle()} · reference {self.record.reference}"
+
+    def headline(self) -> list[str]:
+        return verdicts(self.record) or ["No mode was trained."]
+
+    def answer(self) -> list[str]:
+        said = [line for line in verdicts(self.record) if " FAILED: " not in line]
+        return said or ["No mode was trained to the end."]
+
+    def labels(self) -> list[Label]:
+        return [self.record.label]
+
+    def failures(self) -> list[str]:
+        return [failed(mode) for mode in self.record.modes.values() if mode.status == "failed"]
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record, early = self.record, self.incomplete()
+        if early is not None:
+            say(console, early, "bold yellow")
+            console.print()
+        headline(console, verdicts(record))
+        console.print()
+        _draw_costs(record, console)
+        say(console, _NOTE, "dim")
+        for sentence in by_formula(record):
+            say(console, sentence, "dim")
+        console.print()
+        data, training = record.dataset, record.training
+        facts(console, [
+            ("data", f"{data.name}, {data.train} to train and {data.test} to test: {data.source}"),
+            ("training", f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
+             f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; "
+             "equal for all modes"),
+            ("workload", workload_line(record.workload)),
+            ("fabric", fabric_line(record.fabric)),
+            ("machine", environment_line(record.environment)),
+            ("made by", record.command),
+        ], record.warnings)  # fmt: skip
+
+    def markdown(self) -> list[str]:
+        record, data = self.record, self.record.dataset
+        headings = ["mode", "accuracy [95 % CI]", "test loss", f"step ({record.label})", "sent a step and worker"]
+        return [
+            f"### {markup.plain(record.workload.title)} on {markup.code(record.fabric.spec)} ({record.fabric.label})",
+            markup.quoted(self.incomplete()),
+            markup.lead(self.headline()),
+            markup.table(headings, [_markdown_row(mode) for mode in record.modes.values()]),
+            markup.warning_list(record.warnings),
+            markup.details("Environment", markup.facts([
+                ("data", f"{data.name}, {data.train} to train, {data.test} to test"),
+                ("workload", workload_line(record.workload)),
+                ("fabric", fabric_line(record.fabric)),
+                ("machine", environment_line(record.environment)),
+            ])),
+        ]  # fmt: skip
+
+    def sections(self) -> list[Section]:
+        record, data, training = self.record, self.record.dataset, self.record.training
+        accuracy, formula = accuracy_figure(record), by_formula(record)
+        pairs = [
+            ("data", f"{data.name}, {data.train} to train and {data.test} to test, {data.classes} classes: "
+             f"{data.source}"),
+            ("training", f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
+             f"{len(training.seeds)} seeds, {training.optimizer} with lr {training.lr:g} falling to zero, batch "
+             f"{training.batch_size} a worker; equal for all modes"),
+            workload_pair(record.workload),
+            *fabric_pairs(record.fabric),
+        ]  # fmt: skip
+        curves = [figure for figure in (curves_figure(record), losses_figure(record)) if figure is not None]
+        return [
+            Section("accuracy", "Accuracy in the end", [accuracy] if accuracy else []),
+            Section("curves", "While it trained", curves),
+            Section("costs", "What a step costs", [costs_table(record), *([Sentences(formula)] if formula else [])]),
+            Section("basis", "What it rests on", [Facts(pairs)]),
+        ]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        of = {
+            **fields(record, "label", "created", "complete"),
+            "workload": record.workload.title,
+            "fabric": record.fabric.spec,
+            "ranks": record.fabric.world_size,
+        }
+        steps, epochs = [], []
+        for curve in record.curves:
+            which = {**of, "mode": curve.mode, "seed": curve.seed}
+            for number, loss in enumerate(curve.train_loss):
+                took_s = curve.steps_s[number] if number < len(curve.steps_s) else None
+                steps.append({**which, "step": number, "train_loss": loss, "step_s": took_s})
+            for number, (loss, accuracy) in enumerate(zip(curve.test_loss, curve.test_accuracy, strict=False), start=1):
+                epochs.append({**which, "epoch": number, "test_loss": loss, "test_accuracy": accuracy})
+        return {"steps": steps, "epochs": epochs, "modes": [{**of, **_row(mode)} for mode in record.modes.values()]}
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        group = f"{record.workload.title} on {record.fabric.spec} ({record.label})"
+        found = []
+        for mode in record.modes.values():
+            if mode.status != "ok" or mode.accuracy is None:
+                status: Status = "skipped" if mode.status == "not trained" else "error"
+                found.append(Case(group, mode.mode, None, status, failed(mode)))
+                continue
+            said = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {mode.verdict or 'not judged'}"
+            found.append(Case(group, mode.mode, mode.step_s, message=said))
+        return found
+
+
+def _row(mode: Converged) -> Row:
+    return {
+        **fields(mode, "mode", "status", "error", "verdict"),
+        "accuracy": mode.accuracy.mean if mode.accuracy else None,
+        **ends("accuracy", mode.accuracy.ci95 if mode.accuracy else None),
+        "test_loss": mode.test_loss.mean if mode.test_loss else None,
+        **fields(mode, "step_s", "sent_bytes", "activation_bytes", "backward_flops"),
+    }
+
+
+def _markdown_row(mode: Converged) -> list[str]:
+    if mode.status != "ok" or mode.accuracy is None:
+        return [markup.code(mode.mode), markup.strong(without_accuracy(mode)), "–", "–", "–"]
+    span = f" [{', '.join(format_percent(end, 2) for end in mode.accuracy.ci95)}]" if mode.accuracy.ci95 else ""
+    return [
+        markup.code(mode.mode),
+        f"{format_percent(mode.accuracy.mean, 2)}{span}",
+        f"{mode.test_loss.mean:.3f}" if mode.test_loss else "–",
+        format_seconds(mode.step_s),
+        format_bytes(mode.sent_bytes),
+    ]
+
+
+def _draw_costs(record: Convergence, console: Console) -> None:
+    count = len(record.training.seeds)
+    title = f"Means over {count} seed{'s' if count > 1 else ''}; a step ({record.label}) and what it costs a worker"
+    rows = [(mode.mode, *_cells(mode)) for mode in record.modes.values()]
+    if console.width < NARROW_COLUMNS:
+        say(console, title, "italic")
+        for name, *cells in rows:
+            console.print(Text(name, style="bold"))
+            indented(console, ", ".join(f"{h} {c}" for (h, _), c in zip(_COLUMNS[1:], cells, strict=True)))
+        return
+    table = titled_table(title, *_COLUMNS)
+    for name, *cells in rows:
+        table.add_row(Text(name), *cells)
+    console.print(table)
 
 
 def verdicts(record: Convergence) -> list[str]:
@@ -38,11 +211,6 @@ def failed(mode: Converged) -> str:
     return f"{mode.mode} FAILED: {mode.error or 'no reason was recorded'}"
 
 
-def without_accuracy(mode: Converged) -> str:
-    """What stands in a table in place of an accuracy."""
-    return "not trained" if mode.status == "not trained" else "FAILED"
-
-
 def _where(mode: Converged, reference: str) -> str:
     apart = ""
     if mode.difference is not None:
@@ -56,53 +224,6 @@ def _where(mode: Converged, reference: str) -> str:
     if mode.verdict == "within":
         return f"within {reference}'s interval ({apart})"
     return f"{apart}; one seed has no interval" if apart else f"{reference} has no accuracy to compare with"
-
-
-def render_convergence(record: Convergence, console: Console) -> None:
-    """The verdicts, the table, and what it rests on."""
-    if not record.complete:
-        say(console, f"INCOMPLETE: {record.error or 'the run ended early'}. What was finished is below.", "bold yellow")
-        console.print()
-    for position, sentence in enumerate(verdicts(record)):
-        say(console, sentence, "bold" if position == 0 else "")
-    console.print()
-    count = len(record.training.seeds)
-    title = f"Means over {count} seed{'s' if count > 1 else ''}; a step ({record.label}) and what it costs a worker"
-    rows = [(mode.mode, *_cells(mode)) for mode in record.modes.values()]
-    if console.width < NARROW_COLUMNS:
-        say(console, title, "italic")
-        for name, *cells in rows:
-            console.print(Text(name, style="bold"))
-            indented(console, ", ".join(f"{h} {c}" for (h, _), c in zip(_COLUMNS[1:], cells, strict=True)))
-    else:
-        table = titled_table(title, *_COLUMNS)
-        for name, *cells in rows:
-            table.add_row(Text(name), *cells)
-        console.print(table)
-    say(
-        console,
-        "sent: by a worker and step, as the network device counted; kept: bytes of activations that autograd holds for "
-        "backward, mean over workers and steps, and at most; backward: floating-point operations, counted.",
-        "dim",
-    )
-    for sentence in by_formula(record):
-        say(console, sentence, "dim")
-    console.print()
-    data, training = record.dataset, record.training
-    fact(console, "data", f"{data.name}, {data.train} to train and {data.test} to test: {data.source}")
-    fact(
-        console,
-        "training",
-        f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
-        f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; "
-        "equal for all modes",
-    )
-    fact(console, "workload", workload_line(record.workload))
-    fact(console, "fabric", fabric_line(record.fabric))
-    fact(console, "machine", environment_line(record.environment))
-    fact(console, "made by", record.command)
-    for warning in record.warnings:
-        fact(console, "warning", warning, "yellow")
 
 
 def _cells(mode: Converged) -> tuple[str, ...]:
@@ -134,12 +255,7 @@ def _by_formula(mode: Converged, formula: WorkFormula) -> str:
     quantities = (
         ("sent", formula.sent_bytes, mode.sent_bytes, format_bytes(round(formula.sent_bytes))),
         ("kept", formula.activation_bytes, mode.activation_bytes, format_bytes(round(formula.activation_bytes))),
-        (
-            "backward",
-            formula.backward_flops,
-            mode.backward_flops,
-            f"{format_count(round(formula.backward_flops))}FLOP",
-        ),
+        ("backward", formula.backward_flops, mode.backward_flops, f"{format_count(round(formula.backward_flops))}FLOP"),
     )
     return "; ".join(
         f"{name} {shown}{_beside(measured / expected - 1) if measured and expected else ''}"

@@ -1,53 +1,158 @@
-"""What stands above and below every report of something measured: whether it is whole, and how it was made."""
+"""What the views of a comparison and a profile share: header and footer, layers, and how it was measured."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar
+
 from rich.console import Console
 
-from xbench.records import Comparison, Contention, Profile
-from xbench.report import sentences
+from xbench.records import Comparison, Contention, Job, Label, Layer, Profile
+from xbench.report import markup, sentences
+from xbench.report.answer import layer_figures
+from xbench.report.charts.trace import Process
 from xbench.report.console import fact, say
+from xbench.report.page.common_sections import fabric_pairs
+from xbench.report.view import Row, StepTrace, Table, View, fields
+
+TOP_LAYERS = 20
+
+M = TypeVar("M", bound=Comparison | Profile)
 
 
-def top(record: Profile | Comparison, console: Console) -> None:
-    """That the run ended early or that modes failed, if so."""
-    note = sentences.incomplete_line(record)
-    if note:
-        say(console, note, "bold yellow")
-        console.print()
+class MeasuredView(View[M]):
+    """A record of real or emulated steps."""
+
+    @abstractmethod
+    def jobs(self) -> Sequence[Job | Profile]:
+        """The jobs, each with a workload and layers."""
+
+    @abstractmethod
+    def contention(self) -> Contention | None:
+        """What collectives and computation cost each other, where that was measured."""
+
+    def draw_top(self, console: Console) -> None:
+        """Say that the run ended early or that modes failed, if so."""
+        note = self.incomplete()
+        if note:
+            say(console, note, "bold yellow")
+            console.print()
+
+    def draw_bottom(self, console: Console, *, effort: str | None = None, verbose: bool = False) -> None:
+        """Fabric, cost model, effort, machine, warnings; notes on the usual set-up of ranks where `verbose`."""
+        record = self.record
+        fact(console, "fabric", sentences.fabric_line(record.fabric))
+        for note in record.fabric.notes:
+            if verbose or not sentences.is_usual(note):
+                fact(console, "", note)
+        if record.emulated is not None:
+            fact(console, "emulated", sentences.emulated_line(record.emulated))
+        if record.cost_model is not None:
+            fact(console, "cost model", sentences.cost_line(record.cost_model))
+            contention = sentences.contention_line(self.contention())
+            if contention is not None:
+                fact(console, "contention", contention)
+        if effort:
+            fact(console, "effort", effort)
+        fact(console, "machine", sentences.environment_line(record.environment))
+        for warning in record.warnings:
+            fact(console, "warning", warning, "yellow")
+        usual = ["how threads and memory were set up"] if any(map(sentences.is_usual, record.fabric.notes)) else []
+        hidden = [*self.hidden_tables(), *usual]
+        if hidden and not verbose:
+            fact(console, "-v", f"shows {sentences.and_of(hidden)} too")
+
+    def hidden_tables(self) -> list[str]:
+        """Tables that a terminal shows with -v alone."""
+        return []
+
+    def fabric_facts(self) -> list[tuple[str, str]]:
+        """What connected the ranks, and what collectives cost."""
+        record, contention = self.record, sentences.contention_line(self.contention())
+        pairs = fabric_pairs(record.fabric, record.cost_model, record.emulated)
+        return [*pairs, *([("contention", contention)] if contention is not None else [])]
+
+    def markdown_title(self, workload: str) -> str:
+        """Workload, fabric and label."""
+        fabric = self.record.fabric
+        return f"### {markup.plain(workload)} on {markup.code(fabric.spec)} ({fabric.label})"
+
+    def markdown_layers(self) -> list[str]:
+        """The layers of every job, folded."""
+        return [_layers(job.workload.title, job.layers, self.record.fabric.label) for job in self.jobs()]
+
+    def markdown_how(self, effort: str | None = None) -> str:
+        """Workload, bounds, fabric, cost model, effort and machine, folded."""
+        record = self.record
+        told = [("workload", sentences.workload_line(job.workload)) for job in self.jobs()]
+        if record.bounds is not None:
+            told.append(("bounds", sentences.bounds_line(record.bounds)))
+        told.append(("fabric", sentences.fabric_line(record.fabric)))
+        told += [("fabric", note) for note in record.fabric.notes]
+        if record.emulated is not None:
+            told.append(("emulated", sentences.emulated_line(record.emulated)))
+        if record.cost_model is not None:
+            told.append(("cost model", sentences.cost_line(record.cost_model)))
+        if effort is not None:
+            told.append(("effort", effort))
+        told.append(("machine", sentences.environment_line(record.environment)))
+        return markup.details("Environment", markup.facts(list(dict.fromkeys(told))))
+
+    def setting(self, label: Label) -> Row:
+        """Columns that every tidy table begins with."""
+        record = self.record
+        return {
+            "label": label,
+            "created": record.created,
+            "complete": record.complete,
+            "fabric": record.fabric.spec,
+            "backend": record.fabric.backend,
+            "ranks": record.fabric.world_size,
+        }
+
+    def layer_rows(self) -> Table:
+        """Tidy table of the layers in gradient-ready order, 1 nearest the loss."""
+        return [
+            {
+                **self.setting(self.record.fabric.label),
+                "job": number,
+                "workload": job.workload.title,
+                "ready_order": place,
+                "layer": layer.name,
+                "kind": layer.kind,
+                "tensors": len(layer.tensors),
+                **fields(layer, "parameters", "grad_bytes", "forward_s", "backward_s", "ready_s"),
+                "share_of_step": layer.share,
+            }
+            for number, job in enumerate(self.jobs())
+            for place, layer in enumerate(job.layers, start=1)
+        ]
+
+    def trace_of(self, processes: Sequence[Process], notes: Sequence[str]) -> StepTrace:
+        """The trace with facts of the run."""
+        record, early = self.record, self.incomplete()
+        facts = {
+            "machine": sentences.environment_line(record.environment),
+            "fabric": sentences.fabric_line(record.fabric),
+        }
+        return StepTrace(processes, notes, facts | ({"incomplete": early} if early else {}))
 
 
-def bottom(record: Profile | Comparison, console: Console, effort: str | None = None, *, verbose: bool = False) -> None:
-    """Fabric, cost model, effort, machine, warnings; notes on the usual set-up of ranks where `verbose`."""
-    fact(console, "fabric", sentences.fabric_line(record.fabric))
-    for note in record.fabric.notes:
-        if verbose or not sentences.is_usual(note):
-            fact(console, "", note)
-    if record.emulated is not None:
-        fact(console, "emulated", sentences.emulated_line(record.emulated))
-    if record.cost_model is not None:
-        fact(console, "cost model", sentences.cost_line(record.cost_model))
-        contention = sentences.contention_line(_contention(record))
-        if contention is not None:
-            fact(console, "contention", contention)
-    if effort:
-        fact(console, "effort", effort)
-    fact(console, "machine", sentences.environment_line(record.environment))
-    for warning in record.warnings:
-        fact(console, "warning", warning, "yellow")
-    hidden = [name for name, there in _hidden(record) if there]
-    if hidden and not verbose:
-        fact(console, "-v", f"shows {sentences.and_of(hidden)} too")
-
-
-def _hidden(record: Profile | Comparison) -> list[tuple[str, bool]]:
-    """What is not shown without -v, and whether the record has it."""
-    measured = isinstance(record, Profile) and record.cost_model is not None and bool(record.cost_model.points)
-    usual = any(map(sentences.is_usual, record.fabric.notes))
-    return [("the cost of each collective", measured), ("how threads and memory were set up", usual)]
-
-
-def _contention(record: Profile | Comparison) -> Contention | None:
-    if isinstance(record, Profile):
-        return record.contention
-    return record.jobs[0].contention if record.jobs else None
+def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
+    """The layers that take longest, in gradient-ready order."""
+    if not layers:
+        return ""
+    numbered = list(enumerate(layers, start=1))
+    shown = sorted(sorted(numbered, key=lambda pair: -pair[1].share)[:TOP_LAYERS], key=lambda pair: pair[0])
+    rows = [
+        [str(number), markup.code(layer.name), markup.code(layer.kind), *layer_figures(layer)]
+        for number, layer in shown
+    ]
+    headings = ["ready", "layer", "kind", "parameters", "gradient", "forward", "backward", "ready at", "share"]
+    rest = f"\n\n{len(layers) - len(shown)} shorter ones are left out." if len(shown) < len(layers) else ""
+    count = f"{len(shown)} of {len(layers)} layers" if rest else f"{len(layers)} layers"
+    return markup.details(
+        f"{count} of {title} in gradient-ready order ({label}, without communication)",
+        markup.table(headings, rows, left=3) + rest,
+    )

@@ -1,6 +1,8 @@
-"""A check for regressions, a baseline and a noise floor in the terminal: the answer first, then the worst cases.
+"""View of a check for regressions: the answer first, then the worst cases, why, and every launch behind them.
 
-Below 84 columns a case is a stacked block. Colour repeats what the verdict says.
+On a narrow terminal a case is a stacked block. Colour repeats what the verdict says. In JUnit a regression is a
+failure, and so is a changed workload. What was not judged is skipped, with the reason, or an error where head failed;
+under `strict` everything that is not judged is a failure, as the exit code is then.
 """
 
 from __future__ import annotations
@@ -10,10 +12,18 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from xbench.records import Baseline, Judged, Noise, Regression
-from xbench.report import sentences
-from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
-from xbench.report.kinds import regression_sentences as told
+from xbench.environment import fingerprint, must_match
+from xbench.records import Environment, Judged, Label, Regression, Side
+from xbench.report import regression_sentences as told
+from xbench.report.charts.forest import forest, wall_table, walls, word
+from xbench.report.charts.launches import pairs_over_time
+from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
+from xbench.report.kinds.baseline import launch_rows, workload_facts
+from xbench.report.kinds.regression_github import regression_markdown
+from xbench.report.page.common_sections import capital, environment_section, label_badge, moment
+from xbench.report.page.model import Badge, Block, Cell, Column, Facts, Section, Sentences, Table
+from xbench.report.sentences import counted
+from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 
 STYLES = {
     "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
@@ -21,75 +31,114 @@ STYLES = {
 }  # fmt: skip
 
 
-def render_regression(record: Regression, console: Console) -> None:
-    """The answer, wall-clock cases, deterministic ones, why, and what it rests on."""
-    answer, *rest = told.answer(record)
-    say(console, answer, "bold red" if any(case.fails for case in record.cases) else "bold")
-    for sentence in (*rest, *told.remarks(record)):
-        say(console, sentence)
-    console.print()
-    cases = told.worst_first(record.cases)
-    timed = [case for case in cases if case.wall_clock]
-    counted = [case for case in cases if not case.wall_clock]
-    if timed:
-        _timed(timed, console)
-        if any(case.found is not None for case in timed):
-            say(console, told.COLUMNS, "dim")
-            console.print()
-    if counted:
-        _counted(counted, console)
-    reasons = told.reasons(cases)
-    for reason, alike in reasons:
-        say(console, told.reason_line(reason, alike))
-        for fresh in filter(None, map(told.confirmation, alike)):
-            indented(console, f"{fresh}.")
-    if reasons:
+class RegressionView(View[Regression]):
+    """Head beside base."""
+
+    name = "Regression check"
+
+    def title(self) -> str:
+        base = self.record.base.source if self.record.base is not None else "nothing to compare with"
+        return f"{self.record.head.source} against {base}"
+
+    def subtitle(self) -> str:
+        made = f"{moment(self.record.created)} · {self.record.head.environment.hostname}"
+        return f"{made} · {counted(len(self.record.cases), 'case')}"
+
+    def headline(self) -> list[str]:
+        return told.answer(self.record)
+
+    def answer(self) -> list[str]:
+        on_purpose = told.injected(self.record)
+        return [*self.headline(), *([on_purpose] if on_purpose is not None else [])]
+
+    def labels(self) -> list[Label]:
+        return sorted({case.label for case in self.record.cases if case.label is not None})
+
+    def incomplete(self) -> str | None:
+        return told.incomplete(self.record)
+
+    def failures(self) -> list[str]:
+        return [told.failure_line(failure) for failure in self.record.failures]
+
+    def properties(self) -> dict[str, str]:
+        return dict(told.sides(self.record))
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record = self.record
+        answer, *rest = self.headline()
+        say(console, answer, "bold red" if any(case.fails for case in record.cases) else "bold")
+        for sentence in (*rest, *told.remarks(record)):
+            say(console, sentence)
         console.print()
-    for label, text in told.sides(record):
-        fact(console, label, text)
-    how = told.method_line(record)
-    if how is not None:
-        fact(console, "method", how)
+        cases = told.worst_first(record.cases)
+        timed = [case for case in cases if case.wall_clock]
+        counted = [case for case in cases if not case.wall_clock]
+        if timed:
+            _timed(timed, console)
+            if any(case.found is not None for case in timed):
+                say(console, told.COLUMNS, "dim")
+                console.print()
+        if counted:
+            _counted(counted, console)
+        reasons = told.reasons(cases)
+        for reason, alike in reasons:
+            say(console, told.reason_line(reason, alike))
+            for fresh in filter(None, map(told.confirmation, alike)):
+                indented(console, f"{fresh}.")
+        if reasons:
+            console.print()
+        how = told.method_line(record)
+        facts(console, [*told.sides(record), *([("method", how)] if how is not None else [])])
 
+    def markdown(self) -> list[str]:
+        return [regression_markdown(self.record).rstrip("\n")]
 
-def render_baseline(record: Baseline, console: Console) -> None:
-    """What later checks are held against: every case with its figure, and the noise floor where one is known."""
-    _top(record, told.baseline_answer(record), console)
-    table = titled_table("Measured", ("case", "left"), ("median", "right"), ("launches", "right"), ("label", "left"),
-                         ("noise floor", "left"))  # fmt: skip
-    for row in told.baseline_rows(record):
-        table.add_row(Text(row.name), told.value(row.median, row.unit), row.launches, row.label, row.floor)
-    console.print(table)
-    _bottom(record, console)
+    def markdown_command(self) -> str:
+        return ""
 
+    def sections(self) -> list[Section]:
+        record, how = self.record, told.method_line(self.record)
+        timed = walls(record)
+        counted = [case for case in told.worst_first(record.cases) if not case.wall_clock]
+        said = "Above 1 head is slower. Wall-clock verdicts rest on these pairs"
+        apart = [word for word in ("not comparable", "expected") if any(case.verdict == word for case in timed)]
+        said += f", but for cases that are {' or '.join(apart)}." if apart else "."
+        pairs = pairs_over_time("Every launch pair over time", said, record.pairs, record.confirmation)
+        method = [*([("method", how)] if how else []), *_workloads(record)]
+        return [
+            Section("clock", "Wall clock", [forest(timed) or wall_table(timed)] if timed else []),
+            Section("deterministic", "Deterministic", [counted_table(counted)] if counted else []),
+            Section("reasons", "Why", _reasons(told.worst_first(record.cases))),
+            Section("launches", "Every launch", [pairs] if pairs is not None else []),
+            Section("method", "How it was measured", [Facts(method)]),
+        ]
 
-def render_noise(record: Noise, console: Console) -> None:
-    """How far apart unchanged code looks here, by case, and the thresholds that follow."""
-    _top(record, told.noise_answer(record), console)
-    table = titled_table(told.FLOORS, ("case", "left"), ("noise floor", "left"), ("least threshold", "right"))
-    for name, floor, least in told.noise_rows(record):
-        table.add_row(Text(name), floor, least)
-    console.print(table)
-    _bottom(record, console)
+    def environment_sections(self) -> list[Section]:
+        return [_environments(self.record)]
 
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        of = {"created": record.created, "complete": record.complete}
+        launches = [*launch_rows(record.pairs, of, "first"), *launch_rows(record.confirmation, of, "confirmation")]
+        return {
+            "cases": [{**of, **_case(case)} for case in record.cases],
+            "launches": launches,
+            "failures": [{**of, "label": None, **failure.model_dump()} for failure in record.failures],
+        }
 
-def _top(record: Baseline | Noise, sentence: str, console: Console) -> None:
-    say(console, sentence, "bold")
-    early = told.incomplete(record)
-    if early is not None:
-        say(console, early, "bold yellow")
-    for failure in record.failures:
-        say(console, told.failure_line(failure, sides=False), "bold red")
-    console.print()
-
-
-def _bottom(record: Baseline | Noise, console: Console) -> None:
-    for name, workload in record.side.workloads.items():
-        fact(console, "workload", f"{name}: {sentences.workload_line(workload)}")
-    fact(console, "measured", told.side_line(record.side))
-    fact(console, "made by", f"xbench {record.xbench}: {record.command}")
-    for warning in record.warnings:
-        fact(console, "warning", warning, "yellow")
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        return [
+            Case(
+                group=case.check,
+                name=f"{case.mode} {case.metric}",
+                time_s=case.head if case.wall_clock else None,
+                status=_status(case, record, strict),
+                message=f"{case.verdict}: {case.reason}",
+                text=_text(case, record),
+            )
+            for case in record.cases
+        ]
 
 
 def _timed(cases: Sequence[Judged], console: Console) -> None:
@@ -138,7 +187,7 @@ def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
         console.print(Text.assemble(f"{told.name(case)}: ", _verdict(case)))
         if case.found is not None:
             indented(console, f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)}")
-            indented(console, f"{told.count(case.found.pairs, 'pair')}, {told.both(case)} ({case.label})")
+            indented(console, f"{counted(case.found.pairs, 'pair')}, {told.both(case)} ({case.label})")
         elif case.base is not None:
             indented(console, f"{told.both(case)} ({case.label})")
         indented(console, f"threshold {told.threshold(case.threshold)}")
@@ -147,3 +196,132 @@ def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
 
 def _verdict(case: Judged) -> Text:
     return Text(case.verdict, style=STYLES.get(case.verdict, ""))
+
+
+def counted_table(cases: Sequence[Judged]) -> Table:
+    """Deterministic cases: one look a side decides."""
+    rows: list[list[Cell]] = [
+        [
+            told.name(case),
+            word(case),
+            told.value(case.base, case.unit, case.head),
+            told.value(case.head, case.unit, case.base),
+            told.threshold(case.threshold),
+            label_badge(case.label) if case.label is not None else "–",
+        ]
+        for case in cases
+    ]
+    columns = [Column("case", figures=False), Column("verdict", figures=False), Column("base"), Column("head"),
+               Column("threshold", figures=False), Column("label", figures=False)]  # fmt: skip
+    note = "The same code gives the same figure, so one look at each side decides."
+    return Table("Deterministic cases, base and head", columns, rows, note, opened=True)
+
+
+def _reasons(cases: Sequence[Judged]) -> list[Block]:
+    """A sentence for all cases that share a verdict and its reason."""
+    said = []
+    for reason, alike in told.reasons(cases):
+        found = [(case, one) for case in alike if (one := told.confirmation(case)) is not None]
+        fresh = [capital(f"{one}." if len(alike) == 1 else f"{told.name(case)}, {one}.") for case, one in found]
+        said.append(" ".join([told.reason_line(reason, alike), *fresh]))
+    return [Sentences(said)] if said else []
+
+
+def _workloads(record: Regression) -> list[tuple[str, str]]:
+    """What both sides trained; base's own where it is another."""
+    found = workload_facts(record.head.workloads)
+    if record.base is None:
+        return found
+    other = {name: one for name, one in record.base.workloads.items() if record.head.workloads.get(name) != one}
+    return [*found, *workload_facts(other, "of base")]
+
+
+def _environments(record: Regression) -> Section:
+    """One machine's facts, or what differs between the two sides and what does not."""
+    named = told.sides(record)
+    if record.base is None or record.base.environment == record.head.environment:
+        return environment_section(record.head.environment, *named[:2])
+    base, head = _facts(record.base), _facts(record.head)
+    parts = [part for side in (record.base, record.head) for part in must_match(side.environment)]
+    matters = {"fingerprint", *(name for part in parts for name in part)}
+    names = sorted(dict.fromkeys([*base, *head]), key=lambda name: name not in matters)
+    different: list[list[Cell]] = [
+        [name, base.get(name, "–"), head.get(name, "–"), _effect(name in matters)]
+        for name in names
+        if base.get(name) != head.get(name)
+    ]
+    same: list[list[Cell]] = [[name, base[name]] for name in names if base.get(name) == head.get(name)]
+    columns = [Column(name, figures=False) for name in ("what", "base", "head", "for wall-clock figures")]
+    tables = [
+        Table("What differs between base and head", columns, different, opened=True),
+        Table("What is the same", columns[:2], same, bulk=True),
+    ]
+    return Section("environment", "Environment", [Facts(named), *(table for table in tables if table.rows)])
+
+
+def _facts(side: Side) -> dict[str, str]:
+    """All that is known of where a side was measured."""
+    environment: Environment = side.environment
+    machine, software = must_match(environment)
+    more = {
+        "host": environment.hostname,
+        "Python, all of it": environment.python,
+        "torch, all of it": environment.torch or "not installed",
+        "xbench": environment.xbench,
+        "commit": environment.commit or "unknown",
+        "fingerprint": fingerprint(environment),
+    }
+    return {**machine, **software, **more, **dict(sorted(environment.facts.items()))}
+
+
+def _effect(matters: bool) -> Cell:
+    return Badge("must be the same", "failed") if matters else "may differ"
+
+
+def _case(case: Judged) -> Row:
+    """One verdict with everything that it rests on; shares and ratios are plain numbers."""
+    found, fresh = case.found, case.confirmation
+    return {
+        **fields(case, "label", "check", "mode", "metric", "unit", "verdict", "reason", "base", "head"),
+        "ratio": found.ratio if found else None,
+        **ends("ratio", found.ci95 if found else None),
+        "p_slower_holm": found.p_slower_holm if found else None,
+        "p_faster_holm": found.p_faster_holm if found else None,
+        "pairs": found.pairs if found else None,
+        "threshold_share": case.threshold.share,
+        "threshold_from": case.threshold.source,
+        "noise_floor_share": case.threshold.floor,
+        "confirmation_ratio": fresh.ratio if fresh else None,
+        **ends("confirmation_ratio", fresh.ci95 if fresh else None),
+    }
+
+
+def _status(case: Judged, record: Regression, strict: bool) -> Status:
+    if case.fails:
+        return "failed"
+    if case.verdict in ("equivalent", "improved", "expected"):
+        return "passed"
+    failed = any(
+        failure.side == "head" and failure.check == case.check and failure.mode in (None, case.mode)
+        for failure in record.failures
+    )
+    if case.verdict == "missing" and failed:
+        return "error"
+    return "failed" if strict else "skipped"
+
+
+def _text(case: Judged, record: Regression) -> str:
+    facts = [f"threshold {told.threshold(case.threshold)}"]
+    if case.base is not None:
+        facts.insert(0, f"base → head {told.both(case)} ({case.label})")
+    if case.found is not None:
+        facts += [
+            f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)} after Holm",
+            f"pairs: {told.pair_ratios(case, record.pairs)}",
+        ]
+    if case.confirmation is not None:
+        facts += [
+            f"fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}",
+            f"fresh pairs: {told.pair_ratios(case, record.confirmation)}",
+        ]
+    return "\n".join(facts)

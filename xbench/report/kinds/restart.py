@@ -1,4 +1,4 @@
-"""`xbench cluster restart` in the terminal, as Markdown and as tables: the answer, and what its parts take."""
+"""View of `xbench cluster restart`: what the parts of a restart take, and the loss curve with and without stops."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.text import Text
 
-from xbench.records import Estimate, Restart, RestartPart
-from xbench.report.console import fact, indented, say, titled_table
-from xbench.report.kinds.cluster import ANY_COLUMNS
-from xbench.report.markup import code, details, facts, plain, table
+from xbench.records import Estimate, Label, LossCheck, Restart, RestartPart
+from xbench.report import console as terminal
+from xbench.report import markup
+from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, upright
+from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Section, Table, Trace
 from xbench.report.sentences import and_of, environment_line
+from xbench.report.view import Case, Detail, Row, Status, View, fields
 from xbench.units import format_bytes, format_count, format_seconds
 
 Way = tuple[int, int] | None
 
 
-class Row(NamedTuple):
+class Part(NamedTuple):
     """A part as tables show it."""
 
     part: RestartPart
@@ -27,59 +27,114 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("last step", "the step under way when the stop was asked for"),
-    Row("checkpoint", "model, optimizer and step, on disk"),
-    Row("tear-down", "until no process is left"),
-    Row("launch", "processes, imports, connections, the model, the checkpoint"),
-    Row("first step", "the first step of the next incarnation"),
-    Row("total", "from the stop being asked for to the first step applied"),
-    Row("lost", "of that, what was no training: less the step under way and an ordinary step"),
+    Part("last step", "the step under way when the stop was asked for"),
+    Part("checkpoint", "model, optimizer and step, on disk"),
+    Part("tear-down", "until no process is left"),
+    Part("launch", "processes, imports, connections, the model, the checkpoint"),
+    Part("first step", "the first step of the next incarnation"),
+    Part("total", "from the stop being asked for to the first step applied"),
+    Part("lost", "of that, what was no training: less the step under way and an ordinary step"),
 )
 
 NOTE = (
     "Medians with their 95 % intervals. Launch: processes, imports, connections, the model, the checkpoint. Lost: the "
     "total less the step under way and an ordinary step; it is what xbench cluster compare --restart-cost FILE charges."
 )
+DRAWN: tuple[RestartPart, ...] = ("last step", "checkpoint", "tear-down", "launch", "first step")
 
 
-def render_restart(record: Restart, console: Console) -> None:
-    """The findings, the parts, and what it rests on."""
-    if (cut := incomplete(record)) is not None:
-        say(console, cut, "bold yellow")
-    for position, sentence in enumerate(record.findings):
-        say(console, sentence, "bold" if position == 0 else "red" if fails(record) else "")
-    console.print()
-    say(console, heading(record), "italic")
-    shown = titled_table("", ("part", "left"), *((way_of(way), "right") for way in ways(record)))
-    for row in rows(record):
-        shown.add_row(*row)
-    wide = console.options.update(max_width=ANY_COLUMNS)
-    if Measurement.get(console, wide, shown).maximum <= console.width:
-        console.print(shown)
-    else:
-        for name, *cells in rows(record):
-            console.print(Text(f"  {name}", style="bold"))
-            told = [f"{way_of(way)} {cell}" for way, cell in zip(ways(record), cells, strict=True)]
-            indented(console, f"  {', '.join(told)}")
-    console.print()
-    say(console, NOTE, "dim")
-    console.print()
-    for name, sentence in basis(record):
-        fact(console, name, sentence)
-    for warning in record.warnings:
-        fact(console, "warning", warning, "yellow")
+class RestartView(View[Restart]):
+    """A study of what a restart costs. Everything in it was measured."""
 
+    name = "Restart"
+    cut_short = "it ended early"
 
-def incomplete(record: Restart) -> str | None:
-    """That the study ended early; None for a whole one."""
-    if record.complete:
-        return None
-    return f"INCOMPLETE: {record.error or 'it ended early'}. What follows is what had been measured by then."
+    def title(self) -> str:
+        return f"{self.record.workload.title}, stopped and started anew"
 
+    def headline(self) -> list[str]:
+        return self.record.findings
 
-def fails(record: Restart) -> bool:
-    """True if the loss curve was compared and does not go on."""
-    return record.check is not None and not record.check.held
+    def labels(self) -> list[Label]:
+        return [self.record.label]
+
+    def failures(self) -> list[str]:
+        return [self.record.findings[-1]] if self.fails() else []
+
+    def fails(self) -> bool:
+        """True if the loss curve was compared and does not go on."""
+        return self.record.check is not None and not self.record.check.held
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record = self.record
+        if (cut := self.incomplete()) is not None:
+            terminal.say(console, cut, "bold yellow")
+        for position, sentence in enumerate(record.findings):
+            terminal.say(console, sentence, "bold" if position == 0 else "red" if self.fails() else "")
+        console.print()
+        terminal.say(console, heading(record), "italic")
+        headings = ["part", *map(way_of, ways(record))]
+        terminal.table_or_blocks(console, "", headings, rows(record), ("part",))
+        terminal.basis(console, NOTE, basis(record), record.warnings)
+
+    def markdown(self) -> list[str]:
+        record, cut = self.record, self.incomplete()
+        shown = [[markup.code(row[0]), *row[1:]] for row in rows(record)]
+        return [
+            f"### {markup.plain(heading(record))}",
+            markup.strong(cut) if cut is not None else "",
+            markup.lead(record.findings or ["Nothing was found."]),
+            markup.table(["part", *map(way_of, ways(record))], shown),
+            NOTE,
+            markup.details("What it rests on", markup.facts(basis(record))),
+            markup.warning_list(record.warnings),
+        ]
+
+    def sections(self) -> list[Section]:
+        record = self.record
+        return [
+            Section("parts", "What a restart takes", [_parts(record)]),
+            *([Section("loss", "The loss curve", [_losses(record, record.check)])] if record.check is not None else []),
+            Section("basis", "What it rests on", [Facts(basis(record))]),
+        ]
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        found = []
+        for part, said in ROWS:
+            seconds = seconds_of(record, part, None)
+            if seconds is not None:
+                told = f"{said}: {format_seconds(seconds.median)} ({record.label})"
+                found.append(Case(heading(record), part, seconds.median, message=told))
+        if record.check is not None:
+            held: Status = "passed" if record.check.held else "failed"
+            found.append(Case(heading(record), "loss curve", status=held, message=(record.findings or [""])[-1]))
+        return found
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        of = {"label": record.label, "workload": record.workload.title, "batch_size": record.batch_size}
+        curves = zip(record.losses, record.uncut_losses, strict=False)
+        return {
+            "restarts": [
+                {**of, **one.model_dump(), "launch_s": one.launch_s, "total_s": one.total_s, "lost_s": one.lost_s}
+                for one in record.restarts
+            ],
+            "results": [
+                {
+                    **of,
+                    **fields(one, "part", "from_workers", "to_workers"),
+                    "seconds": one.seconds.median,
+                    "low_s": one.seconds.interval[0] if one.seconds.interval else None,
+                    "high_s": one.seconds.interval[1] if one.seconds.interval else None,
+                }
+                for one in record.results
+            ],
+            "losses": [
+                {**of, "step": step, "loss": cut, "uncut_loss": uncut}
+                for step, (cut, uncut) in enumerate(curves, start=1)
+            ],
+        }
 
 
 def heading(record: Restart) -> str:
@@ -169,43 +224,75 @@ def basis(record: Restart) -> list[tuple[str, str]]:
     return found
 
 
-def markdown(record: Restart) -> list[str]:
-    """The parts of a Markdown summary, but for warnings and the command."""
-    first, *others = record.findings or ["Nothing was found."]
-    shown = [[code(row[0]), *row[1:]] for row in rows(record)]
-    cut = incomplete(record)
-    return [
-        f"### {plain(heading(record))}",
-        *([f"**{plain(cut)}**"] if cut is not None else []),
-        f"**{plain(first)}** {' '.join(map(plain, others))}".rstrip(),
-        table(["part", *(way_of(way) for way in ways(record))], shown),
-        NOTE,
-        details("What it rests on", facts(basis(record))),
-    ]
+def _parts(record: Restart) -> Figure:
+    """A bar a restart, of its parts one after the other."""
+    unit = time_unit(max(one.total_s for one in record.restarts))
+    names = [f"{number}: {one.from_workers} to {one.to_workers}" for number, one in enumerate(record.restarts, start=1)]
+    traces: list[Trace] = [
+        {
+            "type": "bar", "orientation": "h", "name": part, "y": names,
+            "x": [unit.of(one.part_s(part)) for one in record.restarts],
+            "marker": {"color": COLOURS[place]},
+            "customdata": [f"{part}: {format_seconds(one.part_s(part))}" for one in record.restarts],
+            "hovertemplate": "%{y}, %{customdata}<extra></extra>",
+        }
+        for place, part in enumerate(DRAWN)
+    ]  # fmt: skip
+    columns = [Column("part", figures=False), *(Column(way_of(way)) for way in ways(record))]
+    return Figure(
+        key="restart-parts",
+        title="From the stop being asked for to the first step applied",
+        labels=[record.label],
+        told="A bar a restart, in their order; numbers are workers before and after.",
+        traces=traces,
+        layout={
+            "barmode": "stack",
+            "xaxis": {"title": {"text": f"time [{unit.name}]"}, "rangemode": "tozero"},
+            "yaxis": {"type": "category", "autorange": "reversed"},
+            "legend": BELOW,
+        },
+        height=140 + 28 * len(names),
+        table=Table("The parts in figures", columns, rows(record), NOTE, opened=True),
+    )
 
 
-def restart_tables(record: Restart) -> dict[str, list[dict[str, object]]]:
-    """Tidy tables: every restart, the parts, and the two loss curves."""
-    of = {"label": record.label, "workload": record.workload.title, "batch_size": record.batch_size}
-    curves = zip(record.losses, record.uncut_losses, strict=False)
-    return {
-        "restarts": [
-            {**of, **one.model_dump(), "launch_s": one.launch_s, "total_s": one.total_s, "lost_s": one.lost_s}
-            for one in record.restarts
-        ],
-        "results": [
-            {
-                **of,
-                "part": one.part,
-                "from_workers": one.from_workers,
-                "to_workers": one.to_workers,
-                "seconds": one.seconds.median,
-                "low_s": one.seconds.interval[0] if one.seconds.interval else None,
-                "high_s": one.seconds.interval[1] if one.seconds.interval else None,
-            }
-            for one in record.results
-        ],
-        "losses": [
-            {**of, "step": step, "loss": cut, "uncut_loss": uncut} for step, (cut, uncut) in enumerate(curves, start=1)
-        ],
-    }
+def _losses(record: Restart, check: LossCheck) -> Figure:
+    """Both curves by step, with a line where it was stopped."""
+    traces: list[Trace] = [
+        {
+            "type": "scatter", "mode": "lines", "name": name, "x": list(range(1, len(values) + 1)),
+            "y": [None if value is None else rounded(value) for value in values],
+            "line": {"color": colour, "width": width, "dash": dash},
+            "hovertemplate": f"{name}, step %{{x}}: %{{y}}<extra></extra>",
+        }
+        for name, values, colour, width, dash in (
+            ("without a stop", record.uncut_losses, "--c2", 4, "solid"),
+            ("stopped and started", record.losses, "--c1", 2, "dot"),
+        )
+    ]  # fmt: skip
+    verdict: Cell = Badge("held", "faster") if check.held else Badge("NOT held", "failed")
+    return Figure(
+        key="losses",
+        title="Loss by step",
+        labels=[record.label],
+        told="Both from one seed. Dotted lines: where it was stopped and started anew.",
+        traces=traces,
+        layout={
+            "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": "loss, mean over the batch"}},
+            "legend": BELOW,
+            "shapes": [upright(stop + 0.5, color="--ink", dash="dot", width=1) for stop in check.stops],
+        },
+        height=360,
+        table=Table(
+            "The check in figures",
+            [Column("it goes on", figures=False), Column("steps"), Column("worst"), Column("at step"),
+             Column("allowed")],
+            [[
+                verdict, str(check.steps),
+                "no number" if check.worst is None else f"{check.worst:.1e}",
+                str(check.worst_step), f"{check.tolerance:g}",
+            ]],
+            opened=True,
+        ),
+    )  # fmt: skip

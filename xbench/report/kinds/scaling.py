@@ -1,22 +1,26 @@
-"""`xbench scale` in the terminal: what was found, in words; each mode at each size; what was assumed.
+"""View of `xbench scale`: what was found, in words; each mode at each size; what was assumed.
 
-Every number is simulated, and the heading of every table says so. Below 84 columns each size becomes a block of lines.
+Every number is simulated, and the heading of every table says so. On a narrow terminal a size becomes a block of lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from xbench.records import Scaling, ScalingPoint
-from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
-from xbench.report.sentences import fabric_line, workload_line
+from xbench.records import Label, Scaling, ScalingPoint
+from xbench.report import markup
+from xbench.report.charts.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
+from xbench.report.console import NARROW_COLUMNS, as_text, fact, facts, headline, indented, say
+from xbench.report.page.common_sections import fabric_pairs, moment, workload_pair
+from xbench.report.page.model import Cell, Column, Facts, Figure, Layout, Section, Table, Trace
+from xbench.report.sentences import band_line, fabric_line, workload_line
+from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
-Cell = Callable[[ScalingPoint], str]
+PointCell = Callable[[ScalingPoint], str]
 
 FINDINGS = 4
 """Findings that are shown without -v."""
@@ -29,106 +33,150 @@ _MODE_COLUMNS = 11
 """Columns of a terminal that one mode takes: the widest name is `ddp-tuned`."""
 
 
-def render_scaling(record: Scaling, console: Console, *, verbose: bool = False) -> None:
-    """The first findings, tables of steps and of efficiency by size, and what it all rests on.
+class ScalingView(View[Scaling]):
+    """Predicted steps on more workers than were measured."""
 
-    `verbose`: every finding, and tables of throughput, exposed time, buckets and all-reduces.
-    """
-    for position, sentence in enumerate(record.findings if verbose else record.findings[:FINDINGS]):
-        say(console, sentence, "bold" if position == 0 else "")
-    if record.findings:
+    name = "Scaling"
+    keeps_empty_sections = True
+
+    def title(self) -> str:
+        return f"{self.record.workload.title} on more workers: {self.record.topology}"
+
+    def subtitle(self) -> str:
+        return f"{moment(self.record.created)} · from {self.record.source.path}"
+
+    def headline(self) -> list[str]:
+        return self.record.findings or ["Nothing was found."]
+
+    def answer(self) -> list[str]:
+        best = sorted(self.record.points, key=lambda point: (-point.workers, point.step_s))[:1]
+        fallback = [f"{point.mode} is fastest on {point.workers} workers." for point in best]
+        found = self.record.findings or fallback or ["Nothing was planned."]
+        return [*found, "Everything here is simulated, from measurements on a few workers."]
+
+    def labels(self) -> list[Label]:
+        return ["simulated"]
+
+    def compute_line(self) -> str:
+        """The step without communication."""
+        scale = "" if self.record.compute_scale == 1 else f" (as measured × {self.record.compute_scale:g})"
+        return f"{format_seconds(self.record.compute_s)} a step on one worker without communication{scale}"
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record, verbose = self.record, detail.verbose
+        headline(console, record.findings if verbose else record.findings[:FINDINGS])
+        if record.findings:
+            console.print()
+        stacked = console.width < max(NARROW_COLUMNS, _WORKERS_COLUMNS + _MODE_COLUMNS * len(record.modes))
+        if stacked:
+            _stacked(record, console)
+        else:
+            _wide(record, console, verbose)
+        exposed = "Exposed: the step beyond compute alone. " if verbose or stacked else ""
+        efficiency = "Efficiency: samples/s over those of as many workers without communication. "
+        say(console, f"{efficiency}{exposed}All of it is simulated. {band_line(record)}", "dim")
         console.print()
-    stacked = console.width < max(NARROW_COLUMNS, _WORKERS_COLUMNS + _MODE_COLUMNS * len(record.modes))
-    if stacked:
-        _stacked(record, console)
-    else:
-        _wide(record, console, verbose)
-    exposed = "Exposed: the step beyond compute alone. " if verbose or stacked else ""
-    say(
-        console,
-        "Efficiency: samples/s over those of as many workers without communication. "
-        f"{exposed}All of it is simulated. {band_line(record)}",
-        "dim",
-    )
-    console.print()
-    fact(console, "workload", workload_line(record.workload))
-    scale = "" if record.compute_scale == 1 else f" (as measured × {record.compute_scale:g})"
-    fact(console, "compute", f"{format_seconds(record.compute_s)} a step on one worker without communication{scale}")
-    fact(console, "topology", record.topology)
-    fact(console, "measured", fabric_line(record.fabric))
-    for number, sentence in enumerate(record.assumptions):
-        fact(console, "" if number else "assumed", sentence)
-    fact(console, "from", f"{record.source.path}: {record.source.command}")
-    for warning in record.warnings:
-        fact(console, "warning", warning, "yellow")
-    more = max(0, len(record.findings) - FINDINGS)
-    findings = f"{more} more finding{'' if more == 1 else 's'}" if more else ""
-    tables = "" if stacked else "samples/s, exposed communication, buckets and the all-reduce by size"
-    hidden = [one for one in (findings, tables) if one]
-    if hidden and not verbose:
-        fact(console, "-v", f"shows {', and '.join(hidden)} too")
+        assumed = [("" if number else "assumed", sentence) for number, sentence in enumerate(record.assumptions)]
+        facts(console, [
+            ("workload", workload_line(record.workload)),
+            ("compute", self.compute_line()),
+            ("topology", record.topology),
+            ("measured", fabric_line(record.fabric)),
+            *assumed,
+            ("from", f"{record.source.path}: {record.source.command}"),
+        ], record.warnings)  # fmt: skip
+        more = max(0, len(record.findings) - FINDINGS)
+        findings = f"{more} more finding{'' if more == 1 else 's'}" if more else ""
+        tables = "" if stacked else "samples/s, exposed communication, buckets and the all-reduce by size"
+        hidden = [one for one in (findings, tables) if one]
+        if hidden and not verbose:
+            fact(console, "-v", f"shows {', and '.join(hidden)} too")
 
+    def markdown(self) -> list[str]:
+        record = self.record
+        found = {(point.workers, point.mode): point for point in record.points}
+        rows = []
+        for workers in record.workers:
+            points = [found.get((workers, mode)) for mode in record.modes]
+            cells = [f"{format_seconds(p.step_s)} ({format_percent(p.efficiency, 0)})" if p else "–" for p in points]
+            rows.append([str(workers), *cells])
+        return [
+            f"### {markup.plain(record.workload.title)} by {markup.code(record.topology)} (simulated)",
+            markup.lead(self.headline()),
+            markup.table(["workers", *map(markup.code, record.modes)], rows),
+            f"Predicted step (scaling efficiency), all of it simulated. {markup.plain(band_line(record))}",
+            markup.warning_list(record.warnings),
+            markup.details("What it rests on", markup.facts([
+                ("workload", workload_line(record.workload)),
+                ("measured", fabric_line(record.fabric)),
+                *(("assumed", sentence) for sentence in record.assumptions),
+                ("from", f"{record.source.path}: {record.source.command}"),
+            ])),
+        ]  # fmt: skip
 
-def band_line(record: Scaling) -> str:
-    """How far off steps may be at the sizes where that was checked, and that it is unknown beyond them."""
-    band = record.error_band
-    unknown = f"how far off predictions for more than {band.workers} workers are is not known"
-    if all(point.step_band_s is None for point in record.points):
-        return f"There is no error band: {unknown}."
-    where = "a" if band.workers is None else f"on up to {band.workers} workers a"
-    text = (
-        f"Error band: {where} measured step would take {_factor(1 / (1 + band.share))} to "
-        f"{_factor(1 / (1 - band.share))} times what is shown, if predictions are off by up to "
-        f"{format_percent(band.share)}: {band.source}."
-    )
-    return f"{text} Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else text
+    def sections(self) -> list[Section]:
+        record = self.record
+        pairs = [
+            workload_pair(record.workload),
+            ("compute", self.compute_line()),
+            ("topology", record.topology),
+            ("error band", band_line(record).removeprefix("Error band: ")),
+            *fabric_pairs(record.fabric),
+            *(("assumed" if number == 0 else "", sentence) for number, sentence in enumerate(record.assumptions)),
+            ("from", f"{record.source.path}, a {record.source.kind} of {moment(record.source.created)}"),
+            ("made with", f"xbench {record.xbench}"),
+        ]
+        charts = figures(record)
+        return [
+            Section("steps", "Step by number of workers", charts[:1]),
+            Section("efficiency", "Efficiency and throughput", charts[1:]),
+            Section("link", "One all-reduce", [links_table(record)]),
+            Section("basis", "What it rests on", [Facts(pairs)]),
+        ]
+
+    def commands(self) -> list[str]:
+        return [self.record.source.command, self.record.command]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record = self.record
+        rows = [
+            {
+                "label": record.label,
+                "workload": record.workload.title,
+                "topology": record.topology,
+                **fields(point, "mode", "workers", "step_s"),
+                **ends("step", point.step_band_s, "_s"),
+                **fields(point, "exposed_s", "samples_per_s", "efficiency", "buckets", "largest_bucket_bytes"),
+            }
+            for point in record.points
+        ]
+        return {"points": rows}
+
+    def cases(self, strict: bool) -> list[Case]:
+        group = f"{self.record.workload.title} by {self.record.topology} (simulated)"
+        return [
+            Case(group, f"{point.mode} on {point.workers} workers", point.step_s,
+                 message=f"step {format_seconds(point.step_s)}, efficiency {format_percent(point.efficiency)} "
+                 "(simulated)")
+            for point in self.record.points
+        ]  # fmt: skip
 
 
 def _wide(record: Scaling, console: Console, verbose: bool) -> None:
-    columns: list[tuple[str, Cell]] = [
+    columns: list[tuple[str, PointCell]] = [
         ("Step (simulated)", lambda point: format_seconds(point.step_s)),
-        ("Scaling efficiency (simulated)",
-         lambda point: format_percent(point.efficiency)),
+        ("Scaling efficiency (simulated)", lambda point: format_percent(point.efficiency)),
         ("Samples/s, all workers (simulated)", lambda point: format_count(point.samples_per_s)),
         ("Exposed communication (simulated)", lambda point: format_seconds(point.exposed_s)),
         ("Buckets (simulated)", lambda point: str(point.buckets)),
     ]  # fmt: skip
     for title, cell in columns if verbose else columns[:TABLES]:
         say(console, title, "italic")  # a table folds its title to its own width
-        console.print(_table(record, cell))
+        console.print(as_text(_matrix(title, record, cell)))
     if not verbose:
         return
     say(console, "One all-reduce: a + b·M of the line, and all gradients by the curve (simulated)", "italic")
-    console.print(_link_table(record))
-
-
-def _table(record: Scaling, cell: Cell) -> Table:
-    """One figure: a row a size, a column a mode. The best mode needs no mark: the findings name it."""
-    shown = titled_table("", ("workers", "right"), *((mode, "right") for mode in record.modes))
-    found = {(point.workers, point.mode): point for point in record.points}
-    for workers in record.workers:
-        cells = [found.get((workers, mode)) for mode in record.modes]
-        shown.add_row(str(workers), *(cell(point) if point else "–" for point in cells))
-    return shown
-
-
-def _link_table(record: Scaling) -> Table:
-    """What one all-reduce costs at each size: the straight line carried over."""
-    shown = titled_table(
-        "",
-        ("workers", "right"), ("a", "right"), ("b, a MiB", "right"), ("all gradients", "right"),
-        ("rate of that", "right"),
-    )  # fmt: skip
-    for link in record.links:
-        whole_s = link.all_gradients_s
-        shown.add_row(
-            str(link.workers),
-            format_seconds(link.a_s),
-            format_seconds(link.b_s_per_byte * 1024**2),
-            format_seconds(whole_s),
-            format_rate(8 * record.workload.grad_bytes / whole_s if whole_s > 0 else None),
-        )
-    return shown
+    console.print(as_text(links_table(record)))
 
 
 def _stacked(record: Scaling, console: Console) -> None:
@@ -150,5 +198,166 @@ def _stacked(record: Scaling, console: Console) -> None:
                 )
 
 
-def _factor(value: float) -> str:
-    return f"{value:.2f}"
+def figures(record: Scaling) -> list[Figure]:
+    """The step, the efficiency and the throughput; nothing of a record without points."""
+    return [step_curves(record), *_more(record)] if record.points else []
+
+
+def step_curves(record: Scaling) -> Figure:
+    """The predicted step of each mode over the number of workers, and the step that all would take without a link."""
+    unit = time_unit(max((point.step_band_s or (0.0, point.step_s))[1] for point in record.points))
+    traces: list[Trace] = []
+    for mode, mark in marks(record.modes).items():
+        traces.append(_curve(mode, mark, _of(record, mode), lambda p: unit.of(p.step_s),
+                             lambda p: f"{format_seconds(p.step_s)}, error band {_band(p)}"))  # fmt: skip
+    compute: Trace = {
+        "type": "scatter", "mode": "lines", "name": "compute alone", "x": list(record.workers),
+        "y": [unit.of(record.compute_s)] * len(record.workers), "line": {"color": "--ink", "dash": "dot", "width": 2},
+        "hoverinfo": "skip",
+    }  # fmt: skip
+    return Figure(
+        key="scaling-steps",
+        title="Predicted step",
+        labels=["simulated"],
+        told=f"A batch a worker, whatever their number. {band_line(record)}",
+        traces=[*traces, compute],
+        layout={**_axes(record), "yaxis": _steps_axis(record, unit)},
+        height=440,
+        table=_table(record),
+    )
+
+
+def _steps_axis(record: Scaling, unit: Unit) -> Layout:
+    """A logarithmic axis where the slowest step is more than eight times the fastest."""
+    steps_s = [point.step_s for point in record.points]
+    if max(steps_s) <= 8 * max(record.compute_s, 1e-12):
+        return {"title": {"text": f"step [{unit.name}]"}, "rangemode": "tozero"}
+    return {"type": "log", "title": {"text": f"step [{unit.name}], logarithmic"}, "tickformat": "~r", "dtick": "D2"}
+
+
+def _more(record: Scaling) -> list[Figure]:
+    look = marks(record.modes)
+    efficiency = [
+        _curve(mode, mark, _of(record, mode), lambda p: rounded(100 * p.efficiency),
+               lambda p: format_percent(p.efficiency))
+        for mode, mark in look.items()
+    ]  # fmt: skip
+    throughput = [
+        _curve(mode, mark, _of(record, mode), lambda p: rounded(p.samples_per_s),
+               lambda p: f"{format_count(p.samples_per_s)} samples/s")
+        for mode, mark in look.items()
+    ]  # fmt: skip
+    return [
+        Figure(
+            key="scaling-efficiency",
+            title="Scaling efficiency",
+            labels=["simulated"],
+            told="Samples per second over those of as many workers without communication.",
+            traces=efficiency,
+            layout={**_axes(record), "yaxis": {"title": {"text": "efficiency [%]"}, "rangemode": "tozero"}},
+            height=400,
+            table=_matrix("Efficiency in figures", record, lambda p: format_percent(p.efficiency)),
+        ),
+        Figure(
+            key="scaling-throughput",
+            title="Throughput",
+            labels=["simulated"],
+            told="Of all workers together, on logarithmic axes: perfect scaling is a straight line.",
+            traces=throughput,
+            layout={**_axes(record), "yaxis": {"title": {"text": "samples/s"}, "type": "log", "tickformat": "~s",
+                                               "dtick": 1}},
+            height=400,
+            table=_matrix("Samples per second in figures", record, lambda p: format_count(p.samples_per_s)),
+        ),
+    ]  # fmt: skip
+
+
+def _of(record: Scaling, mode: str) -> list[ScalingPoint]:
+    return sorted((point for point in record.points if point.mode == mode), key=lambda point: point.workers)
+
+
+def _curve(
+    mode: str,
+    mark: Mark,
+    points: Sequence[ScalingPoint],
+    figure: Callable[[ScalingPoint], float],
+    said: Callable[[ScalingPoint], str],
+) -> Trace:
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": plain(mode), "x": [point.workers for point in points],
+        "y": [figure(point) for point in points],
+        "line": {"color": mark.colour, "dash": mark.dash, "width": 2},
+        "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 9},
+        "customdata": [f"<b>{plain(mode)}</b> on {point.workers} workers<br>{said(point)} (simulated)"
+                       for point in points],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def _axes(record: Scaling) -> Layout:
+    return {
+        "xaxis": {"type": "log", "title": {"text": "workers"}, "tickvals": list(record.workers),
+                  "ticktext": [str(size) for size in record.workers]},
+        "legend": BELOW,
+        "hovermode": "closest",
+        "margin": {"t": 8},
+    }  # fmt: skip
+
+
+def _table(record: Scaling) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            f"{point.mode} on {point.workers}",
+            format_seconds(point.step_s),
+            _band(point),
+            format_seconds(point.exposed_s),
+            format_percent(point.efficiency),
+            format_count(point.samples_per_s),
+            str(point.buckets),
+            format_bytes(point.largest_bucket_bytes),
+        ]
+        for point in record.points
+    ]
+    columns = [Column("mode and workers", figures=False), *map(Column, ("step", "error band", "exposed", "efficiency")),
+               *map(Column, ("samples/s", "buckets", "largest bucket"))]  # fmt: skip
+    note = (
+        "Exposed: the step beyond compute alone. The error band is no confidence interval: it says where a measured "
+        "step would lie if the prediction is off by as much as predictions were found to be, and is given where that "
+        "was measured."
+    )
+    return Table("Every mode at every size (simulated)", columns, rows, note)
+
+
+def _matrix(title: str, record: Scaling, cell: PointCell) -> Table:
+    """A row a number of workers, a column a mode. The best mode needs no mark: the findings name it."""
+    found = {(point.workers, point.mode): point for point in record.points}
+    rows: list[list[Cell]] = [
+        [str(size), *(cell(found[size, mode]) if (size, mode) in found else "–" for mode in record.modes)]
+        for size in record.workers
+    ]
+    return Table(f"{title} (simulated)", [Column("workers"), *map(Column, record.modes)], rows)
+
+
+def _band(point: ScalingPoint) -> str:
+    if point.step_band_s is None:
+        return "unknown"
+    low_s, high_s = point.step_band_s
+    return f"{format_seconds(low_s)} – {format_seconds(high_s)}"
+
+
+def links_table(record: Scaling) -> Table:
+    """What one all-reduce costs at each size: the straight line carried over."""
+    grad_bytes = record.workload.grad_bytes
+    rows: list[list[Cell]] = [
+        [
+            str(link.workers),
+            format_seconds(link.a_s),
+            format_seconds(link.b_s_per_byte * 1024**2),
+            format_seconds(link.all_gradients_s),
+            format_rate(8 * grad_bytes / link.all_gradients_s if link.all_gradients_s > 0 else None),
+        ]
+        for link in record.links
+    ]
+    columns = list(map(Column, ("workers", "a", "b, a MiB", "all gradients", "rate of that")))
+    return Table("a + b·bytes of the line, and all gradients at once by the curve (simulated)", columns, rows,
+                 opened=True)  # fmt: skip

@@ -1,22 +1,32 @@
-"""What `xbench tune` says: the answer first, in one sentence; what it rests on; and last the file and lines to paste.
+"""View of what `xbench tune` kept, and what the command says: the answer first, what it rests on, and lines to paste.
 
-The sentence names the ratio to DDP with its 95 % interval, and says as plainly that DDP is best already, or that the
-minutes were too few. `render_tuned` shows a kept file again.
+The answer names the ratio to DDP with its 95 % interval, and says as plainly that DDP is best already, or that the
+minutes were too few.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from xbench.planning.plans import DDP_REDUCER
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
-from xbench.report import sentences
-from xbench.report.advice import advice
-from xbench.report.console import fact, indented, say, say_next, spare_columns, titled_table
+from xbench.report import console as terminal
+from xbench.report import markup, sentences
+from xbench.report.advice import RECORD, Advice, in_ddp
+from xbench.report.charts.axes import named, plain, rounded, upright, whiskers
+from xbench.report.page.common_sections import (
+    command_section,
+    fabric_pairs,
+    following,
+    label_badge,
+    moment,
+    workload_pair,
+)
+from xbench.report.page.model import Badge, Block, Cell, Code, Column, Facts, Figure, Section, Sentences, Table
+from xbench.report.sentences import and_of, counted
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
+from xbench.report.view import Case, Detail, Row, View, ends
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
 from xbench.units import format_percent
@@ -27,6 +37,140 @@ from torch.nn.parallel import DistributedDataParallel
 
 model = DistributedDataParallel(model)
 """
+KEPT = "tuned.json"
+"""What the lines to paste call the kept file, whose own path the record does not know."""
+
+
+class TunedView(View[Tuned]):
+    """The schedule to use, and what was tried."""
+
+    name = "Tuned"
+
+    def title(self) -> str:
+        return f"{self.record.workload.title} on {self.record.fabric.spec}"
+
+    def subtitle(self) -> str:
+        return moment(self.record.created)
+
+    def headline(self) -> list[str]:
+        return [kept_sentence(self.record)]
+
+    def answer(self) -> list[str]:
+        return [*self.headline(), f"Times are {self.record.label}."]
+
+    def labels(self) -> list[Label]:
+        return [self.record.label]
+
+    def advice(self, path: str = RECORD) -> list[Advice]:
+        return in_ddp(self.record.schedule, self.record.tried, self.record.record)
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record = self.record
+        terminal.headline(console, self.headline())
+        console.print()
+        title = f"Time per sample over that of {record.reference} ({record.label})"
+        table = terminal.titled_table(title, ("mode", "left"), ("ratio [95 % CI]", "right"), ("verdict", "left"))
+        for mode, ratio in record.tried.items():
+            table.add_row(Text(mode), ratio_words(ratio), Text(ratio.verdict))
+        if terminal.spare_columns(console, table) >= 0:
+            console.print(table)
+        else:
+            terminal.say(console, title, "italic")
+            for mode, ratio in record.tried.items():
+                terminal.indented(console, f"{mode} {ratio_words(ratio)}: {ratio.verdict}")
+        terminal.say_next(console, self.advice())
+        if record.buckets is not None:
+            carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
+            terminal.fact(console, "buckets", counted(len(record.buckets), "bucket") + carrier)
+        terminal.facts(console, [
+            ("workload", sentences.workload_line(record.workload)),
+            ("fabric", sentences.fabric_line(record.fabric)),
+            ("made by", f"xbench {record.xbench}, torch {record.torch}: {record.command}"),
+            ("rests on", record.record),
+        ])  # fmt: skip
+
+    def markdown(self) -> list[str]:
+        record = self.record
+        rows = [[markup.code(mode), ratio_words(ratio), ratio.verdict] for mode, ratio in record.tried.items()]
+        heading = markup.Markup(f"time per sample over {markup.code(record.reference)} [95 % CI]")
+        spec = markup.code(record.fabric.spec)
+        return [
+            f"### {markup.plain(record.workload.title)} on {spec} ({record.label})",
+            markup.lead(self.headline()),
+            markup.advice(self.advice()),
+            markup.table(["tried", heading, "verdict"], rows) if rows else "",
+            markup.details("What it rests on", markup.facts([
+                ("workload", sentences.workload_line(record.workload)),
+                ("fabric", sentences.fabric_line(record.fabric)),
+                ("record", record.record),
+            ])),
+        ]  # fmt: skip
+
+    def paste(self) -> list[Block]:
+        lines = snippet(self.record, KEPT)
+        said = f"Paste this, with the path of the kept file in place of {KEPT}:"
+        return [
+            *([Sentences([said])] if KEPT in lines else []),
+            Code(lines, "the lines to paste"),
+            *following(self.advice()),
+        ]
+
+    def sections(self) -> list[Section]:
+        record = self.record
+        buckets = "as DDP forms them" if record.buckets is None else str(len(record.buckets))
+        carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
+        pairs = [
+            workload_pair(record.workload),
+            ("buckets", buckets + carrier),
+            ("margin", f"a gain of at least {100 * record.margin:g} % was taken to be worth a change"),
+            *fabric_pairs(record.fabric),
+            ("device", "CPU" if record.device == "cpu" else record.device),
+            ("made with", f"xbench {record.xbench}, torch {record.torch or 'not installed'}"),
+            ("rests on", record.record),
+        ]
+        tried = tried_figure(record)
+        return [
+            Section("tried", "What was tried", [tried] if tried else [Sentences(["No candidate was timed."])]),
+            Section("basis", "What it rests on", [Facts(pairs)]),
+        ]
+
+    def ending(self) -> list[Section]:
+        return [command_section(self.record.command)]
+
+    def tables(self) -> dict[str, list[Row]]:
+        return {"tried": [self._row(mode, ratio) for mode, ratio in self._tried()]}
+
+    def _tried(self) -> list[tuple[str, Ratio | None]]:
+        """The reference, which has no ratio, and every mode that was tried."""
+        return [(self.record.reference, None), *self.record.tried.items()]
+
+    def _row(self, mode: str, ratio: Ratio | None) -> Row:
+        record = self.record
+        return {
+            "label": record.label,
+            "created": record.created,
+            "workload": record.workload.title,
+            "fabric": record.fabric.spec,
+            "ranks": record.fabric.world_size,
+            "mode": mode,
+            "chosen": mode == record.schedule,
+            "reference": record.reference,
+            "ratio": ratio.value if ratio else 1.0,
+            **ends("ratio", ratio.ci95 if ratio else None),
+            "verdict": ratio.verdict if ratio else "reference",
+        }
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        group = f"{record.workload.title} on {record.fabric.spec} ({record.label})"
+        found = []
+        for mode, ratio in self._tried():
+            chosen = ": chosen" if mode == record.schedule else ""
+            told = "the reference"
+            if ratio is not None:
+                told = f"{ratio_words(ratio)} of {record.reference}'s time per sample ({record.label}): {ratio.verdict}"
+            found.append(Case(group, mode, message=f"{told}{chosen}"))
+        return found
 
 
 def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: float) -> list[str]:
@@ -39,23 +183,25 @@ def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: fl
     if choice.kind == "reference":
         return [
             f"DDP's default is already best here: nothing tried is faster by more than {least}; the nearest, "
-            f"{choice.best}, takes {_ratio(ratio)} of its time.",
+            f"{choice.best}, takes {ratio_words(ratio)} of its time.",
             measured,
         ]
     if choice.winner is None:
         return [
-            f"No clear answer in {_minutes(minutes)}: {choice.best} takes {_ratio(ratio)} of DDP's time, and a gain of "
-            f"{least} is neither shown nor ruled out. Stay with DDP until it is.",
+            f"No clear answer in {_minutes(minutes)}: {choice.best} takes {ratio_words(ratio)} of DDP's time, and a "
+            f"gain of {least} is neither shown nor ruled out. Stay with DDP until it is.",
             "More time may decide: give --minutes more.",
             measured,
         ]
-    first = f"{choice.best} trains {title} in {_ratio(ratio)} of DDP's time: {_percent(1 - ratio.value)} less a step"
+    first = (
+        f"{choice.best} trains {title} in {ratio_words(ratio)} of DDP's time: {_percent(1 - ratio.value)} less a step"
+    )
     if choice.kind == "faster":
         sentences = [f"{first}."]
     else:
         sentences = [f"{first}, though {_minutes(minutes)} did not show that it is {least} at least."]
     if choice.close:
-        sentences.append(f"This run cannot tell {_and(choice.close)} from it.")
+        sentences.append(f"This run cannot tell {and_of(choice.close)} from it.")
     if choice.kind == "faster" and not choice.settled:
         sentences.append(f"{_minutes(minutes)} ended before this was settled: more would make it surer.")
     return [*sentences, measured]
@@ -83,7 +229,9 @@ def snippet(tuned: Tuned, path: str) -> str:
     if not is_schedule(tuned.schedule):
         return "# nothing to paste: this xbench does not have the schedule that was best\n"
     plan = _plan(tuned)
-    measured = f"{_count(len(tuned.buckets))}, {_ratio(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    measured = (
+        f"{counted(len(tuned.buckets), 'bucket')}, {ratio_words(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    )
     if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:
         text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned.fabric)
         return (
@@ -100,33 +248,60 @@ def kept_sentence(record: Tuned) -> str:
     if record.ratio is None:
         return f"DDP's default is best for {title}: nothing tried is faster by more than {_percent(record.margin)}."
     return (
-        f"{record.schedule} trains {title} in {_ratio(record.ratio)} of DDP's time: "
+        f"{record.schedule} trains {title} in {ratio_words(record.ratio)} of DDP's time: "
         f"{_percent(1 - record.ratio.value)} less a step."
     )
 
 
-def render_tuned(record: Tuned, console: Console) -> None:
-    """The kept file: what to use, what was tried, and what it rests on."""
-    say(console, kept_sentence(record), "bold")
-    console.print()
-    table = titled_table(f"Time per sample over that of {record.reference} ({record.label})",
-                         ("mode", "left"), ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
-    for mode, ratio in record.tried.items():
-        table.add_row(Text(mode), _ratio(ratio), Text(ratio.verdict))
-    if spare_columns(console, table) >= 0:
-        console.print(table)
-    else:
-        say(console, str(table.title), "italic")
-        for mode, ratio in record.tried.items():
-            indented(console, f"{mode} {_ratio(ratio)}: {ratio.verdict}")
-    say_next(console, advice(record))
-    if record.buckets is not None:
-        carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
-        fact(console, "buckets", _count(len(record.buckets)) + carrier)
-    fact(console, "workload", sentences.workload_line(record.workload))
-    fact(console, "fabric", sentences.fabric_line(record.fabric))
-    fact(console, "made by", f"xbench {record.xbench}, torch {record.torch}: {record.command}")
-    fact(console, "rests on", record.record)
+def tried_figure(record: Tuned) -> Figure | None:
+    """A ratio to the reference a candidate, best first, with its interval. None where none was timed."""
+    tried = sorted(record.tried.items(), key=lambda pair: pair[1].value)
+    if not tried:
+        return None
+    names = [named(mode) for mode, _ in tried]
+    rows: list[list[Cell]] = [
+        [mode, ratio_words(ratio), Badge(ratio.verdict, ratio.verdict), label_badge(record.label)]
+        for mode, ratio in tried
+    ]
+    return Figure(
+        key="ratios",
+        title=f"Time per sample over that of {record.reference}",
+        labels=[record.label],
+        told="Left of 1 is faster. Whiskers are 95 % confidence intervals.",
+        traces=[ratio_points(names, [plain(mode) for mode, _ in tried], [ratio for _, ratio in tried])],
+        layout={
+            "xaxis": {"title": {"text": f"ratio to {plain(record.reference)}"}},
+            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "shapes": [upright(1)],
+            "margin": {"t": 8},
+        },
+        height=80 + 36 * len(names),
+        table=Table(
+            "Ratios in figures",
+            [Column("mode", figures=False), Column("ratio [95 % CI]"), Column("verdict", figures=False),
+             Column("label", figures=False)],
+            rows,
+            opened=True,
+        ),
+    )  # fmt: skip
+
+
+def ratio_points(names: list[str], said: list[str], ratios: list[Ratio]) -> dict[str, object]:
+    """A point with whiskers for each ratio."""
+    return {
+        "type": "scatter", "mode": "markers", "y": names, "x": [rounded(ratio.value) for ratio in ratios],
+        "error_x": whiskers((ratio.value, ratio.ci95) for ratio in ratios),
+        "marker": {"color": "--c1", "size": 11},
+        "customdata": [f"<b>{name}</b><br>{ratio_words(ratio)}: {ratio.verdict}"
+                       for name, ratio in zip(said, ratios, strict=True)],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+
+
+def ratio_words(ratio: Ratio) -> str:
+    """'0.891 [0.872, 0.910]'."""
+    low, high = ratio.ci95
+    return f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _plan(tuned: Tuned) -> Plan:
@@ -142,11 +317,6 @@ def _plan(tuned: Tuned) -> Plan:
     )
 
 
-def _ratio(ratio: Ratio) -> str:
-    low, high = ratio.ci95
-    return f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def _percent(share: float) -> str:
     """'10 %', '1.5 %': one digit below ten, and no more than needed."""
     return format_percent(share, 1).replace(".0 ", " ")
@@ -154,11 +324,3 @@ def _percent(share: float) -> str:
 
 def _minutes(minutes: float) -> str:
     return "1 minute" if minutes == 1 else f"{minutes:g} minutes"
-
-
-def _count(buckets: int) -> str:
-    return "1 bucket" if buckets == 1 else f"{buckets} buckets"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

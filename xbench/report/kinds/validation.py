@@ -1,4 +1,4 @@
-"""`xbench validate` for people: what held, how far off predictions were, cell by cell; in the terminal and as Markdown.
+"""View of `xbench validate`: what held, how far off predictions were, cell by cell.
 
 Predicted times are simulated, measured ones real; headings say so.
 """
@@ -9,74 +9,193 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
-from xbench.report.console import NARROW_COLUMNS, fact, indented, say, titled_table
-from xbench.report.markup import Markup, plain, strong, table
+from xbench.records import ErrorSummary, Label, Validation, ValidationCell, ValidationPoint
+from xbench.report import markup
+from xbench.report.answer import span_cell
+from xbench.report.charts.validation import AT_SPEED, errors_figure, errors_table, goals_table, steps_figure
+from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
+from xbench.report.page.model import Block, Section, Sentences
+from xbench.report.sentences import environment_line
+from xbench.report.view import Case, Detail, Row, View, ends
 from xbench.stats.validation import CONTROLS, name_of, summaries
-from xbench.units import format_seconds
-
-
-def render_validation(record: Validation, console: Console) -> None:
-    """The goals, the errors by group, every cell, and what could not be measured."""
-    fitted, held_out = parts(record)
-    if not record.complete:
-        why = (record.error or "it ended before everything was measured").rstrip(".")
-        say(console, f"INCOMPLETE: {why}. What follows is what had been measured by then.", "bold yellow")
-        console.print()
-    for goal in record.goals:
-        style = "green" if goal.held else "red"
-        say(console, f"{'held    ' if goal.held else 'NOT HELD'}  {goal.claim}: {goal.found}", style)
-    if record.overlap == "forward":
-        say(console, FORWARD, "italic")
-    if record.goals:
-        console.print()
-    if record.errors:
-        say(console, "Error of predictions: predicted (simulated) over measured (real), minus one", "italic")
-        if console.width < NARROW_COLUMNS:
-            for row in _error_rows(record.errors, record.errors_at_speed):
-                indented(console, f"  {row[0]}: {row[1]} predictions, median {row[2]}, 95 % within {row[3]}")
-        else:
-            table = titled_table("", ("group", "left"), *((name, "right") for name in ERROR_COLUMNS[1:]))
-            for row in _error_rows(record.errors, record.errors_at_speed):
-                table.add_row(*row)
-            console.print(table)
-        say(console, AT_SPEED, "dim")
-    for title, cells in (("", fitted), ("Held out: ", held_out)):
-        if cells and console.width >= NARROW_COLUMNS + _MODE_COLUMNS * max(0, len(record.modes) - 7):
-            _tables(title, cells, record.modes, console)
-        elif cells:
-            console.print()
-            say(console, f"{title}measured step (real), error of the prediction, time over DDP's", "italic")
-            for cell in cells:
-                _cell(cell, console)
-        for cell in cells:
-            if cell.error is not None:
-                say(console, f"{name_of(cell)}: left out: {cell.error}", "red")
-    if held_out:
-        say(console, held_out_line(held_out), "bold")
-    console.print()
-    for warning in record.warnings:
-        fact(console, "warning", warning, "yellow")
-
+from xbench.units import format_percent, format_seconds, format_signed_percent
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")
-_MODE_COLUMNS = 12
-AT_SPEED = (
-    "At speed: the computation predicted at the speed that it had while the modes were timed, which the control mode "
-    "compute measures. Bias: the median of the signed errors; above zero, steps were faster than predicted."
-)
-
+ERRORS = "Error of predictions: predicted (simulated) over measured (real), minus one"
 FORWARD = "auto might overlap the next forward pass too (--overlap forward), and so beat the backward-overlap bound."
+_MODE_COLUMNS = 12
+
+
+class ValidationView(View[Validation]):
+    """Predictions beside measurements."""
+
+    name = "Validation"
+
+    def title(self) -> str:
+        return f"{len(self.record.cells)} cells of {len(self.record.modes)} modes"
+
+    def headline(self) -> list[str]:
+        record = self.record
+        held = sum(goal.held for goal in record.goals)
+        claims = f"{held} of {len(record.goals)} claims held" if record.goals else "No claim was checked"
+        if not record.errors:
+            return [f"{claims}; no prediction was compared with a measurement."]
+        every = record.errors[0]
+        return [
+            f"{claims}. Predictions were off by {format_percent(every.median)} in the median, and 95 % of "
+            f"{every.count} by at most {format_percent(every.p95)}.",
+            "Predictions are simulated, from a profile alone, and made before anything was timed; measured steps are "
+            "labelled beside them.",
+        ]
+
+    def labels(self) -> list[Label]:
+        return [*dict.fromkeys(cell.fabric.label for cell in self.record.cells), "simulated"]
+
+    def failures(self) -> list[str]:
+        return [f"{name_of(cell)}: left out: {cell.error}" for cell in self.record.cells if cell.error is not None]
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record = self.record
+        fitted, held_out = parts(record)
+        early = self.incomplete()
+        if early is not None:
+            say(console, early, "bold yellow")
+            console.print()
+        for goal in record.goals:
+            style = "green" if goal.held else "red"
+            say(console, f"{'held    ' if goal.held else 'NOT HELD'}  {goal.claim}: {goal.found}", style)
+        if record.overlap == "forward":
+            say(console, FORWARD, "italic")
+        if record.goals:
+            console.print()
+        if record.errors:
+            _errors(record, console)
+        for title, cells in (("", fitted), ("Held out: ", held_out)):
+            if cells and console.width >= NARROW_COLUMNS + _MODE_COLUMNS * max(0, len(record.modes) - 7):
+                _tables(title, cells, record.modes, console)
+            elif cells:
+                console.print()
+                say(console, f"{title}measured step (real), error of the prediction, time over DDP's", "italic")
+                for cell in cells:
+                    _cell(cell, console)
+            for cell in cells:
+                if cell.error is not None:
+                    say(console, f"{name_of(cell)}: left out: {cell.error}", "red")
+        if held_out:
+            say(console, held_out_line(held_out), "bold")
+        console.print()
+        facts(console, [], record.warnings)
+
+    def markdown(self) -> list[str]:
+        return [
+            "### Predictions (simulated) beside measured steps (real)",
+            markup.quoted(self.incomplete()),
+            markdown(self.record).strip(),
+            markup.warning_list(self.record.warnings),
+            markup.details("Environment", markup.facts([("machine", environment_line(self.record.environment))])),
+        ]
+
+    def sections(self) -> list[Section]:
+        record = self.record
+        fitted, held_out = parts(record)
+        freedom = [Sentences([FORWARD])] if record.overlap == "forward" else []
+        errors = [errors_table(ERROR_COLUMNS, error_rows(record))] if record.errors else []
+        return [
+            Section("goals", "Claims", [goals_table(record), *freedom] if record.goals else []),
+            Section("cells", "Predicted against measured", _figures(record, fitted, held_out)),
+            Section("groups", "Errors by group", errors),
+        ]
+
+    def tables(self) -> dict[str, list[Row]]:
+        return {"points": [row for cell in self.record.cells for row in _rows(self.record, cell)]}
+
+    def cases(self, strict: bool) -> list[Case]:
+        record = self.record
+        found = [Case("goals", goal.claim, status="passed" if goal.held else "failed", message=goal.found)
+                 for goal in record.goals]  # fmt: skip
+        for cell in record.cells:
+            group = f"{name_of(cell)} ({cell.fabric.label})"
+            if cell.error is not None:
+                found.append(Case(group, "the cell", status="error", message=cell.error))
+            for point in cell.points:
+                took = point.measured_step_s
+                told = (
+                    f"step {format_seconds(took.median)} [{span_cell(took, ', ')}] "
+                    f"({cell.fabric.label}), predicted {format_seconds(point.predicted_step_s)} (simulated): "
+                    f"{format_signed_percent(point.error)}"
+                )
+                found.append(Case(group, point.mode, took.median, message=told))
+        return found
+
+
+def _figures(record: Validation, fitted: Sequence[ValidationCell], held_out: Sequence[ValidationCell]) -> list[Block]:
+    found: list[Block] = []
+    if _any(fitted):
+        found.append(errors_figure("errors", "How far off each prediction was", fitted, record.modes))
+    if _any(held_out):
+        found.append(errors_figure("held-out", "Held out: predicted from fewer workers", held_out, record.modes))
+        found.append(Sentences([held_out_line(held_out)]))
+    return [*found, *([steps_figure(record)] if _any(record.cells) else [])]
+
+
+def _any(cells: Sequence[ValidationCell]) -> bool:
+    return any(cell.points for cell in cells)
+
+
+def _rows(record: Validation, cell: ValidationCell) -> list[Row]:
+    """One row a mode of a cell; a cell that could not be measured has one row with its error."""
+    of = {
+        "label": cell.fabric.label,
+        "created": record.created,
+        "complete": record.complete,
+        "workload": cell.workload.title,
+        "fabric": cell.fabric.spec,
+        "ranks": cell.fabric.world_size,
+        "predicted_on_ranks": cell.predicted_on,
+        "status": "failed" if cell.error is not None else "ok",
+        "error": cell.error,
+    }
+    empty = dict.fromkeys(("mode", "step_s", "step_low_s", "step_high_s", "predicted_step_s_simulated",
+                           "prediction_error", "prediction_error_at_speed", "ratio_to_ddp"))  # fmt: skip
+    if not cell.points:
+        return [{**of, **empty}]
+    return [
+        {
+            **of,
+            "mode": point.mode,
+            "step_s": point.measured_step_s.median,
+            **ends("step", point.measured_step_s.interval, "_s"),
+            "predicted_step_s_simulated": point.predicted_step_s,
+            "prediction_error": point.error,
+            "prediction_error_at_speed": point.error_at_speed,
+            "ratio_to_ddp": point.ratio_to_ddp,
+        }
+        for point in cell.points
+    ]
+
+
+def _errors(record: Validation, console: Console) -> None:
+    say(console, ERRORS, "italic")
+    rows = error_rows(record)
+    if console.width < NARROW_COLUMNS:
+        for row in rows:
+            indented(console, f"  {row[0]}: {row[1]} predictions, median {row[2]}, 95 % within {row[3]}")
+    else:
+        table = titled_table("", ("group", "left"), *((name, "right") for name in ERROR_COLUMNS[1:]))
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    say(console, AT_SPEED, "dim")
 
 
 def markdown(record: Validation) -> str:
     """The same as Markdown tables, for a docs page or a pull request."""
     fitted, held_out = parts(record)
-    goals = [[goal.claim, goal.found, "held" if goal.held else strong("not held")] for goal in record.goals]
+    goals = [[goal.claim, goal.found, "held" if goal.held else markup.strong("not held")] for goal in record.goals]
     lines: list[str] = [_left_table(["claim", "found", ""], goals)]
     if record.overlap == "forward":
         lines += ["", FORWARD]
-    lines += ["", _left_table(ERROR_COLUMNS, _error_rows(record.errors, record.errors_at_speed))]
+    lines += ["", _left_table(ERROR_COLUMNS, error_rows(record))]
     lines += ["", AT_SPEED]
     for title, cells in (("", fitted), ("Held out", held_out)):
         if not cells:
@@ -142,8 +261,9 @@ def _cell(cell: ValidationCell, console: Console) -> None:
     indented(console, f"{name_of(cell)}{workers}: " + " · ".join(said))
 
 
-def _error_rows(rows: Sequence[ErrorSummary], at_speed: Sequence[ErrorSummary]) -> list[list[str]]:
-    again = {row.name: row for row in at_speed}
+def error_rows(record: Validation) -> list[list[str]]:
+    """The errors of a group, as `ERROR_COLUMNS` says."""
+    again: dict[str, ErrorSummary] = {row.name: row for row in record.errors_at_speed}
     return [
         [
             row.name,
@@ -155,13 +275,17 @@ def _error_rows(rows: Sequence[ErrorSummary], at_speed: Sequence[ErrorSummary]) 
             _share(again[row.name].median) if row.name in again else "–",
             _share(again[row.name].p95) if row.name in again else "–",
         ]
-        for row in rows
+        for row in record.errors
     ]
 
 
 def _md_cell(cell: ValidationCell, modes: Sequence[str]) -> list[str]:
     if cell.error is not None:
-        return [name_of(cell), Markup(f"{strong('left out')}: {plain(cell.error)}"), *[""] * len(modes)]
+        return [
+            name_of(cell),
+            markup.Markup(f"{markup.strong('left out')}: {markup.plain(cell.error)}"),
+            *[""] * len(modes),
+        ]
     points = {point.mode: point for point in cell.points}
     row = [name_of(cell), format_seconds(cell.compute_blocks_s or cell.compute_s)]
     for mode in modes:
@@ -171,7 +295,7 @@ def _md_cell(cell: ValidationCell, modes: Sequence[str]) -> list[str]:
 
 
 def _left_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return table(headings, rows, left=len(headings))
+    return markup.table(headings, rows, left=len(headings))
 
 
 def _over_ddp(point: ValidationPoint) -> str:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from xbench.environment import fingerprint
-from xbench.records import (
-    CostModel,
-    EmulatedLink,
-    Environment,
-    FabricRecord,
-    GpuUse,
-    Label,
-    WorkloadRecord,
-)
+from xbench.records import CostModel, EmulatedLink, Environment, FabricRecord, Label, WorkloadRecord
 from xbench.report import sentences
 from xbench.report.advice import Advice
-from xbench.report.page.model import Badge, Block, Cell, Code, Column, Facts, Section, Sentences, Table
-from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power
+from xbench.report.page.model import Badge, Block, Code, Column, Facts, Section, Sentences, Table
+from xbench.units import format_bytes
 
 
 def label_badge(label: Label) -> Badge:
@@ -66,11 +58,6 @@ def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
     return ("workload", sentences.workload_line(workload) + times)
 
 
-def workload_pairs(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
-    """What each check trains, by its name."""
-    return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
-
-
 def warnings_section(warnings: Sequence[str]) -> list[Section]:
     """What disturbed the run, if anything did."""
     if not warnings:
@@ -103,36 +90,3 @@ def moment(created: str) -> str:
 def capital(sentence: str) -> str:
     """A sentence with a capital letter; the rest of it stays as it is."""
     return sentence[:1].upper() + sentence[1:]
-
-
-def gpu_table(uses: Sequence[tuple[str, GpuUse | None]], label: str) -> list[Table]:
-    """What GPUs said of themselves, a row a mode (or one of a profile); nothing where they said nothing."""
-    rows: list[list[Cell]] = [
-        [
-            name,
-            format_percent(use.utilisation, 0),
-            format_clock(use.sm_clock_mhz),
-            format_power(use.power_w),
-            format_energy(use.energy_j_per_sample),
-            format_bytes(use.memory_peak_bytes),
-            "–" if use.temperature_max_c is None else f"{use.temperature_max_c:.0f} °C",
-            _throttled(use),
-        ]
-        for name, use in uses
-        if use is not None
-    ]
-    if not rows:
-        return []
-    columns = [Column("mode", figures=False), *map(Column, ("busy", "clock", "power", "energy a sample", "memory")),
-               Column("hottest"), Column("throttled", figures=False)]  # fmt: skip
-    note = (
-        "Busy: share of time in which any kernel ran. Power: of all devices together, and energy is that over samples. "
-        "Memory and hottest: of the fullest and the hottest device."
-    )
-    return [Table(f"What the GPUs said meanwhile ({label})", columns, rows, note, opened=True)]
-
-
-def _throttled(use: GpuUse) -> str:
-    if not use.throttled:
-        return "–" if use.throttled_share is None else "no"
-    return f"{format_percent(use.throttled_share, 0)}: {', '.join(use.throttled)}"

@@ -1,7 +1,8 @@
-"""Recorded steps drawn in text: two lanes a mode, for the best mode and its rival, on one scale.
+"""Drawings in text: recorded steps as two lanes a mode, and bars with the interval of what they show.
 
-A column is filled where a lane was busy for at least half of its time. The compute lane is empty where the device
-waits for gradients: that is exposed communication, and it is shaded. Nothing is drawn of a record without timelines.
+A column of a lane is filled where it was busy for at least half of its time. The compute lane is empty where the device
+waits for gradients: that is exposed communication, and it is shaded. Nothing is drawn of a record without timelines. A
+bar is `██████├─┼─┤`, or `██████│` where the interval is narrower than a column.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.records import Comparison, ModeResult, Slice, Timeline
+from xbench.records import Comparison, Interval, ModeResult, Slice, Timeline
 from xbench.report.answer import ranking
 from xbench.report.console import say
 from xbench.units import format_percent, format_seconds
@@ -102,3 +103,20 @@ def _shown(record: Comparison) -> list[tuple[str, Timeline]]:
 
 def _end_s(timeline: Timeline) -> float:
     return max((part.end_s for part in (*timeline.compute, *timeline.communication)), default=0.0)
+
+
+FILLED, LOW, HIGH, MEDIAN, BETWEEN, NARROW = "█", "├", "┤", "┼", "─", "│"
+LEGEND = f"bar: time per sample from 0, {LOW}{BETWEEN}{HIGH} or {NARROW} its 95 % interval"
+
+
+def bar(value: float, interval: Interval, longest: float, columns: int) -> str:
+    """At most `columns` characters for 0 to `longest`, which is above 0 and at least the interval's upper end."""
+
+    def column(at: float) -> int:
+        return min(columns - 1, max(0, int(at / longest * columns)))
+
+    low, middle, high = column(interval[0]), column(value), column(interval[1])
+    if low >= high:
+        return FILLED * middle + NARROW
+    inside = "".join(MEDIAN if at == middle else BETWEEN for at in range(low + 1, high))
+    return f"{FILLED * low}{LOW}{inside}{HIGH}"

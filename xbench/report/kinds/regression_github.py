@@ -7,11 +7,12 @@ until it fits, and a line says how many.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from xbench.records import Baseline, Judged, Noise, Regression
-from xbench.report import sentences
-from xbench.report.kinds import regression_sentences as told
-from xbench.report.markup import code, details, facts, plain, table
+from xbench.records import Judged, Regression
+from xbench.report import regression_sentences as told
+from xbench.report.markup import details, facts, plain
+from xbench.report.sentences import counted
 
 LIMIT_BYTES = 1024**2
 LEAST_BYTES = 8 * 1024
@@ -42,44 +43,11 @@ def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> s
     cases = told.worst_first(record.cases)
     rows, shown = _fitting([_row(case) for case in cases], left)
     listed = f"{HEAD}{rows}" if cases else ""
-    omitted = f"\n{told.count(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
+    omitted = f"\n{counted(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
     left -= len(rows.encode())
     reasons, explained = _fitting([_reason(*shared) for shared in told.reasons(cases[:shown])], left - ROOM_BYTES)
     why = f"\n{details('Why', reasons.rstrip())}\n" if explained else ""
     return f"{top}{listed}{omitted}{why}{bottom}"
-
-
-def baseline_markdown(record: Baseline) -> str:
-    """Every case with its figure."""
-    rows = [
-        [row.name, told.value(row.median, row.unit), row.launches, row.label, row.floor]
-        for row in told.baseline_rows(record)
-    ]
-    title = f"### Baseline of {code(record.machine)}"
-    return _stored(record, title, table(["case", "median", "launches", "label", "noise floor"], rows))
-
-
-def noise_markdown(record: Noise) -> str:
-    """Every wall-clock case with its noise floor, and the least threshold that follows."""
-    title = f"### Noise floor of {code(record.machine)}, from {told.count(len(record.pairs), 'A/A pair')}"
-    return _stored(record, title, table(["case", "noise floor", "least threshold"], told.noise_rows(record)))
-
-
-def _stored(record: Baseline | Noise, title: str, listed: str) -> str:
-    early = told.incomplete(record)
-    failed = "\n".join(f"- **{plain(told.failure_line(failure, sides=False))}**" for failure in record.failures)
-    workloads = [("workload", f"{name}: {sentences.workload_line(w)}") for name, w in record.side.workloads.items()]
-    made = [*workloads, ("measured", told.side_line(record.side)), ("command", record.command)]
-    warnings = "\n".join(f"- warning: {plain(warning)}" for warning in record.warnings)
-    parts = [
-        title,
-        f"> **{plain(early)}**" if early else None,
-        failed,
-        listed,
-        warnings,
-        details("How it was measured", facts(made)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _row(case: Judged) -> str:
@@ -117,3 +85,49 @@ def _cut(text: str, most_bytes: int) -> str:
     """Whole lines from the front; one that says so where some are missing."""
     rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
     return rows if shown == len(text.splitlines()) else f"{rows}\nMore was left out.\n\n"
+
+
+MOST = 10
+"""Of each kind that GitHub shows for a step."""
+
+Level = Literal["error", "warning"]
+
+
+def workflow_commands(record: Regression) -> list[str]:
+    """One line a case that fails or could not be judged, worst first; nothing where all is well."""
+    cases = told.worst_first(record.cases)
+    errors = [case for case in cases if case.fails]
+    warnings = [case for case in cases if case.verdict in ("missing", "not comparable", "inconclusive")]
+    return [*_lines("error", errors), *_lines("warning", warnings)]
+
+
+def command(level: Level, title: str, message: str) -> str:
+    """'::error title=…::…', escaped."""
+    return f"::{level} title={_property(title)}::{_data(message)}"
+
+
+def _lines(level: Level, cases: Sequence[Judged]) -> list[str]:
+    shown = cases if len(cases) <= MOST else cases[: MOST - 1]
+    found = [command(level, f"{case.verdict}: {told.name(case)}", _message(case)) for case in shown]
+    if len(shown) < len(cases):
+        rest = counted(len(cases) - len(shown), "more case")
+        found.append(command(level, f"xbench regress: {rest}", "The job summary and the JUnit file name them."))
+    return found
+
+
+def _message(case: Judged) -> str:
+    if case.found is not None:
+        figures = f"{told.ratio(case.found)} of base's time, threshold {told.threshold(case.threshold)}: "
+    elif case.base is not None:
+        figures = f"{told.both(case)}, threshold {told.threshold(case.threshold)}: "
+    else:
+        figures = ""
+    return f"{figures}{case.reason}" + (f" ({case.label})" if case.label is not None else "")
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -30,6 +30,7 @@ from xbench.records import (
 from xbench.regress.comparable import workload_change
 from xbench.regress.metrics import METRICS
 from xbench.report import sentences
+from xbench.report.sentences import counted
 from xbench.units import format_bytes, format_percent, format_seconds
 
 COLUMNS = (
@@ -48,7 +49,7 @@ SOURCES = {"default": "default", "suite": "xbench.toml"}
 def answer(record: Regression) -> list[str]:
     """What was found in one sentence, and what kind of figures it rests on in another."""
     words: Counter[str] = Counter(case.verdict for case in record.cases)
-    total = count(len(record.cases), "case")
+    total = counted(len(record.cases), "case")
     if not record.cases:
         return ["Nothing was judged: no case was measured."]
     worst = worst_first(record.cases)[0]
@@ -176,10 +177,10 @@ def method_line(record: Regression) -> str | None:
         if record.against == "revision"
         else "launches of head beside those of a stored baseline, which is the weaker way: the machine may have changed"
     )
-    fresh = f", {count(len(record.confirmation), 'pair')} more to confirm" if record.confirmation else ""
+    fresh = f", {counted(len(record.confirmation), 'pair')} more to confirm" if record.confirmation else ""
     return (
-        f"{count(len(record.pairs), 'launch pair')}{fresh}; {how}; exact signed-rank tests, Holm over "
-        f"{count(len(walls), 'case')} at alpha {record.suite.alpha:g}"
+        f"{counted(len(record.pairs), 'launch pair')}{fresh}; {how}; exact signed-rank tests, Holm over "
+        f"{counted(len(walls), 'case')} at alpha {record.suite.alpha:g}"
     )
 
 
@@ -190,12 +191,10 @@ def remarks(record: Regression) -> list[str]:
     return [*filter(None, (early, on_purpose)), *failed, *record.warnings]
 
 
-def incomplete(record: Regression | Baseline | Noise) -> str | None:
+def incomplete(record: Regression) -> str | None:
     """That it ended early, and why; None where it did not."""
     if record.complete:
         return None
-    if not isinstance(record, Regression):
-        return f"INCOMPLETE: {(record.error or 'it ended early').rstrip('.')}."
     why = (record.error or "it ended before everything was measured").rstrip(".")
     return f"INCOMPLETE: {why}. The verdicts rest on what had been measured by then."
 
@@ -231,7 +230,7 @@ def confirmation(case: Judged) -> str | None:
     found = case.confirmation
     if found is None:
         return None
-    return f"fresh launches: {ratio(found)}, p {p_holm(found)}, {count(found.pairs, 'pair')}"
+    return f"fresh launches: {ratio(found)}, p {p_holm(found)}, {counted(found.pairs, 'pair')}"
 
 
 def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
@@ -244,13 +243,13 @@ def baseline_answer(record: Baseline) -> str:
     """What it is, in one sentence."""
     machine = "any machine" if record.machine == "any" else record.machine
     asked, measured = len(record.suite.cases()), len(baseline_rows(record))
-    cases = count(asked, "case") if measured == asked else f"{measured} of {count(asked, 'case')}"
+    cases = counted(asked, "case") if measured == asked else f"{measured} of {counted(asked, 'case')}"
     return f"Baseline of {cases} for {machine}."
 
 
 def noise_answer(record: Noise) -> str:
     """What it is, in one sentence."""
-    return f"Noise floor of {record.machine}, from {count(len(record.pairs), 'A/A pair')}."
+    return f"Noise floor of {record.machine}, from {counted(len(record.pairs), 'A/A pair')}."
 
 
 class BaselineRow(NamedTuple):
@@ -298,12 +297,7 @@ def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
 
 def floor_text(floor: NoiseFloor) -> str:
     """'1.8 % in checks of 10 pairs'."""
-    return f"{percent(floor.floor)} in checks of {count(floor.checked_pairs, 'pair')}"
-
-
-def count(number: int, one: str) -> str:
-    """'1 case', '3 cases'."""
-    return f"{number} {one}{'' if number == 1 else 's'}"
+    return f"{percent(floor.floor)} in checks of {counted(floor.checked_pairs, 'pair')}"
 
 
 def _changed(record: Regression) -> list[str]:
@@ -316,7 +310,7 @@ def _changed(record: Regression) -> list[str]:
         found = workload_change(check.name, record.base, record.head)
         failed = sum(case.fails for case in cases)
         if found is not None and failed:
-            told.append(f"In {check.name} {found.said}; {failed} of {count(len(cases), 'case')} fail.")
+            told.append(f"In {check.name} {found.said}; {failed} of {counted(len(cases), 'case')} fail.")
     return told
 
 

@@ -1,0 +1,260 @@
+"""Tables of a comparison: on a terminal, in Markdown, and tidy. A row a mode, a block, a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xbench.records import Comparison, Estimate, Label, ModeResult
+from xbench.report import markup, sentences
+from xbench.report.answer import (
+    jobs_of,
+    paired_modes,
+    parity_cell,
+    ratio_cell,
+    reference_of,
+    references,
+    removed_cell,
+    span_cell,
+    step_cells,
+    trusted,
+    verdict,
+    with_turns,
+)
+from xbench.report.charts.text import LEGEND, bar
+from xbench.report.console import indented, say, spare_columns, titled_table
+from xbench.report.view import Row, ends, fields
+from xbench.units import format_seconds, format_signed_percent
+
+VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
+_STACKED_BAR_COLUMNS = 40
+_LEAST_BAR_COLUMNS, _MOST_BAR_COLUMNS = 6, 30
+_DISPENSABLE = ("buckets", "removed")
+"""Columns that are left out one after the other where the terminal is too narrow; before them a label that all share,
+for the answer says it as well."""
+
+Setting = Callable[[Label], Row]
+"""Columns that every tidy table begins with, by the label of the row."""
+
+
+def draw_modes(record: Comparison, console: Console) -> None:
+    """Both tables and their legend; a block a mode where the terminal is too narrow for tables."""
+    longest_s = max(
+        (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)
+         for r in record.modes.values() if trusted(r) and r.seconds_per_sample), default=0.0
+    )  # fmt: skip
+    tables = _tables(record, longest_s, console)
+    if tables is None:
+        for result in record.modes.values():
+            _stacked(record, result, longest_s, console)
+    else:
+        console.print(*tables, sep="")
+    say(console, f"{LEGEND}; {sentences.columns_line(record)}", "dim")
+
+
+def _styled(verdict: str) -> Text:
+    return Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
+
+
+def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Table, Table] | None:
+    """Both tables with as many columns as the terminal has room for; None where it is too narrow for the fewest."""
+    times = steps = None
+    for spread in (True, False):
+        spare = spare_columns(console, _time_table(record, spread, longest_s, 0))
+        if spare >= _LEAST_BAR_COLUMNS:
+            times = _time_table(record, spread, longest_s, min(_MOST_BAR_COLUMNS, spare))
+            break
+    one_label = len({result.label for result in record.modes.values()}) == 1
+    dispensable = (*(("label",) if one_label else ()), *_DISPENSABLE)
+    for left_out in range(len(dispensable) + 1):
+        table = _step_table(record, dispensable[:left_out])
+        if spare_columns(console, table) >= 0:
+            steps = table
+            break
+    return (times, steps) if times is not None and steps is not None else None
+
+
+def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
+    """Seconds per sample and how they compare: the figures behind the answer. `spread`: intervals in figures too."""
+    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}",
+                   ("mode", "left"), *([("jobs", "right")] if paired_modes(record) else []),
+                   ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
+                   ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
+    for result in record.modes.values():
+        estimate = result.seconds_per_sample if trusted(result) else None
+        table.add_row(
+            Text(result.mode),
+            *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
+            format_seconds(estimate.median) if estimate else "–",
+            *([span_cell(estimate)] if spread else []),
+            _bar(estimate, longest_s, bar_columns) if estimate else "",
+            ratio_cell(result),
+            _styled(verdict(record, result)),
+        )
+    return table
+
+
+def _bar(estimate: Estimate, longest_s: float, columns: int) -> Text:
+    drawn = bar(estimate.median, estimate.ci95, longest_s, columns) if longest_s > 0 and columns > 0 else ""
+    return Text(drawn, no_wrap=True)
+
+
+def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
+    """Where the step goes: what was measured, what the model said, what is left."""
+    rows = {with_turns(result): step_cells(result) for result in record.modes.values()}
+    shown = [heading for heading in next(iter(rows.values())) if heading not in left_out]
+    sides = [(heading, "left" if heading in ("same network", "label") else "right") for heading in shown]
+    table = titled_table("Where the step goes", ("mode", "left"), *sides)
+    for mode, cells in rows.items():
+        table.add_row(Text(mode), *(cells[heading] for heading in shown))
+    return table
+
+
+def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
+    """One mode as a block, for narrow terminals."""
+    judged = verdict(record, result)
+    jobs = f" of {jobs_of(record, result.mode)} jobs" if result.mode in paired_modes(record) else ""
+    console.print(Text.assemble((result.mode, "bold"), jobs, " ", _styled(judged)))
+    if not trusted(result) or result.seconds_per_sample is None:
+        return
+    if longest_s > 0:
+        indented(
+            console, _bar(result.seconds_per_sample, longest_s, min(_STACKED_BAR_COLUMNS, console.width - 4)).plain
+        )
+    count = len(result.plan.buckets) if result.plan else None
+    buckets = f"{'–' if count is None else count} bucket{'' if count == 1 else 's'}"
+    facts = [
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {reference_of(record, result)} "
+        f"{ratio_cell(result)}",
+        f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
+        f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",
+        f"predicted {format_seconds(result.predicted_step_s)}, error {format_signed_percent(result.prediction_error)}",
+        f"{buckets}, same network: {parity_cell(result)}, {result.label}",
+    ]
+    for line in facts:
+        indented(console, line)
+
+
+def markdown_modes(record: Comparison) -> str:
+    """A row a mode, as Markdown."""
+    ratio = markup.Markup(f"ratio to {markup.code(references(record))} [95 % CI]")
+    jobs = ["jobs"] if paired_modes(record) else []
+    headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
+                "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
+    return markup.table(headings, [_mode_row(record, result) for result in record.modes.values()])
+
+
+def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
+    judged = verdict(record, result)
+    fine = trusted(result)
+    sample = result.seconds_per_sample if fine else None
+    span = span_cell(sample, ", ")
+    return [
+        markup.code(result.mode),
+        *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
+        f"{format_seconds(sample.median)} [{span}]" if sample else "–",
+        ratio_cell(result),
+        markup.strong(judged) if judged in ("faster", "FAILED") else judged,
+        format_seconds(result.step_s.median) if fine and result.step_s else "–",
+        format_seconds(result.exposed_s) if fine else "–",
+        format_seconds(result.predicted_step_s),
+        format_signed_percent(result.prediction_error) if fine else "–",
+        parity_cell(result),
+        result.label,
+    ]
+
+
+def sample_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+    """Blocks as they were timed; those of a mode that failed say so, and a failed mode without any has one bare row."""
+    seen: set[str] = set()
+    for sample in record.samples:
+        seen.add(sample.mode)
+        yield {
+            **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
+            **fields(sample, "launch", "round", "position", "started_s"),
+            "steps": len(sample.steps_s),
+            "warmup_steps": len(sample.warmup_s),
+            "step_s": sample.step_s,
+            "samples_per_step": sample.samples_per_step,
+            "s_per_sample": sample.step_s / sample.samples_per_step if sample.samples_per_step else None,
+            "outlier": sample.outlier,
+        }
+    empty = dict.fromkeys(("launch", "round", "position", "started_s", "steps", "warmup_steps", "step_s",
+                           "samples_per_step", "s_per_sample", "outlier"))  # fmt: skip
+    for name, result in record.modes.items():
+        if name not in seen:
+            yield {**_block(record, of, result, name, None), **empty}
+
+
+def step_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+    """Every step of every block, warm-up included and marked."""
+    for sample in record.samples:
+        timed = [("warm-up", took_s) for took_s in sample.warmup_s] + [("timed", took_s) for took_s in sample.steps_s]
+        for number, (phase, took_s) in enumerate(timed):
+            yield {
+                **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
+                **fields(sample, "launch", "round", "position"),
+                "step": number,
+                "phase": phase,
+                "step_s": took_s,
+                "outlier": sample.outlier,
+            }
+
+
+def _block(record: Comparison, of: Setting, result: ModeResult | None, mode: str, job: int | None) -> Row:
+    label = result.label if result is not None else record.fabric.label
+    return {**of(label), "mode": mode, "status": _status(result), "job": job, "workload": _title(record, job)}
+
+
+def _title(record: Comparison, job: int | None) -> str:
+    if job is not None and job < len(record.jobs):
+        return record.jobs[job].workload.title
+    return " + ".join(dict.fromkeys(one.workload.title for one in record.jobs))
+
+
+def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+    """What was concluded of each mode; one that failed has its reason, and no time."""
+    for name, result in record.modes.items():
+        fine = trusted(result)
+        step, sample, ratio = result.step_s, result.seconds_per_sample, result.ratio
+        yield {
+            **of(result.label),
+            "workload": _title(record, None),
+            "jobs": jobs_of(record, name),
+            "mode": name,
+            "status": _status(result),
+            "verdict": verdict(record, result),
+            "error": result.error,
+            "blocks": result.blocks,
+            "step_s": step.median if fine and step else None,
+            **ends("step", step.interval if fine and step else None, "_s"),
+            "s_per_sample": sample.median if fine and sample else None,
+            **ends("s_per_sample", sample.interval if fine and sample else None),
+            "reference": reference_of(record, result),
+            "ratio": ratio.value if fine and ratio else None,
+            **ends("ratio", ratio.interval if fine and ratio else None),
+            "exposed_s": result.exposed_s if fine else None,
+            "removed_share": result.removed_share if fine else None,
+            "predicted_step_s_simulated": result.predicted_step_s,
+            "prediction_error": result.prediction_error if fine else None,
+            "buckets": len(result.plan.buckets) if result.plan else None,
+            "largest_bucket_bytes": max(result.plan.bucket_bytes, default=None) if result.plan else None,
+            "same_network": _same_network(result),
+            "same_network_why": result.parity.message if result.parity else None,
+            "pattern": result.pattern,
+        }
+
+
+def _status(result: ModeResult | None) -> str:
+    """ok, failed (what passed no gate included), or not measured."""
+    if result is not None and trusted(result):
+        return "ok"
+    return "not measured" if result is not None and result.status == "not measured" else "failed"
+
+
+def _same_network(result: ModeResult) -> str | None:
+    """yes, not shown or FAILED; 'no (ranks agree)' of modes that train another network on purpose."""
+    return parity_cell(result).partition(" (±")[0] if result.parity is not None else None
