@@ -15,10 +15,12 @@ import pytest
 
 import xbench
 from xbench import cli
+from xbench.records import KINDS
 from xbench.schedules import MODES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "xbench").rglob("*.py"))
+SHORT = sorted((ROOT / "xbench" / "report").rglob("*.py"))
 OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md and docs/script.md; pip's in getting-started.md
     "--index-url", "--no-deps",
     "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--ntasks-per-node",
@@ -136,6 +138,56 @@ def test_a_file_is_short_and_says_what_it_is(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 600
     assert ast.get_docstring(ast.parse(text)), "a module's docstring is its theory"
+
+
+KNOWS_KINDS = ("xbench/records/", "xbench/report/kinds/")
+KNOWS_KINDS_TOO = {
+    "xbench/schedules/attach.py": "attach takes a plan as a record of several kinds, as a plan, and as names",
+}
+
+
+def _asks_for_kind(tree: ast.AST) -> bool:
+    """Whether the code tells records apart by their class."""
+    classes = {kind.__name__ for kind in KINDS.values()}
+    for node in ast.walk(tree):
+        asked: list[ast.AST] = []
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "issubclass")
+        ):
+            asked = list(ast.walk(node.args[1]))
+        elif isinstance(node, ast.MatchClass):
+            asked = list(ast.walk(node.cls))
+        names = {one.id for one in asked if isinstance(one, ast.Name)}
+        names |= {one.attr for one in asked if isinstance(one, ast.Attribute)}
+        if names & classes:
+            return True
+    return False
+
+
+def test_records_are_told_apart_by_class_in_one_place_only() -> None:
+    """Others ask the record, or its view: `view_of` for a report, `of_kind` where one kind alone will do."""
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if _asks_for_kind(ast.parse(path.read_text("utf-8")))}
+    assert {name for name in found if not name.startswith(KNOWS_KINDS)} == set(KNOWS_KINDS_TOO)
+
+
+def test_every_kind_of_record_has_a_view() -> None:
+    from xbench.report.kinds import VIEWS
+
+    assert VIEWS.names() == list(KINDS)
+    assert len({VIEWS.load(name) for name in KINDS}) == len(KINDS)
+
+
+@pytest.mark.parametrize("path", SHORT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_report_s_files_functions_and_parameter_lists_are_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert (node.end_lineno or 0) - node.lineno < 60, node.name
+            taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            assert len(taken) <= 8, node.name
 
 
 def test_all_is_honest() -> None:
