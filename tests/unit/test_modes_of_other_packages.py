@@ -36,7 +36,9 @@ def test_it_is_planned_without_being_named(with_pairs: dict[str, str]) -> None:
     assert list(plans).index("pairs") == list(plans).index("dear") - 1
     theirs, wfbp = plans["pairs"], plans["wfbp"]
     assert len(theirs["buckets"]) == -(-len(wfbp["buckets"]) // 2)
-    assert plans["compute"]["predicted_step_s"] < theirs["predicted_step_s"] < wfbp["predicted_step_s"]
+    assert theirs["predicted_step_s"] > plans["compute"]["predicted_step_s"]
+    others = [plan["predicted_step_s"] for mode, plan in plans.items() if mode != "pairs"]
+    assert theirs["predicted_step_s"] not in others
 
 
 def test_it_is_carried_over_to_other_sizes(with_pairs: dict[str, str]) -> None:
@@ -55,6 +57,7 @@ def test_the_list_of_modes_needs_no_torch_for_it(with_pairs: dict[str, str]) -> 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Modes:
     """A table that finds four entry points: a mode's facts, a class, a module that is missing, and a name of ours."""
+    assert MODES.names()  # the real table looks for entry points before these are made
     points = [
         EntryPoint("theirs", f"{__name__}:THEIRS", GROUP),
         EntryPoint("plain", "collections:OrderedDict", GROUP),
