@@ -77,6 +77,11 @@ class Registry(Generic[T]):
 
     def load(self, name: str) -> T:
         """Import and return what the entry names. Raises SpecError for an unknown name."""
-        module, _, attribute = self.entry(name).target.partition(":")
-        loaded: T = getattr(importlib.import_module(module), attribute)
+        loaded: T = imported(self.entry(name).target)
         return loaded
+
+
+def imported(target: str) -> Any:
+    """What 'module:attribute' names."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
