@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from xbench.planning.plans import NEXT_FORWARD
+from xbench.modes import TUNED_DDP as TUNED
+from xbench.modes import mode_info, next_forward_modes
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, Tuned
 from xbench.report.answer import is_control, rankings, trusted
 from xbench.report.lines import and_of
@@ -27,16 +28,6 @@ EQUIVALENT = 0.02
 
 AS_GOOD = 0.005
 """Of modes whose predictions are this close the one that changes least in a training script is recommended."""
-
-LEAST_CHANGE = {
-    "ddp": 0, "ddp-tuned": 1, "single": 2, "auto": 3, "optimal": 3, "mgwfbp": 3, "wfbp": 4, "dear": 5, "priority": 5
-}  # fmt: skip
-"""How much each mode changes in a training script: nothing, an argument, a call, a call with a plan, a call that sends
-every gradient by itself, a call after which parameters are updated in the next forward pass."""
-
-TUNED = "ddp-tuned"
-UNPLANNED = "horovod"
-"""What decides on its buckets while it runs has no plan to print."""
 
 RECORD = "RECORD"
 """What a command calls the record whose path is not known."""
@@ -158,7 +149,7 @@ def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = ()) -> list[st
     """Modes of the next forward pass that are predicted to take less than `choice` by an amount that matters."""
     plans = foreseen.plans
     most_s = plans[choice].predicted_step_s * (1 - EQUIVALENT)
-    found = [mode for mode in NEXT_FORWARD if mode in plans and mode not in ran and mode != choice]
+    found = [mode for mode in next_forward_modes() if mode in plans and mode not in ran and mode != choice]
     return sorted((m for m in found if plans[m].predicted_step_s <= most_s), key=lambda m: plans[m].predicted_step_s)
 
 
@@ -213,11 +204,10 @@ def fastest(foreseen: Foreseen) -> str | None:
     """
     plans = {mode: plan for mode, plan in foreseen.plans.items() if not is_control(mode)}
     if foreseen.overlap == "backward":
-        plans = {mode: plan for mode, plan in plans.items() if mode not in NEXT_FORWARD} or plans
+        plans = {mode: plan for mode, plan in plans.items() if not mode_info(mode).puts_off} or plans
     limit_s = min((plan.predicted_step_s for plan in plans.values()), default=0.0) * (1 + AS_GOOD)
     good = [mode for mode, plan in plans.items() if plan.predicted_step_s <= limit_s]
-    known = len(LEAST_CHANGE)
-    return min(good, key=lambda mode: (LEAST_CHANGE.get(mode, known), plans[mode].predicted_step_s), default=None)
+    return min(good, key=lambda mode: (mode_info(mode).script_change, plans[mode].predicted_step_s), default=None)
 
 
 def matters(foreseen: Foreseen, choice: str) -> bool:
@@ -235,7 +225,7 @@ def bound_of(foreseen: Foreseen, mode: str) -> float | None:
     """What a step of this mode takes at least [s], by what it may overlap; None where no link was measured."""
     if foreseen.bounds is None:
         return None
-    carried_ahead = (foreseen.plans[mode].carrier or mode) in NEXT_FORWARD
+    carried_ahead = mode_info(foreseen.plans[mode].carrier or mode).puts_off
     return foreseen.bounds.overlap_bound_s if carried_ahead else foreseen.bounds.backward_overlap_bound_s
 
 
@@ -270,7 +260,9 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
 def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:
     """The command that prints the winner's lines; None where `xbench plan` cannot plan this record."""
     used = next((mode for mode in record.spec.modes if mode.text == best.mode), None)
-    if used is None or used.carrier == UNPLANNED or record.spec.compress is not None or record.cost_model is None:
+    if used is None or record.spec.compress is not None or record.cost_model is None:
+        return None
+    if mode_info(used.carrier).planner is None:
         return None
     what = "ddp" if used.carrier == TUNED else "python"
     forward = " --overlap forward" if record.spec.overlap == "forward" else ""

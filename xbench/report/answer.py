@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import Comparison, ModeResult
 from xbench.report.lines import and_of
-from xbench.schedules import MODES
 from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MARGIN, paired_ratio
 from xbench.units import format_percent
 
 MORE = "More launches may decide: --rigorous, or --launches 5."
-SHARING = {"crossover": "in turns", "concurrent": "at once"}
-"""How two jobs share the devices under these modes."""
 
 
 def trusted(result: ModeResult) -> bool:
@@ -39,7 +37,7 @@ def was_reached(record: Comparison) -> bool:
 
 def is_control(name: str) -> bool:
     """Whether a mode does not train one network on all ranks, such as `compute`: it is compared with, never advised."""
-    return name in MODES and not MODES.entry(name).facts.get("synchronous", True)
+    return not mode_info(name).equivalent_to_ddp
 
 
 def controls(record: Comparison) -> set[str]:
@@ -49,11 +47,7 @@ def controls(record: Comparison) -> set[str]:
 
 def partial(record: Comparison) -> set[str]:
     """The modes that train one network on all ranks, by gradients that are not DDP's: shown beside, never advised."""
-    return {
-        mode.text
-        for mode in record.spec.modes
-        if mode.name in MODES and MODES.entry(mode.name).facts.get("gradients") == "partial"
-    }
+    return {mode.text for mode in record.spec.modes if mode_info(mode.name).gradients == "partial"}
 
 
 def paired_modes(record: Comparison) -> set[str]:
@@ -167,8 +161,8 @@ def _gain(record: Comparison, best: ModeResult, *, fastest: bool) -> str:
     saved = format_percent(1 - best.ratio.value)
     span = f"95 % CI {format_percent(1 - high)} to {format_percent(1 - low)}"
     names = {mode.text: mode.name for mode in record.spec.modes}
-    if names.get(best.mode) in SHARING and names.get(reference) == "sequential":
-        way = SHARING[names[best.mode]]
+    way = mode_info(names.get(best.mode, best.mode)).sharing
+    if way is not None and way != mode_info(IN_SEQUENCE).sharing and names.get(reference) == IN_SEQUENCE:
         return (
             f"Two jobs {way} ({best.mode}) take {saved} less time per sample than one after the other ({reference}; "
             f"{span})."

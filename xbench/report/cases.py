@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xbench.modes import mode_info
 from xbench.records import (
     AnyRecord,
     Baseline,
@@ -34,7 +35,6 @@ from xbench.report.junit import Case, Status, junit_xml
 from xbench.report.regression_junit import regression_cases, stored_cases
 from xbench.report.regression_lines import sides
 from xbench.report.restart import ROWS, heading, seconds_of
-from xbench.schedules import MODES
 from xbench.stats.validation import name_of
 from xbench.units import format_duration, format_percent, format_seconds, format_signed_percent
 
@@ -109,7 +109,7 @@ def _status(result: ModeResult) -> Status:
 def _is_missing(result: ModeResult) -> bool:
     """Whether the mode failed because what carries it is not on that machine: the error then names the remedy."""
     name = result.mode.partition("@")[0].partition(":")[0]
-    remedy = MODES.entry(name).facts.get("remedy") if name in MODES else None
+    remedy = mode_info(name).remedy
     return remedy is not None and f"{remedy} builds it" in (result.error or "")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from statistics import median
 
+from xbench.modes import mode_info
 from xbench.records import RANKS, Comparison, Estimate, ModeResult
 from xbench.report.answer import controls, partial, reference_of, trusted
-from xbench.stats.blocks import TOGETHER, twins
+from xbench.stats.blocks import twins
 from xbench.units import format_percent, format_seconds
 
 
@@ -30,7 +31,7 @@ def own_steps(record: Comparison) -> list[str]:
     said = []
     for mode in record.spec.modes:
         result = record.modes.get(mode.text)
-        if mode.name not in TOGETHER or result is None or not trusted(result) or result.step_s is None:
+        if not mode_info(mode.name).together or result is None or not trusted(result) or result.step_s is None:
             continue
         steps_s = [
             median(sample.step_s for sample in record.samples if sample.mode == mode.text and sample.job == job)

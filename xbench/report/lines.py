@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from xbench import heap
-from xbench.planning.plans import NEXT_FORWARD
+from xbench.modes import mode_info
 from xbench.records import (
     BY_HAND,
     Bounds,
@@ -198,7 +198,7 @@ def bounds_line(bounds: Bounds) -> str:
 def runs_ahead(result: ModeResult) -> bool:
     """Whether the mode's next forward pass may start before all gradients have arrived."""
     carrier = (result.plan.carrier or result.plan.mode) if result.plan is not None else result.mode.partition("@")[0]
-    return carrier in NEXT_FORWARD
+    return mode_info(carrier).puts_off
 
 
 def columns_line(record: Comparison) -> str:

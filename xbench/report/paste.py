@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
+from xbench.modes import mode_info
+from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Comparison, ModeResult
 from xbench.report.answer import rankings, reference_of
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
@@ -41,11 +42,11 @@ def what_to_paste(record: Comparison) -> Paste | None:
         return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None:
         return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
-    if carrier in DDP_REDUCER:
+    if mode_info(carrier).reducer == "ddp":
         caps = bucket_caps_mib(best.plan)
         return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:",
                      ddp_snippet(best.plan, caps, _measured(best, reference), record.fabric))  # fmt: skip
-    put_off = (best.plan.carrier or carrier) in NEXT_FORWARD
+    put_off = mode_info(best.plan.carrier or carrier).puts_off
     later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
     return Paste(
         f"Put {best.mode} under the training loop.{later if put_off else ''}",

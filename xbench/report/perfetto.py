@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from xbench.errors import SpecError
+from xbench.modes import mode_info
 from xbench.planning.cost import Curve
 from xbench.planning.turns import LETTERS, JobTimes, run_turns
 from xbench.records import (
@@ -200,7 +201,7 @@ def _bucket_of(sent: Slice, plan: Plan | None, *, recorded: bool) -> list[str]:
     if match is None or plan is None or (recorded and plan.parts is not None):
         return []
     number = int(match[1])
-    if recorded and (plan.carrier or plan.mode) == "dear":
+    if recorded and mode_info(plan.carrier or plan.mode).travels == "halves":
         number -= len(plan.buckets)
     if not 1 <= number <= len(plan.buckets):
         return []

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xbench.modes import TUNED_DDP, mode_info, next_forward_modes, planned_modes
 from xbench.planning.next_forward_search import best_next_forward
-from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD
 from xbench.planning.replan import Planned
 from xbench.planning.what_if import Scenario
 from xbench.records import Plan
@@ -34,7 +34,7 @@ from xbench.report.answer import is_control
 from xbench.report.drawing import NARROW_COLUMNS, fact, say, say_next, titled_table
 from xbench.units import format_bytes, format_percent, format_seconds
 
-FOR_DDP = ("ddp-tuned", "auto")
+FOR_DDP = (TUNED_DDP, "auto")
 """Modes that a list of caps for DDP is taken from, unless one is named."""
 
 _SIZES = 3
@@ -55,7 +55,7 @@ def show_planned(
     if table:
         console.print()
         console.print(_table(planned, {} if scenario.changes else scenario.measured.measured_step_s, console.width))
-        ahead = [mode for mode, plan in planned.plans.items() if (plan.carrier or mode) in NEXT_FORWARD]
+        ahead = [mode for mode, plan in planned.plans.items() if mode_info(plan.carrier or mode).puts_off]
         if ahead:
             say(
                 console,
@@ -67,8 +67,9 @@ def show_planned(
         if paste:
             say(console, paste)
         say_next(console, further(planned))
-        for mode in ("mgwfbp", "optimal", "auto", *NEXT_FORWARD):
-            note = planned.plans[mode].note if mode in planned.plans else None
+        for mode in planned_modes():
+            told = mode_info(mode).needs_link and mode_info(mode).reducer != "ddp" and mode in planned.plans
+            note = planned.plans[mode].note if told else None
             if note:
                 say(console, f"{mode}: {note}")
         console.print()
@@ -105,8 +106,8 @@ def contention_line(scenario: Scenario) -> str:
 def next_forward_line(planned: Planned) -> str:
     """What schedules that let layers of the next forward pass start before all gradients have arrived could bring."""
     scenario = planned.scenario
-    steps_s = {mode: plan.predicted_step_s for mode, plan in planned.plans.items() if mode in NEXT_FORWARD}
-    if len(steps_s) < len(NEXT_FORWARD):
+    steps_s = {mode: plan.predicted_step_s for mode, plan in planned.plans.items() if mode_info(mode).puts_off}
+    if len(steps_s) < len(next_forward_modes()):
         found = best_next_forward(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
         steps_s |= {one.mode: one.step.step_s for one in found if one.mode not in steps_s}
     steps = ", ".join(f"{mode} {format_seconds(steps_s[mode])}" for mode in sorted(steps_s, key=steps_s.__getitem__))
@@ -136,9 +137,9 @@ def what_to_paste(planned: Planned) -> str | None:
     if choice is None or choice == "ddp" or not matters(planned, choice):
         return None
     attach = "--emit python prints the lines to paste"
-    if choice == "ddp-tuned":
+    if choice == TUNED_DDP:
         return "--emit ddp prints the argument to paste."
-    if (planned.plans[choice].carrier or choice) in NEXT_FORWARD or not planned.formed_by_ddp(choice):
+    if mode_info(planned.plans[choice].carrier or choice).puts_off or not planned.formed_by_ddp(choice):
         return f"{attach}, for xbench.attach."
     step_s = planned.in_ddp(choice).predicted_step_s
     return (
@@ -159,7 +160,7 @@ def prediction(planned: Planned, mode: str, *, in_ddp: bool = False) -> str:
     for other in dict.fromkeys(("ddp", fastest(planned))):
         if other in planned.plans and other != mode:
             told += f", {other} {format_seconds(planned.plans[other].predicted_step_s)}"
-    if in_ddp and mode not in DDP_REDUCER:
+    if in_ddp and mode_info(mode).reducer != "ddp":
         told += f", {mode} under xbench.attach {format_seconds(planned.plans[mode].predicted_step_s)}"
     return f"{told} (simulated)."
 

@@ -11,15 +11,12 @@ from collections.abc import Sequence
 from xbench import heap
 from xbench.characters import visible
 from xbench.errors import SpecError
-from xbench.planning.plans import EARLY_UPDATE
+from xbench.modes import mode_info
 from xbench.records import FabricRecord, Plan
 from xbench.schedules import parse_mode
 from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 from xbench.sockets import polling
 from xbench.units import format_seconds
-
-BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
-"""Modes that take no plan."""
 
 _GLOO = "xbench.favour_gloo_threads({})  # as in the measurement; needs root or CAP_SYS_NICE\n"
 _SOCKETS = "group = xbench.new_socket_group({})  # as in the measurement: beside Gloo's, for gradients\n"
@@ -66,11 +63,11 @@ def attach_snippet(
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
     if not is_schedule(schedule):
         raise SpecError(f"{schedule!r} is no schedule of this xbench, so there is no line for it")
-    wait = ', wait="step"' if (plan.carrier or plan.mode) in EARLY_UPDATE else ""
+    wait = ', wait="step"' if mode_info(plan.carrier or plan.mode).early_update else ""
     group = ", process_group=group" if _by_sockets(fabric) else ""
     lines = [f"# {visible(f'{plan.mode}: {told or _told(plan)}')}", "import xbench", ""]
     source = ""
-    if plan.mode not in BUCKETS_OF_THEIR_OWN:
+    if mode_info(plan.mode).takes_plan:
         if record is None:
             lines += ["buckets = [", *(f"    {_names(bucket)}," for bucket in plan.buckets), "]"]
         source = f", plan={record!r}" if record is not None else ", plan=buckets"

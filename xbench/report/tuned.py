@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import mode_info
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import lines
 from xbench.report.advice import advice
@@ -84,7 +84,7 @@ def snippet(tuned: Tuned, path: str) -> str:
         return "# nothing to paste: this xbench does not have the schedule that was best\n"
     plan = _plan(tuned)
     measured = f"{_count(len(tuned.buckets))}, {_ratio(tuned.ratio)} of DDP's time per sample ({tuned.label})"
-    if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:
+    if mode_info(tuned.schedule).reducer == "ddp" and tuned.bucket_cap_mb_list is not None:
         text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned.fabric)
         return (
             text.replace("    model,\n", "    model,\n    find_unused_parameters=True,\n")

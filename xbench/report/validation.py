@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from xbench.modes import mode_info
 from xbench.records import ErrorSummary, Validation, ValidationCell, ValidationPoint
 from xbench.report.drawing import NARROW_COLUMNS, fact, indented, say, titled_table
 from xbench.report.markdown_parts import Markup, plain, strong, table
-from xbench.stats.validation import CONTROLS, name_of, summaries
+from xbench.stats.validation import name_of, summaries
 from xbench.units import format_seconds
 
 
@@ -81,7 +82,7 @@ def markdown(record: Validation) -> str:
     for title, cells in (("", fitted), ("Held out", held_out)):
         if not cells:
             continue
-        modes = [mode for mode in record.modes if mode not in CONTROLS]
+        modes = [mode for mode in record.modes if mode_info(mode).trains]
         lines += ["", f"**{title}: {held_out_line(cells)}**" if title else ""]
         lines += ["", _left_table(["cell", "compute", *modes], [_md_cell(cell, modes) for cell in cells])]
     return "\n".join(lines) + "\n"
@@ -118,7 +119,7 @@ def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], c
         ("Time over DDP's (real)", _ratio),
     ]
     for name, figure in figures:
-        shown = [mode for mode in modes if figure is not _ratio or mode not in (*CONTROLS, "ddp")]
+        shown = [mode for mode in modes if figure is not _ratio or (mode_info(mode).trains and mode != "ddp")]
         if not shown:
             continue
         console.print()
@@ -175,7 +176,7 @@ def _left_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _over_ddp(point: ValidationPoint) -> str:
-    if point.ratio_to_ddp is None or point.verdict == "reference" or point.mode in CONTROLS:
+    if point.ratio_to_ddp is None or point.verdict == "reference" or not mode_info(point.mode).trains:
         return ""
     return f" ({point.ratio_to_ddp:.2f})"
 
