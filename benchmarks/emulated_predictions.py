@@ -14,10 +14,10 @@ import statistics
 import sys
 from pathlib import Path
 
+from xbench.modes import mode_info
 from xbench.records import Comparison, load
 from xbench.report.cells import signed_percent
 from xbench.runtime.validation_cells import cell_of
-from xbench.stats.validation import CONTROLS
 from xbench.units import format_percent
 
 
@@ -32,7 +32,7 @@ def main() -> None:
         if not isinstance(record, Comparison):
             sys.exit(f"{name} is no comparison")
         cell = cell_of(record, name)
-        points = [point for point in cell.points if point.mode not in CONTROLS]
+        points = [point for point in cell.points if mode_info(point.mode).trains]
         made += [abs(point.error) for point in points]
         again = [abs(point.error_at_speed) for point in points if point.error_at_speed is not None]
         at_speed += again

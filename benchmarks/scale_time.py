@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from xbench import environment
+from xbench.modes import planned_modes
 from xbench.planning.contention import Contention
 from xbench.planning.gradients import Gradient
-from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES
 from xbench.planning.scale import scale
 from xbench.planning.step import StepModel
 from xbench.planning.topology import parse_topology
 from xbench.records import CostModel, CostSegment, Layer, Tensor
 
 TENSORS = 600
-MODES = (*PLANNED_MODES, *NEXT_FORWARD)
+MODES = planned_modes()
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOPOLOGIES = ("ring", "tree", "halving-doubling", "hierarchical:gpus=8")
 

@@ -10,8 +10,8 @@ import json
 import re
 from pathlib import Path
 
+from xbench.modes import MODES
 from xbench.records import Comparison, load
-from xbench.schedules import MODES
 
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(ROOT / "docs" / name for name in ("schedules.md", "reliability.md"))

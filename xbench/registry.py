@@ -1,4 +1,4 @@
-"""Names for things: workloads, schedules, fabrics, report formats.
+"""Names for things: workloads, fabrics, policies, report formats; modes have a table of their own (`modes`).
 
 An entry names its target as 'module:attribute' and is imported only when it is used, so listing names never imports
 torch. Other packages add entries through the entry-point group that a registry names.
@@ -7,12 +7,12 @@ torch. Other packages add entries through the entry-point group that a registry 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from xbench.errors import SpecError, unknown
+from xbench.errors import unknown
 
 T = TypeVar("T")
 
@@ -30,12 +30,8 @@ class Entry:
 class Registry(Generic[T]):
     """An ordered set of entries of one kind. `T` is what `load` returns."""
 
-    def __init__(
-        self, kind: str, *, listing: str, group: str | None = None, absent: Mapping[str, str] | None = None
-    ) -> None:
-        """`absent`: names that are looked for and not there, each with a sentence that says what is."""
+    def __init__(self, kind: str, *, listing: str, group: str | None = None) -> None:
         self.kind = kind
-        self.absent = absent or {}
         self.listing = listing
         self.group = group
         self._entries: dict[str, Entry] = {}
@@ -70,9 +66,6 @@ class Registry(Generic[T]):
         try:
             return self._all()[name]
         except KeyError:
-            if name.lower() in self.absent:
-                hint = f"{self.absent[name.lower()]} ({self.listing} lists them all)"
-                raise SpecError(f"unknown {self.kind} {name!r}", hint=hint) from None
             raise unknown(self.kind, name, self._all(), listing=self.listing) from None
 
     def load(self, name: str) -> T:

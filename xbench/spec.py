@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.errors import SpecError, nearest
 from xbench.field_types import LARGEST_COUNT, PositiveCount, Text
+from xbench.modes import IN_SEQUENCE
 
 
 class Spec(BaseModel):
@@ -165,7 +166,7 @@ class RunSpec(Spec):
         if any(other.text == own and other.paired == mode.paired for other in self.modes):
             return own
         alike = [other for other in self.modes if other.paired == mode.paired and other.name != "compute"]
-        names = ["sequential"] if mode.paired else ["ddp", *(other.name for other in alike)]
+        names = [IN_SEQUENCE] if mode.paired else ["ddp", *(other.name for other in alike)]
         return next((other.text for name in names for other in alike if other.name == name), own)
 
     @property

@@ -15,7 +15,7 @@ import pytest
 
 import xbench
 from xbench import cli
-from xbench.schedules import MODES
+from xbench.modes import MODES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "xbench").rglob("*.py"))
@@ -24,6 +24,14 @@ OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md and docs/sc
     "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--ntasks-per-node",
     "--gpus-per-task", "--pty", "--job-name", "--exclusive", "--kill-on-bad-exit",
 }  # fmt: skip
+OTHER_MEANINGS = [  # modules in which the name of a mode means something else
+    ("xbench.horovod.", "horovod"),  # the package, its folders and its process group
+    ("xbench.environment", "horovod"),  # the package, whose version is recorded
+    ("xbench.spec", "horovod"),  # the library of --backend, here and below
+    ("xbench.commands.options", "horovod"),
+    ("xbench.runtime.carried", "horovod"),
+    ("xbench.runtime.unavailable", "horovod"),
+]
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 
 
@@ -124,11 +132,42 @@ def test_links_between_the_pages_hold() -> None:
 
 def test_every_mode_is_one_line_here_and_in_the_page() -> None:
     page = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
-    for entry in MODES:
-        assert entry.summary
-        assert "\n" not in entry.summary
-        assert len(entry.summary) <= 80
-        assert page.count(f"\n| `{entry.name}` |") == 1
+    for info in MODES:
+        assert info.summary
+        assert "\n" not in info.summary
+        assert len(info.summary) <= 80
+        assert page.count(f"\n| `{info.name}` |") == 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_mode_is_named_in_the_table_and_in_its_schedule_alone(path: Path) -> None:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    if module == "xbench.modes":
+        return
+    own = {info.name for info in MODES if info.schedule.partition(":")[0] == module}
+    meant = {word for place, word in OTHER_MEANINGS if module.startswith(place)}
+    strange = {info.name for info in MODES} - {"ddp", "compute", "auto"} - own - meant
+    assert [text for text in _texts(path) if _mode_names(text) & strange] == []
+
+
+def test_every_other_meaning_of_a_mode_s_name_is_needed() -> None:
+    texts = {".".join(path.relative_to(ROOT).with_suffix("").parts): _texts(path) for path in SOURCES}
+    for place, word in OTHER_MEANINGS:
+        assert any(word in _mode_names(text) for name in texts if name.startswith(place) for text in texts[name])
+
+
+def _texts(path: Path) -> list[str]:
+    """Every text in a module but its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in told]
+    return [node.value for node in nodes if isinstance(node.value, str)]
+
+
+def _mode_names(text: str) -> set[str]:
+    """The names in a text that is nothing but names of modes, such as a list for `--modes`; prose has none."""
+    words = set(re.split(r"[,:@ ]", text.strip()))
+    return words if words <= set(MODES.names()) else set()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -262,7 +262,7 @@ def test_report_needs_no_torch() -> None:
 
 
 def test_modes_lists_every_mode(run: Callable[..., Outcome]) -> None:
-    from xbench.schedules import MODES
+    from xbench.modes import MODES
 
     code, out, err = run("modes")
     assert (code, err) == (0, "")

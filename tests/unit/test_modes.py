@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import SpecError
-from xbench.registry import Entry
-from xbench.schedules import MODES, parse_mode, parse_modes
+from xbench.modes import MODES, ModeInfo
+from xbench.schedules import parse_mode, parse_modes
 from xbench.spec import ModeSpec
 
 NAMES = MODES.names()
@@ -96,8 +96,7 @@ def test_a_mode_without_options_refuses_them() -> None:
 
 
 def test_options_stay_with_the_mode_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("given", "", "", {"options": f"{__name__}:as_given"})
-    monkeypatch.setitem(MODES._all(), "given", entry)
+    monkeypatch.setitem(MODES._all(), "given", ModeInfo("given", options=f"{__name__}:as_given"))
     modes = parse_modes("ddp,given:b=2, a=1,given@c,wfbp")
     assert [mode.text for mode in modes] == ["ddp", "given:b=2,a=1", "given@c", "wfbp"]
     assert modes[1].options == (("b", "2"), ("a", "1"))

@@ -22,11 +22,10 @@ from xbench.commands.options import (
     write_json,
 )
 from xbench.commands.themes import ThemedCommand, examples
+from xbench.modes import COMPARED
 
 if TYPE_CHECKING:
     from xbench.runtime.prepare import RunRequest
-
-DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
 @click.command(
@@ -42,7 +41,7 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @click.option(
     "--modes",
-    default=DEFAULT_MODES,
+    default=COMPARED,
     show_default=True,
     metavar="A,B,...",
     shell_complete=complete_modes,

@@ -69,20 +69,15 @@ def complete_policy(context: click.Context, parameter: click.Parameter, typed: s
 
 def complete_mode(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """One mode, and after `crossover:` the schedule that carries its gradients."""
-    from xbench.schedules import MODES, puts_off
+    from xbench.modes import MODES
+    from xbench.schedules import carries
 
     name, colon, word = typed.partition(":")
     if not colon:
-        return _items("", {entry.name: entry.summary for entry in MODES}, typed)
-    if name not in MODES or not MODES.entry(name).facts.get("paired"):
+        return _items("", {info.name: info.summary for info in MODES}, typed)
+    if name not in MODES or not MODES.entry(name).paired:
         return []
-    carriers = {
-        entry.name: entry.summary
-        for entry in MODES
-        if not entry.facts.get("paired")
-        and entry.facts.get("synchronous", True)
-        and not (name == "crossover" and puts_off(entry.name))
-    }
+    carriers = {info.name: info.summary for info in MODES if carries(info.name, MODES.entry(name))}
     return _items(f"{name}:", carriers, word)
 
 

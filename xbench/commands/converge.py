@@ -12,8 +12,7 @@ from xbench.commands.completing import complete_modes, complete_workload
 from xbench.commands.options import check_json, run_options, show_result, workload_options, write_json
 from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
-
-DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
+from xbench.modes import CONVERGED
 
 
 @click.command(
@@ -26,7 +25,7 @@ DEFAULT_MODES = "ddp,spb,spb:variant=temporal"
     ),
 )
 @click.argument("workload", shell_complete=complete_workload, default="resnet18")
-@click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
+@click.option("--modes", default=CONVERGED, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="The schedules, and crossover; xbench modes lists them.")  # fmt: skip
 @click.option("--dataset", type=click.Choice(["digits"]), default="digits", show_default=True,
               help="What is learnt: scikit-learn's handwritten digits.")  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from xbench.schedules import MODES, obstacle
+from xbench.modes import MODES
+from xbench.schedules import obstacle
 
 
 @click.command(name="modes", short_help="List the schedules and paired modes that compare takes.")
@@ -13,13 +14,16 @@ def modes() -> None:
 
     A paired mode takes a single-job schedule as its carrier, as in crossover:mgwfbp; its default is shown.
     """
-    entries = list(MODES)
-    width = max(len(entry.name) for entry in entries)
+    infos = list(MODES)
+    width = max(len(info.name) for info in infos)
     for title, paired in (("one job:", False), ("two jobs that share the devices:", True)):
         click.echo(title)
-        for entry in entries:
-            if bool(entry.facts.get("paired")) is paired:
-                carrier = f" (carried by {entry.facts['carrier']})" if paired else ""
-                why = obstacle(entry.name)
-                missing = f" [unavailable: {why}; {entry.facts['remedy']}]" if why else ""
-                click.echo(f"  {entry.name:<{width}}  {entry.summary}{carrier}{missing}")
+        for info in infos:
+            if info.paired is paired:
+                carrier = f" (carried by {info.base_schedule})" if paired else ""
+                why = obstacle(info.name)
+                remedy = f"; {info.remedy}" if info.remedy else ""
+                missing = f" [unavailable: {why}{remedy}]" if why else ""
+                click.echo(f"  {info.name:<{width}}  {info.summary}{carrier}{missing}")
+    for name, why in MODES.broken.items():
+        click.echo(f"{name} cannot be imported: {why}", err=True)

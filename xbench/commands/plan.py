@@ -156,13 +156,13 @@ def _say(console: Console, sentence: str) -> None:
 
 def _modes(text: str | None) -> list[str] | None:
     """The modes to plan; None for all. Raises SpecError."""
-    from xbench.planning import NEXT_FORWARD, PLANNED_MODES
+    from xbench.modes import planned_modes
     from xbench.schedules import parse_modes
 
     if text is None:
         return None
     found = [mode.text for mode in parse_modes(text)]
-    known = (*PLANNED_MODES, *NEXT_FORWARD)
+    known = planned_modes()
     for name in found:
         if name not in known:
             raise SpecError(f"--modes: {name!r} is not one job's schedule", hint=f"it plans {', '.join(known)}")
@@ -171,7 +171,7 @@ def _modes(text: str | None) -> list[str] | None:
 
 def _snippets_mode(emit: str, mode: str | None) -> str | None:
     """The mode whose plan a snippet is to hold; None: the fastest, or there is none. Raises SpecError."""
-    from xbench.planning import NEXT_FORWARD
+    from xbench.modes import mode_info
 
     if mode is None:
         return None
@@ -181,9 +181,10 @@ def _snippets_mode(emit: str, mode: str | None) -> str | None:
     if len(names) != 1:
         raise SpecError(f"--mode {mode}: a snippet holds one plan", hint=f"write --mode {names[0]}")
     name = names[0]
-    if name == "compute" or (emit == "ddp" and name in ("ddp", *NEXT_FORWARD)):
-        why = "trains no common network" if name == "compute" else "is what DistributedDataParallel does by itself"
-        if name in NEXT_FORWARD:
+    info = mode_info(name)
+    if not info.trains or (emit == "ddp" and (name == "ddp" or info.puts_off)):
+        why = "is what DistributedDataParallel does by itself" if info.trains else "trains no common network"
+        if info.puts_off:
             why = "waits in the next forward pass, which DistributedDataParallel does not"
         raise SpecError(f"--mode {name}: it {why}, so there is nothing to paste", hint="leave --mode out")
     return name

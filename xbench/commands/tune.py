@@ -19,12 +19,12 @@ from xbench.commands.options import (
 )
 from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import RunError, SpecError
+from xbench.modes import TUNED
 
 if TYPE_CHECKING:
     from xbench.runtime.run import Result
     from xbench.spec import ModeSpec
 
-DEFAULT_MODES = "auto,ddp-tuned,optimal,mgwfbp,single"
 MOST_MINUTES = 1440.0
 LEAST_MINUTES = 0.25
 MOST_MARGIN_PERCENT = 50.0
@@ -46,7 +46,7 @@ KEPT = "tuned.json"
 )
 @click.argument("workload", shell_complete=complete_workload, default="resnet50")
 @click.option("--minutes", type=float, default=10.0, show_default=True, help="How long it may take.")
-@click.option("--modes", default=DEFAULT_MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
+@click.option("--modes", default=TUNED, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="The candidates, to be timed against ddp; xbench modes lists them.")  # fmt: skip
 @click.option("--margin", type=float, default=2.0, show_default=True, metavar="PERCENT",
               help="The least gain that is worth a change.")  # fmt: skip
@@ -174,13 +174,14 @@ def _render(result: Result, margin: float, minutes: float, json_to: str | None, 
 
 def _modes(text: str) -> tuple[ModeSpec, ...]:
     """The control, ddp, and the candidates. Raises SpecError."""
-    from xbench.schedules import MODES, parse_modes
+    from xbench.modes import mode_info
+    from xbench.schedules import parse_modes
 
     asked = parse_modes(text)
     for mode in asked:
         if mode.paired:
-            raise SpecError(f"--modes: {mode.text!r} is for two jobs, and tune is for one", hint=f"try {DEFAULT_MODES}")
-        if not MODES.entry(mode.name).facts.get("synchronous", True) and mode.name != "compute":
+            raise SpecError(f"--modes: {mode.text!r} is for two jobs, and tune is for one", hint=f"try {TUNED}")
+        if not mode_info(mode.name).equivalent_to_ddp and mode.name != "compute":
             raise SpecError(f"--modes: {mode.text!r} trains another network than DDP, so it cannot be the answer",
                             hint=f"xbench compare --modes ddp,{mode.text} shows its time")  # fmt: skip
         if "@" in mode.text:
@@ -188,7 +189,7 @@ def _modes(text: str) -> tuple[ModeSpec, ...]:
                             hint=f"write {mode.name}")  # fmt: skip
     candidates = [mode for mode in asked if mode.name not in ("compute", "ddp")]
     if not candidates:
-        raise SpecError(f"--modes: {text!r} names no candidate beside ddp", hint=f"try {DEFAULT_MODES}")
+        raise SpecError(f"--modes: {text!r} names no candidate beside ddp", hint=f"try {TUNED}")
     return (*parse_modes("compute,ddp"), *candidates)
 
 

@@ -22,6 +22,7 @@ from xbench.commands.options import (
 from xbench.commands.results import ResultPath
 from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
+from xbench.modes import COMPARED
 
 if TYPE_CHECKING:
     from xbench.spec import FabricSpec
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 WORKLOADS = "transformer-tiny,mobilenet_v2,resnet18,densenet121,resnet50,vgg11"
 RATES = "10gbit,1gbit,100mbit"
 MOST_HOSTS = 8
-MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
 
 
 @click.command(
@@ -53,7 +53,7 @@ MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
     show_default=True,
     help="Hosts to measure on: network namespaces.",
 )
-@click.option("--modes", default=MODES, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
+@click.option("--modes", default=COMPARED, show_default=True, metavar="A,B,...", shell_complete=complete_modes,
               help="Single-job modes to predict and to measure.")  # fmt: skip
 @overlap_option
 @backend_option(["torch", "sockets"])
@@ -93,12 +93,13 @@ def validate(
     the record is saved after every cell, and --resume goes on from it.
     """
     from xbench.fabrics import parse_fabric
+    from xbench.modes import mode_info
     from xbench.records import Validation, load
     from xbench.report.drawing import make_console
     from xbench.report.validation import markdown
     from xbench.runtime.validate import ValidateRequest
     from xbench.runtime.validate import validate as run
-    from xbench.schedules import MODES, parse_modes
+    from xbench.schedules import parse_modes
     from xbench.workloads import parse_workload
 
     check_json(json_to)
@@ -107,7 +108,7 @@ def validate(
         raise SpecError("--json - and --markdown - both want stdout", hint="write --markdown FILE")
     chosen = parse_modes(modes)
     for mode in chosen:
-        if "gradients" in MODES.entry(mode.name).facts:
+        if mode_info(mode.name).gradients == "partial":
             raise SpecError(f"--modes: {mode.text!r} cannot be validated: it trains another network than DDP")
         if mode.paired or mode.text != mode.name:
             raise SpecError(

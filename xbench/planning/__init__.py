@@ -10,15 +10,12 @@ from xbench.planning.bounds import bounds
 from xbench.planning.cost import Curve, fit
 from xbench.planning.gradients import Gradient, from_layers
 from xbench.planning.next_forward_search import NextForward, best_next_forward
-from xbench.planning.plans import NEED_COST, NEXT_FORWARD, PLANNED_MODES, bucket_caps_mib, make_plan, make_plans
+from xbench.planning.plans import bucket_caps_mib, make_plan, make_plans
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
 from xbench.planning.turns import JobTimes, Throughput, TurnPlan, best_pattern, predict_concurrent, sequential_s
 
 __all__ = [
-    "NEED_COST",
-    "NEXT_FORWARD",
-    "PLANNED_MODES",
     "Buckets",
     "Curve",
     "Gradient",

@@ -27,6 +27,7 @@ from xbench.planning.climb import Hill
 from xbench.planning.contention import Contention, share
 from xbench.planning.cost import Curve, FloatArray, Transfer
 from xbench.planning.gradients import Gradient, require_ready_order
+from xbench.planning.merge import named
 from xbench.planning.simulate import Buckets, bucket_bytes
 from xbench.records import CostModel, Parts
 
@@ -116,18 +117,18 @@ class Search:
     def _families(self) -> Iterable[tuple[str, Buckets]]:
         gradients = self.gradients
         yield from self._others
-        yield "ddp", merge.ddp(gradients)
-        yield "single", merge.single(gradients)
-        yield "wfbp", merge.wfbp(gradients)
-        yield "mgwfbp", merge.mgwfbp(gradients, self.cost.alpha_s, self.cost.beta_s_per_byte)
-        exact = merge.optimal(gradients, self.curve)
-        yield "optimal", exact
+        yield named(merge.ddp, gradients)
+        yield named(merge.single, gradients)
+        yield named(merge.wfbp, gradients)
+        yield named(merge.mgwfbp, gradients, self.cost.alpha_s, self.cost.beta_s_per_byte)
+        exact_name, exact = named(merge.optimal, gradients, self.curve)
+        yield exact_name, exact
         for parts in UNIFORM:
             yield f"uniform in {parts}", self._uniform(self._carried[-1] / parts)
         stretch = self._stretch(exact)
         loaded = [replace(gradient, ready_s=gradient.ready_s * stretch) for gradient in gradients]
         for penalty_s in PENALTIES_S:
-            yield f"optimal + {penalty_s * 1e3:g} ms", merge.optimal(loaded, self._charged(penalty_s))
+            yield f"{exact_name} + {penalty_s * 1e3:g} ms", merge.optimal(loaded, self._charged(penalty_s))
 
     def _stretch(self, buckets: Buckets) -> float:
         """How much longer backward takes under this plan's traffic."""

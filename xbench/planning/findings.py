@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from xbench.modes import EXACT
 from xbench.records import ScalingPoint
 
 EQUAL = 0.005
 CLOSE = 0.01
 HALF = 0.5
-EXACT = "optimal"
 DEFAULT = "ddp"
 
 

@@ -17,7 +17,8 @@ seconds of transfer and a latency of 1 end at 12.8 under it and at 12.0 at best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 
@@ -26,12 +27,22 @@ from xbench.planning.gradients import Gradient, dtypes_of, require_ready_order
 from xbench.planning.simulate import Buckets, transfers
 from xbench.planning.straight import optimal_line
 
+P = ParamSpec("P")
+
 DDP_FIRST_BUCKET_BYTES = 1024 * 1024
 DDP_BUCKET_BYTES = 25 * 1024 * 1024
 
 _ROWS = 64
 _TIE = 1.0 + 1e-12
 """Ends within this factor are equal: they differ by rounding."""
+
+
+Family = Callable[Concatenate[Sequence[Gradient], P], Buckets]
+
+
+def named(family: Family[P], gradients: Sequence[Gradient], *args: P.args, **kwargs: P.kwargs) -> tuple[str, Buckets]:
+    """The name of a family of buckets, which is its function's, and its buckets of these gradients."""
+    return family.__name__, family(gradients, *args, **kwargs)
 
 
 def single(gradients: Sequence[Gradient]) -> Buckets:

@@ -34,16 +34,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from xbench.modes import mode_info, mode_that_travels
 from xbench.planning import merge
 from xbench.planning.climb import Hill
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
+from xbench.planning.merge import named
 from xbench.planning.next_forward import Net, as_step, forward_layers, part_sizes
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, Parts
 from xbench.units import format_bytes
+
+HALVES, PARTS = mode_that_travels("halves"), mode_that_travels("parts")
 
 IMPROVED = 2
 """How many candidates of `dear` are improved."""
@@ -164,7 +168,7 @@ class NextForwardSearch:
                 )
                 found.append((climbed_s, f"{name}, improved", self._hill.buckets(cuts)))
         _, name, buckets = min(found, key=lambda one: one[0])
-        return NextForward("dear", name, self.step_of("dear", buckets), buckets)
+        return NextForward(HALVES, name, self.step_of(HALVES, buckets), buckets)
 
     def priority(self) -> NextForward:
         """The best `priority` found."""
@@ -189,7 +193,7 @@ class NextForwardSearch:
         sizes = [part_sizes(nbytes, cut.parts.nbytes) for nbytes in bucket_bytes(self.step.gradients, cut.buckets)]
         orders = self._resting(self._net(len(cut.parts.order)), cut.buckets, sizes)
         resting = [cut.parts.model_copy(update={"order": list(order)}) for order in orders]
-        steps = [self.step_of("priority", cut.buckets, parts) for parts in resting]
+        steps = [self.step_of(PARTS, cut.buckets, parts) for parts in resting]
         best = min(range(len(steps)), key=lambda place: steps[place].step_s)
         return [
             replace(cut, name=f"{cut.name}, the link resting sooner", step=steps[place], parts=resting[place])
@@ -201,10 +205,10 @@ class NextForwardSearch:
 
         Raises ValueError for `priority` without parts, and for buckets that do not hold each gradient exactly once.
         """
-        if mode == "dear":
+        if mode_info(mode).travels == "halves":
             return as_step(*self._net(len(buckets)).dear(buckets, detailed=self._thorough))
         if parts is None:
-            raise ValueError("priority is simulated with parts, and the plan has none")
+            raise ValueError(f"{mode} is simulated with parts, and the plan has none")
         sizes = [part_sizes(nbytes, parts.nbytes) for nbytes in bucket_bytes(self.step.gradients, buckets)]
         credit = math.inf if parts.credit_bytes is None else float(parts.credit_bytes)
         net = self._net(len(parts.order))
@@ -225,15 +229,15 @@ class NextForwardSearch:
     def _families(self) -> Iterator[tuple[str, Buckets]]:
         """Buckets to try: fewer first, so that of equal steps the one with fewer launches is kept."""
         gradients = self.step.gradients
-        yield "single", merge.single(gradients)
+        yield named(merge.single, gradients)
         for count in _UNIFORM if self._thorough else _QUICK_UNIFORM:
             limit = max(1, math.ceil(self.step.grad_bytes / count))
             yield f"uniform in {count}", merge.ddp_assignment(gradients, [limit])
-        yield "mgwfbp", merge.mgwfbp(gradients, self._cost.alpha_s, self._cost.beta_s_per_byte)
+        yield named(merge.mgwfbp, gradients, self._cost.alpha_s, self._cost.beta_s_per_byte)
         if self._thorough:
-            yield "ddp", merge.ddp(gradients)
-            yield "optimal", merge.optimal(gradients, self._curve)
-            yield "wfbp", merge.wfbp(gradients)
+            yield named(merge.ddp, gradients)
+            yield named(merge.optimal, gradients, self._curve)
+            yield named(merge.wfbp, gradients)
 
     def _cuts(self) -> Iterator[_Cut]:
         """Families of buckets times sizes of parts, each once, with a free choice and two parts in flight."""
@@ -255,13 +259,13 @@ class NextForwardSearch:
         gradients = self.step.gradients
         for limit in _PACKED if self._thorough else _PACKED[2:]:
             yield f"packed to {format_bytes(limit)}", packed(gradients, limit)
-        yield "single", merge.single(gradients)
+        yield named(merge.single, gradients)
         if self._thorough:
             for count in (8, 24):
                 limit = max(1, math.ceil(self.step.grad_bytes / count))
                 yield f"uniform in {count}", merge.ddp_assignment(gradients, [limit])
-            yield "optimal", merge.optimal(gradients, self._curve)
-            yield "wfbp", merge.wfbp(gradients)
+            yield named(merge.optimal, gradients, self._curve)
+            yield named(merge.wfbp, gradients)
 
     def _ordered(self, cut: _Cut) -> NextForward:
         """The cut with the order and the credit that are best on time and late; see the module."""
@@ -291,7 +295,7 @@ class NextForwardSearch:
         )
         said = f"{cut.name}, in {count} parts of at most {format_bytes(cut.part_bytes)}"
         said += ", one under way at a time" if credit == 0 else ""
-        return NextForward("priority", said, self.step_of("priority", cut.buckets, parts), cut.buckets, parts)
+        return NextForward(PARTS, said, self.step_of(PARTS, cut.buckets, parts), cut.buckets, parts)
 
     def _orders(self, net: Net, cut: _Cut) -> Iterator[tuple[int, ...]]:
         """Orders in which a free choice launches the parts, were gradients a little late; and orders that keep back.

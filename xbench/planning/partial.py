@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from xbench.errors import SpecError
+from xbench.modes import EXACT
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
@@ -167,6 +168,17 @@ def split_buckets(buckets: Sequence[Sequence[str]], band_of: Mapping[str, int]) 
     return [cut[key] for key in sorted(cut)]
 
 
+def predict(
+    planner: Planner,
+    buckets: Sequence[Sequence[str]],
+    layers: Sequence[Layer],
+    options: Mapping[str, str],
+    workers: int,
+) -> float:
+    """The step to expect with these options: see `predicted_step_s`."""
+    return predicted_step_s(planner, buckets, layers, Split.of(options, workers))
+
+
 def predicted_step_s(
     planner: Planner, buckets: Sequence[Sequence[str]], layers: Sequence[Layer], split: Split
 ) -> float:
@@ -190,5 +202,5 @@ def predicted_step_s(
         partial = StepModel(loads, step.forward_s, backward_s, step.optimizer_s * share)
         place = {gradient.name: index for index, gradient in enumerate(loads)}
         chosen: Buckets = [[place[name] for name in bucket] for bucket in cut if bucket[0] in place]
-        took.append(replace(planner, step=partial).simulate("optimal", chosen).step_s)
+        took.append(replace(planner, step=partial).simulate(EXACT, chosen).step_s)
     return sum(took) / len(took)

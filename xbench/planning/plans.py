@@ -22,6 +22,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xbench.errors import unknown
+from xbench.modes import (
+    MODES,
+    ModeInfo,
+    mode_info,
+    next_forward_modes,
+    planned_modes,
+    tried_modes,
+    waiting_modes,
+)
 from xbench.planning import merge
 from xbench.planning.auto import Candidate, Search
 from xbench.planning.contention import Contention
@@ -32,29 +41,8 @@ from xbench.planning.next_forward_search import NextForward, NextForwardSearch, 
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, Plan
+from xbench.registry import imported
 from xbench.spec import Overlap
-from xbench.units import format_percent
-
-PLANNED_MODES = ("compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal", "auto")
-"""Modes whose next forward pass waits for all gradients."""
-
-NEXT_FORWARD = ("dear", "priority")
-"""Modes each layer of whose next forward pass waits for its own; planned where the layers are known."""
-
-NEED_COST = frozenset({"ddp-tuned", "mgwfbp", "optimal", "auto", *NEXT_FORWARD})
-"""Modes whose buckets depend on the link."""
-
-EARLY_UPDATE = frozenset({"single", "wfbp", "mgwfbp", "optimal", "auto"})
-"""Modes on our engine, whose optimizer updates what has arrived while the rest travels."""
-
-DDP_REDUCER = frozenset({"ddp", "ddp-tuned"})
-"""Modes on DDP's own reducer."""
-
-_QUIET = frozenset({"compute", "single"})
-"""Modes whose gradients do not travel during backward."""
-
-_FREE = "exact for a link that costs computation nothing"
-"""The arithmetic that makes `optimal` the optimum."""
 
 _MIB = 1024 * 1024
 
@@ -65,8 +53,8 @@ class Planner:
 
     `cost` None: communication is taken as free, and modes whose buckets depend on the link have no plan.
     `buffer_bytes`: what DDP broadcasts before each forward, one entry a dtype [B]. `layers` are the profile's; None:
-    the modes of `NEXT_FORWARD` cannot be planned. `overlap`: whether `auto` may be one of those. Not `thorough`: their
-    search is a short one.
+    modes of the next forward pass cannot be planned. `overlap`: whether `auto` may be one of those. Not `thorough`:
+    their search is a short one.
     """
 
     step: StepModel
@@ -80,8 +68,8 @@ class Planner:
     @property
     def modes(self) -> list[str]:
         """The modes that can be planned with what is known."""
-        known = PLANNED_MODES if self.layers is None else (*PLANNED_MODES, *NEXT_FORWARD)
-        return [mode for mode in known if self.cost is not None or mode not in NEED_COST]
+        known = waiting_modes() if self.layers is None else planned_modes()
+        return [mode for mode in known if self.cost is not None or not MODES.entry(mode).needs_link]
 
     def plans(self, modes: Sequence[str] | None = None) -> dict[str, Plan]:
         """A plan by mode, in the order of `modes`; None: every mode that can be planned. Raises as `plan` does."""
@@ -94,18 +82,17 @@ class Planner:
         as free, and the note says so. Raises SpecError for an unknown mode, and ValueError when the mode needs a cost
         model or layers and there are none.
         """
-        if mode not in PLANNED_MODES and mode not in NEXT_FORWARD:
-            raise unknown("mode", mode, (*PLANNED_MODES, *NEXT_FORWARD), listing="xbench modes")
-        if mode in NEED_COST and self.cost is None:
+        if mode not in planned_modes():
+            raise unknown("mode", mode, planned_modes(), listing="xbench modes")
+        info = MODES.entry(mode)
+        if info.needs_link and self.cost is None:
             raise ValueError(f"a cost model is needed to plan {mode!r}: its buckets depend on the link")
-        if mode != "compute":
+        if info.reducer != "none":
             require_ready_order(self.step.gradients)
-        if mode in NEXT_FORWARD:
-            return self.carried(self._best(mode), mode)
-        if buckets is None and mode == "auto" and self.overlap == "forward":
-            return self.carried(self.best())
-        if buckets is None:
-            buckets = self._buckets(mode)
+        chosen = buckets if buckets is not None and not info.puts_off else self._chosen(info)
+        if isinstance(chosen, Candidate):
+            return self.carried(chosen, mode)
+        buckets = chosen
         step = self.simulate(mode, buckets)
         names = [gradient.name for gradient in self.step.gradients]
         return Plan(
@@ -115,7 +102,7 @@ class Planner:
             predicted_step_s=step.step_s,
             predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
             timeline=step.timeline,
-            note=self._note(mode, step.step_s),
+            note=self._note(info, step.step_s),
         )
 
     def carried(self, candidate: Candidate, mode: str = "auto") -> Plan:
@@ -137,35 +124,48 @@ class Planner:
         )
 
     def best(self) -> Candidate:
-        """The best of `auto`: of the search, and of `NEXT_FORWARD` where `overlap` allows it. Raises ValueError."""
+        """The best for `auto`: of the search and, where `overlap` allows, of the next forward pass.
+
+        Raises ValueError as `search` does.
+        """
         searched = self.search().best()  # whose time is without the forward pass
         found = [replace(searched, step_s=self.simulate("auto", searched.buckets).step_s)]
         if self.overlap == "forward" and self.layers is not None:
-            found += [self._best(mode) for mode in NEXT_FORWARD]
+            found += [self.carried_by(mode) for mode in next_forward_modes()]
         return min(found, key=self._worth_s)
 
     def variations(self) -> list[Candidate]:
-        """What a trial may try beside the best `priority`; see `NextForwardSearch.variations`. Raises ValueError."""
-        return [self._candidate(found) for found in self._next_forward.variations()]
+        """What a trial may try beside the best parts; see `NextForwardSearch.variations`. Raises ValueError."""
+        return [self.candidate(found) for found in self.next_forward.variations()]
 
     def step_of(self, candidate: Candidate) -> Step:
         """The step of a candidate for `auto`; that of a carrier is counted from the start of backward."""
         if candidate.carrier is None:
             return self.simulate("auto", candidate.buckets)
-        found = self._next_forward
+        found = self.next_forward
         buckets = _translated(candidate.buckets, self.step.gradients, found.step.gradients)
         return found.step_of(candidate.carrier, buckets, candidate.parts)
 
-    def _best(self, mode: str) -> Candidate:
-        """The best found of a mode of `NEXT_FORWARD`."""
-        return self._candidate(self._next_forward.dear() if mode == "dear" else self._next_forward.priority())
+    def carried_by(self, mode: str) -> Candidate:
+        """The best found of a mode of the next forward pass. Raises ValueError without layers or a cost model."""
+        found = self._chosen(MODES.entry(mode))
+        assert isinstance(found, Candidate)
+        return found
 
-    def _candidate(self, found: NextForward) -> Candidate:
-        buckets = _translated(found.buckets, self._next_forward.step.gradients, self.step.gradients)
+    def _chosen(self, mode: ModeInfo) -> Buckets | Candidate:
+        """What the mode's planner makes."""
+        assert mode.planner is not None
+        chosen: Buckets | Candidate = imported(mode.planner)(self, mode)
+        return chosen
+
+    def candidate(self, found: NextForward) -> Candidate:
+        """What was found for the next forward pass, with buckets of `step.gradients`."""
+        buckets = _translated(found.buckets, self.next_forward.step.gradients, self.step.gradients)
         return Candidate(found.name, buckets, found.step.step_s, found.mode, found.parts)
 
     @cached_property
-    def _next_forward(self) -> NextForwardSearch:
+    def next_forward(self) -> NextForwardSearch:
+        """The search for the next forward pass. Raises ValueError without layers or a cost model."""
         if self.layers is None or self.cost is None:
             raise ValueError("the layers of a profile and a cost model are needed to plan for the next forward pass")
         return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention, thorough=self.thorough)
@@ -176,15 +176,16 @@ class Planner:
 
     def simulate(self, mode: str, buckets: Buckets) -> Step:
         """The step that `mode` makes with these buckets of `step.gradients`."""
+        info = mode_info(mode)
         gradients, backward_s = self.step.gradients, self.step.backward_s
-        if self.contention is None and self.step.loaded is not None and mode not in _QUIET:
+        if self.contention is None and self.step.loaded is not None and info.overlap != "none":
             buckets = _translated(buckets, gradients, self.step.loaded)
             gradients = self.step.loaded
             backward_s = max(backward_s, gradients[-1].ready_s)
         forward_s, optimizer_s = self.step.forward_s, self.step.optimizer_s
         if buckets and self.contention is not None:
             forward_s = max(0.0, forward_s + self.contention.meeting_s + self.contention.stall_s(len(buckets)))
-        if mode in DDP_REDUCER:
+        if info.reducer == "ddp":
             forward_s += sum(self._curve(float(nbytes)) for nbytes in self.buffer_bytes)
             if self.contention is not None:
                 optimizer_s += self.contention.copy_s_per_byte * self.step.grad_bytes
@@ -195,8 +196,8 @@ class Planner:
             forward_s=forward_s,
             backward_s=backward_s,
             optimizer_s=optimizer_s,
-            single_after_backward=mode == "single",
-            early_update=mode in EARLY_UPDATE,
+            single_after_backward=info.overlap == "none",
+            early_update=info.early_update,
             contention=self.contention,
         )
 
@@ -204,31 +205,26 @@ class Planner:
     def _curve(self) -> Curve:
         return Curve.of(self.cost) if self.cost is not None else Curve.line(0.0, 0.0)
 
-    @cached_property
-    def _exact(self) -> Buckets:
-        """The exact plan, as indices of the gradients that planning looks at: three modes ask for it."""
-        return merge.optimal(self.step.loaded or self.step.gradients, self._curve)
+    @property
+    def known_cost(self) -> CostModel:
+        """The cost model. Raises ValueError without one."""
+        if self.cost is None:
+            raise ValueError("a cost model is needed to plan buckets that depend on the link")
+        return self.cost
 
-    def _buckets(self, mode: str) -> Buckets:
-        quiet = self.step.gradients
-        gradients = self.step.loaded or quiet
-        if mode == "single":
-            return merge.single(quiet)
-        if mode == "wfbp":
-            return merge.wfbp(quiet)
-        if mode == "ddp":
-            return merge.ddp(quiet)
-        if self.cost is None or mode == "compute":
-            return []
-        if mode == "mgwfbp":
-            found = merge.mgwfbp(gradients, self.cost.alpha_s, self.cost.beta_s_per_byte)
-        elif mode == "optimal":
-            found = self._exact
-        elif mode == "ddp-tuned":
-            found = _tuned(gradients, self._exact)
-        else:
-            return self.search().best().buckets
-        return _translated(found, gradients, quiet)
+    @property
+    def under_traffic(self) -> Sequence[Gradient]:
+        """The gradients that planners look at: as they are ready beside others' traffic, where that was measured."""
+        return self.step.loaded or self.step.gradients
+
+    @cached_property
+    def exact(self) -> Buckets:
+        """The exact plan of the gradients `under_traffic`: three modes ask for it."""
+        return merge.optimal(self.under_traffic, self._curve)
+
+    def undisturbed(self, buckets: Buckets) -> Buckets:
+        """Buckets of the gradients `under_traffic` as buckets of `step.gradients`."""
+        return _translated(buckets, self.under_traffic, self.step.gradients)
 
     def search(self) -> Search:
         """The search behind `auto`. Raises ValueError without a cost model."""
@@ -240,20 +236,21 @@ class Planner:
             backward_s=self.step.backward_s,
             optimizer_s=self.step.optimizer_s,
             contention=self.contention,
-            others=[(mode, self._buckets(mode)) for mode in ("optimal", "mgwfbp") if self.step.loaded is not None],
+            others=self._by_loaded_times() if self.step.loaded is not None else (),
         )
 
-    def _note(self, mode: str, step_s: float) -> str | None:
-        if self.cost is None and mode != "compute":
+    def _by_loaded_times(self) -> list[tuple[str, Buckets]]:
+        """What other modes choose by ready times under traffic, which the search does not look at."""
+        found = [(mode, self._chosen(MODES.entry(mode))) for mode in tried_modes() if MODES.entry(mode).needs_link]
+        return [(mode, chosen) for mode, chosen in found if not isinstance(chosen, Candidate)]
+
+    def _note(self, mode: ModeInfo, step_s: float) -> str | None:
+        if self.cost is None and mode.reducer != "none":
             return "no cost model: communication is taken as free"
-        if mode == "mgwfbp":
-            best_s = self.simulate("optimal", self._buckets("optimal")).step_s
-            gap = step_s / best_s - 1.0 if best_s > 0 else 0.0
-            side = "below" if gap < 0 else "above"
-            return f"the paper's greedy: predicted step {format_percent(abs(gap))} {side} that of optimal, {_FREE}"
-        if mode == "optimal":
-            return f"{_FREE}; the predicted step counts what it costs" if self.contention is not None else _FREE
-        if mode in DDP_REDUCER:
+        if mode.plan_note is not None:
+            note: str | None = imported(mode.plan_note)(self, step_s)
+            return note
+        if mode.reducer == "ddp":
             return "from the second step on: DDP rebuilds its buckets after the first"
         return None
 
@@ -301,7 +298,7 @@ def bucket_caps_mib(plan: Plan, dtypes: Mapping[str, str] | None = None) -> list
     Raises KeyError when `dtypes` misses a parameter of the plan.
     """
     kinds = [dtypes[names[0]] if dtypes is not None else "" for names in plan.buckets]
-    return _caps_mib(kinds, plan.bucket_bytes)
+    return caps_mib(kinds, plan.bucket_bytes)
 
 
 def _translated(buckets: Buckets, of: Sequence[Gradient], to: Sequence[Gradient]) -> Buckets:
@@ -310,14 +307,7 @@ def _translated(buckets: Buckets, of: Sequence[Gradient], to: Sequence[Gradient]
     return [[place[of[index].name] for index in bucket] for bucket in buckets]
 
 
-def _tuned(gradients: Sequence[Gradient], wanted: Buckets) -> Buckets:
-    """What DDP makes of the wanted buckets: those themselves for one dtype, see `bucket_caps_mib` for several."""
-    kinds = [gradients[bucket[0]].dtype for bucket in wanted]
-    caps = _caps_mib(kinds, [sum(gradients[index].nbytes for index in bucket) for bucket in wanted])
-    return merge.ddp_assignment(gradients, [int(cap * _MIB) for cap in caps]) if caps else merge.ddp(gradients)
-
-
-def _caps_mib(kinds: Sequence[str], bucket_bytes: Sequence[int]) -> list[float]:
+def caps_mib(kinds: Sequence[str], bucket_bytes: Sequence[int]) -> list[float]:
     """Caps from each bucket's dtype and bytes: those of the dtype with the most bytes."""
     total: dict[str, int] = {}
     for kind, nbytes in zip(kinds, bucket_bytes, strict=True):

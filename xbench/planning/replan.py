@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from xbench.modes import TUNED_DDP
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.contention import link_pace
@@ -87,7 +88,7 @@ class Planned:
         buckets = _indices(plan, self.scenario)
         if buckets is None:  # a plan of these very gradients
             raise ValueError(f"the plan of {mode!r} is not of the gradients of {self.scenario.measured.name!r}")
-        return self.scenario.planner.plan("ddp-tuned", buckets).model_copy(update={"mode": mode})
+        return self.scenario.planner.plan(TUNED_DDP, buckets).model_copy(update={"mode": mode})
 
 
 def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: Overlap = "backward") -> Planned:

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
+from xbench.modes import mode_info, planned_modes, tried_modes, waiting_modes
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.findings import crossovers
 from xbench.planning.gradients import dtypes_of
-from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
+from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
 from xbench.planning.straight import optimal_line
@@ -45,9 +46,6 @@ from xbench.records import (
 )
 from xbench.units import format_bytes, format_percent, format_seconds
 from xbench.version import __version__
-
-CONTROLS = frozenset({"compute"})
-"""Modes that train no common network: computed when asked for, never an answer."""
 
 AUTO = "auto"
 CHARGES_S = (1e-3, 4e-3, 16e-3)
@@ -124,7 +122,7 @@ def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
     """The best buckets among every mode's own and exact plans that charge more for a launch."""
     gradients, cost = planner.step.gradients, planner.cost
     place = {gradient.name: index for index, gradient in enumerate(gradients)}
-    names = [(plans.get(mode) or planner.plan(mode)).buckets for mode in ("ddp", "single", "wfbp", "mgwfbp", "optimal")]
+    names = [(plans.get(mode) or planner.plan(mode)).buckets for mode in planned_modes() if mode in tried_modes()]
     candidates = [[[place[name] for name in bucket] for bucket in buckets] for buckets in names]
     if cost is not None:
         candidates += [optimal_line(gradients, cost.alpha_s + more_s, cost.beta_s_per_byte) for more_s in CHARGES_S]
@@ -154,12 +152,12 @@ def parse_scaled_modes(text: str | None) -> tuple[str, ...]:
     forward pass. Raises SpecError with the nearest name.
     """
     if text is None:
-        return tuple(mode for mode in PLANNED_MODES if mode not in CONTROLS)
+        return tuple(mode for mode in waiting_modes() if mode_info(mode).trains)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if not name:
             raise SpecError(f"--modes: {text!r} has an empty name", hint="write ddp,optimal")
-        known = (*PLANNED_MODES, *NEXT_FORWARD)
+        known = planned_modes()
         if name not in known:
             error = unknown("mode", name, known)
             raise SpecError(str(error), hint=error.hint or f"one job's schedules are {', '.join(known)}")
@@ -174,7 +172,7 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
         errors = {
             name: abs(measured.record.modes[name].prediction_error or 0.0)
             for name in measured.measured_step_s
-            if name not in CONTROLS and measured.record.modes[name].prediction_error is not None
+            if mode_info(name).trains and measured.record.modes[name].prediction_error is not None
         }
         if errors:
             worst = max(errors, key=lambda name: errors[name])
@@ -228,7 +226,7 @@ def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
         layers=scenario.layers,
     )
     by_mode: Mapping[str, list[ScalingPoint]] = {
-        mode: [point for point in points if point.mode == mode] for mode in request.modes if mode not in CONTROLS
+        mode: [point for point in points if point.mode == mode] for mode in request.modes if mode_info(mode).trains
     }
     links = [carried_over(cost, request.topology, count) for count in request.workers]
     return Scaling(
@@ -306,7 +304,7 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
         said.append(
             "auto is the best of the other plans and a few more; a run searches on, so its steps here are upper limits."
         )
-    ahead = [mode for mode in request.modes if mode in NEXT_FORWARD]
+    ahead = [mode for mode in request.modes if mode_info(mode).puts_off]
     if ahead:
         said.append(
             f"{' and '.join(ahead)}: the best of a short search, so steps here are upper limits; layers of the next "

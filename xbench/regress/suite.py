@@ -33,11 +33,11 @@ from pydantic_core import ErrorDetails
 
 from xbench.errors import SpecError, UsageError, nearest
 from xbench.fabrics import parse_fabric
-from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES
+from xbench.modes import mode_info
 from xbench.records import Check, MetricName, Suite, load_measured
 from xbench.regress.comparable import CHANGE_FIELDS, spoken
 from xbench.regress.metrics import METRICS
-from xbench.schedules import MODES, parse_mode
+from xbench.schedules import parse_mode
 from xbench.spec import ModeSpec
 from xbench.toml_tables import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
@@ -181,8 +181,9 @@ def _change(text: str | None, where: str) -> str | None:
 
 
 def _has_metrics(check: Check, mode: ModeSpec, where: str) -> None:
-    never = () if mode.carrier in (*PLANNED_MODES, *NEXT_FORWARD) else PLANNED
-    never += COUNTED if mode.carrier == "horovod" else ()
+    info = mode_info(mode.carrier)
+    never = () if info.planner is not None else PLANNED
+    never += COUNTED if info.library is not None else ()
     metric = next((metric for metric in never if metric in check.metrics), None)
     if metric is not None:
         raise SpecError(
@@ -191,7 +192,7 @@ def _has_metrics(check: Check, mode: ModeSpec, where: str) -> None:
 
 
 def _needs_no_plan(check: Check, modes: list[ModeSpec], where: str) -> None:
-    planned = next((mode.text for mode in modes if MODES.entry(mode.carrier).facts.get("planned")), None)
+    planned = next((mode.text for mode in modes if mode_info(mode.carrier).follows_plan), None)
     metric = next((metric for metric in PLANNED if metric in check.metrics), None)
     if planned is not None or metric is not None:
         what = f"mode {planned!r} follows a plan" if planned is not None else f"{metric} is computed from a record"

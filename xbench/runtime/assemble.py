@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from xbench.modes import ModeInfo, mode_info
 from xbench.planning import StepModel
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
-from xbench.planning.partial import Split, predicted_step_s
-from xbench.planning.plans import NEXT_FORWARD, Planner
+from xbench.planning.plans import Planner
 from xbench.planning.turns import LETTERS, JobTimes, round_s
 from xbench.records import (
     RANKS,
@@ -29,12 +29,13 @@ from xbench.records import (
     Sample,
     WorkloadRecord,
 )
+from xbench.registry import imported
 from xbench.runtime.collect import Collector, JobFindings
 from xbench.runtime.recorded import in_order, other_ranks, timeline
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats import odd_steps
-from xbench.stats.blocks import TOGETHER, mode_values, twins
+from xbench.stats.blocks import mode_values, twins
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
 from xbench.stats.removed import removed_share
 from xbench.stats.summary import flag_outliers, grouped_estimate
@@ -213,28 +214,31 @@ def _mode_result(
 def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:
     """The model's step for one job or the sum over distinct jobs; for crossover of twins half a round."""
     jobs = found.jobs[:1] if twins(run) else found.jobs
-    if mode.carrier == "spb":
-        partial = [_predicted_partial_s(run, mode, job) for job in jobs]
-        return None if None in partial else sum(one for one in partial if one is not None)
+    info, carrier = mode_info(mode.name), mode_info(mode.carrier)
+    if carrier.predictor is not None:
+        found_s = [_predicted_without_plan_s(run, mode, carrier, job) for job in jobs]
+        return None if None in found_s else sum(one for one in found_s if one is not None)
     plans = [job.plans.get(mode.carrier) for job in jobs]
     if any(plan is None for plan in plans):
         return None
     steps = [plan.predicted_step_s for plan in plans if plan is not None]
-    if mode.name not in TOGETHER:
+    if not info.together:
         return sum(steps)
-    if mode.name == "crossover" and pattern is not None:
+    if info.sharing == "in turns" and pattern is not None:
         return _predicted_crossover_s(run, mode, found, pattern)
     return None
 
 
-def _predicted_partial_s(run: RunSpec, mode: ModeSpec, job: JobFindings) -> float | None:
-    """The step that `spb` was to take with the exact plan's buckets; None where it was not planned."""
-    if job.step is None or job.cost_model is None or "optimal" not in job.plans:
+def _predicted_without_plan_s(run: RunSpec, mode: ModeSpec, info: ModeInfo, job: JobFindings) -> float | None:
+    """The step that a mode was to take with another's buckets; None where those were not planned."""
+    plan = next((job.plans[name] for name in info.buckets_of if name in job.plans), None)
+    if job.step is None or job.cost_model is None or plan is None or info.predictor is None:
         return None
     contention = Contention.of(job.contention, Curve.of(job.cost_model)) if job.contention is not None else None
     planner = Planner(StepModel.of(job.layers, job.step), job.cost_model, contention)
-    split = Split.of(dict(mode.options), run.fabric.world_size)
-    return predicted_step_s(planner, job.plans["optimal"].buckets, job.layers, split)
+    predict = imported(info.predictor)
+    step_s: float = predict(planner, plan.buckets, job.layers, dict(mode.options), run.fabric.world_size)
+    return step_s
 
 
 def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str) -> float | None:
@@ -284,7 +288,7 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
             share = None
             if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
                 plan = outcome.plan
-                ahead = (plan.carrier if plan is not None and plan.carrier else mode.carrier) in NEXT_FORWARD
+                ahead = mode_info(plan.carrier if plan is not None and plan.carrier else mode.carrier).puts_off
                 low_s = ddp.step_s.ci95[0]
                 share = removed_share(outcome.step_s.median, ddp.step_s.median, total.of(ahead=ahead), low_s)
             outcome = outcome.model_copy(

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from xbench.horovod import available
 from xbench.horovod.options import UNFUSED
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import mode_info
 from xbench.schedules.base import Handle
 from xbench.schedules.gloo_threads import favour_thread, is_above_compute, yield_on_waking
 from xbench.sockets import polling
@@ -25,9 +25,6 @@ from xbench.spec import ModeSpec
 
 if TYPE_CHECKING:
     from xbench.runtime.worker import Rank
-
-OTHERS = (*DDP_REDUCER, "compute", "horovod")
-"""Modes that do not go over `Rank.group` where that is Horovod's."""
 
 
 class Carried:
@@ -42,7 +39,7 @@ class Carried:
             if polls and rank.rank == 0:
                 rank.journal.write("remark", message=polling.NOTE)
         self._over_horovod = rank.run.collectives == "horovod"
-        wanted = self._over_horovod or any(mode.carrier == "horovod" for mode in rank.run.modes)
+        wanted = self._over_horovod or any(mode_info(mode.carrier).library == "Horovod" for mode in rank.run.modes)
         if not wanted or available.obstacle() is not None:
             self._over_horovod = False
             return
@@ -61,7 +58,7 @@ class Carried:
         said = f"Horovod {available.version()}, built against torch {available.built_against()}"
         if not self._over_horovod:
             return said
-        ddp = any(mode.carrier in DDP_REDUCER for mode in self._rank.run.modes)
+        ddp = any(mode_info(mode.carrier).reducer == "ddp" for mode in self._rank.run.modes)
         kept = "; DDP's modes go over torch's own, and are predicted as if they did not" if ddp else ""
         return f"{said}; it carries our own schedules, with {UNFUSED}{kept}"
 
@@ -91,7 +88,7 @@ class Carried:
             self._world.stop()
 
     def _sends(self, mode: ModeSpec) -> bool:
-        return self._over_horovod and mode.carrier not in OTHERS
+        return self._over_horovod and mode_info(mode.carrier).reducer == "engine"
 
 
 def _favour(threads: list[int]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from xbench.modes import mode_info
 from xbench.planning.turns import LETTERS
 from xbench.records import (
     Bounds,
@@ -31,7 +32,6 @@ from xbench.runtime.gpu_use import GpuFindings
 from xbench.runtime.recorded import RecordedStep
 from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
-from xbench.stats.blocks import TOGETHER
 from xbench.stats.steps import longest_steps, steps_of_all
 from xbench.stats.windows import overlap_rates
 
@@ -143,7 +143,7 @@ class Collector:
         if ran is None:
             raise ValueError(f"there is no mode {mode!r} in this run")
         name, cycle = ran.name, cycle_of(ran)
-        together = name in TOGETHER
+        together = mode_info(name).together
         if together and len(whole) < len(self.run.workloads):
             return []
         try:
@@ -204,12 +204,12 @@ def step_times(stamps: Sequence[Sequence[float]], *, communicates: bool = True) 
 
 
 def block_step_s(mode: str, steps_s: Sequence[float], cycle: int = 1) -> float:
-    """One block's time a step [s]: the median, or for `sequential` the mean.
+    """One block's time a step [s]: the median, or of two jobs one after the other the mean.
 
     Two jobs at once are timed by what they finish in a window, which is a mean; their rival is timed the same way.
     Where steps differ and repeat after `cycle` of them, it is the median over whole cycles of a cycle's mean step.
     """
-    if mode == "sequential":
+    if mode_info(mode).sharing == "one after the other":
         return statistics.fmean(steps_s)
     whole = len(steps_s) // cycle * cycle
     if not whole:  # cut short

@@ -23,6 +23,7 @@ from xbench.errors import Interrupted, RunError, SpecError, UsageError, XbenchEr
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
 from xbench.interrupts import interrupts_held
+from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.record_files import RECORD
 from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, WorkloadRecord
 from xbench.runtime.assemble import now
@@ -33,7 +34,7 @@ from xbench.runtime.prepare import RunRequest, prepare
 from xbench.runtime.program import Phase
 from xbench.runtime.progress import Progress
 from xbench.runtime.run_folder import keep, new_run_folder
-from xbench.schedules import MODES, cycle_of
+from xbench.schedules import cycle_of
 from xbench.scratch import socket_folder
 from xbench.spec import Effort, FabricSpec, GlooThreads, Heap, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats import odd_steps
@@ -103,8 +104,7 @@ def check(request: ConvergeRequest) -> None:
             f"the digits are images, and {request.workload.title} takes none", hint="try xbench converge resnet18"
         )
     for mode in request.modes:
-        facts = MODES.entry(mode.name).facts
-        if mode.name == "sequential" or not (facts.get("synchronous", True) or facts.get("gradients") == "partial"):
+        if mode.name == IN_SEQUENCE or not mode_info(mode.name).trains:
             raise SpecError(f"--modes: {mode.text!r} trains no network of its own", hint="try --modes ddp,spb")
     if request.fabric.name in ("emulated", "cluster"):
         raise SpecError(

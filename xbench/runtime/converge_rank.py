@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xbench.compiled import cut_by_ddp
 from xbench.errors import WorkloadError
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import mode_info
 from xbench.runtime.partial_work import work_by_band
 from xbench.runtime.program import Program, block_id
 from xbench.runtime.worker import Rank, main
@@ -112,7 +112,7 @@ class ConvergeRank(Rank):
         self.journal.write("phase", name=f"{mode.text}, seed {seed}", number=1)
         found: dict[str, list[float]] = {"test_loss": [], "test_accuracy": [], "steps_s": []}
         sent = 0
-        with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER), self.attach(mode) as handle:
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
             taken = 0
             while taken < self.training.steps:
                 steps = min(self.training.steps_per_epoch, self.training.steps - taken)
@@ -153,7 +153,7 @@ class ConvergeRank(Rank):
         def mark() -> None:
             stamps.append(self.clock.mark())
 
-        if mode.name == "crossover":
+        if mode_info(mode.name).sharing == "in turns":
             block = block_id("converge", mode) + number
             self.train_in_turns(handle, block, tuple(range(self.program.jobs)), steps, what, mark)
         else:

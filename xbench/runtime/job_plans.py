@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xbench.modes import MODES, mode_info
 from xbench.planning import bounds
 from xbench.planning.contention import link_pace
 from xbench.planning.cost import Curve
@@ -15,9 +16,6 @@ from xbench.planning.plans import Planner
 from xbench.records import Contention as ContentionRecord
 from xbench.records import Plan
 from xbench.runtime.program import JobPlan
-
-UNPLANNED = {"horovod": "ddp"}
-"""What decides on its buckets while it runs has no plan; for how long its steps may take, this mode's will do."""
 
 
 def job_plan(
@@ -27,15 +25,21 @@ def job_plan(
     step, cost = planner.step, planner.cost
     curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
     lower = bounds(step.gradients, curve, compute_s=compute_s, **link_pace(contention), **step.parts)
-    plans = {**plans, **{name: plans[other] for name, other in UNPLANNED.items() if other in plans}}
+    paced = {info.name: plans[info.paced_by] for info in MODES if info.paced_by is not None and info.paced_by in plans}
     event = {
         "cost_model": cost.model_dump() if cost is not None else None,
         "contention": contention.model_dump() if contention is not None else None,
-        "plans": {name: p.model_dump() for name, p in plans.items() if name not in UNPLANNED},
+        "plans": {name: p.model_dump() for name, p in plans.items()},
         "bounds": lower.model_dump(),
     }
+    buckets = {name: p.buckets if mode_info(name).takes_plan else None for name, p in plans.items()}
+    for info in MODES:
+        taken = next((plans[other].buckets for other in info.buckets_of if other in plans), None)
+        if taken is not None:
+            buckets[info.name] = taken
+    plans = {**plans, **paced}
     plan = JobPlan(
-        buckets={name: None if name in ("ddp", "compute", *UNPLANNED) else p.buckets for name, p in plans.items()},
+        buckets={**buckets, **dict.fromkeys(paced)},
         step_s={name: p.predicted_step_s for name, p in plans.items()},
         exposed_s={name: p.predicted_exposed_s for name, p in plans.items()},
         link_s={name: float(sum(curve(float(nbytes)) for nbytes in p.bucket_bytes)) for name, p in plans.items()},

@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from xbench.compiled import plain_name
 from xbench.errors import UsageError
+from xbench.modes import EXACT
 from xbench.planning import StepModel
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, fit
@@ -113,7 +114,7 @@ def profile_job(rank: Rank) -> JobPlan:
         cost = cost.model_copy(update=clocks(everyone))
         rank.part("layers under traffic")
         for _ in range(UNDER_LOAD_ROUNDS):
-            exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
+            exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
             steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
             if steps < FEWEST_UNDER_LOAD:
                 break
@@ -142,7 +143,7 @@ def profile_job(rank: Rank) -> JobPlan:
                     wire=wire,
                 )
                 contention = summarise_contention(gathered(both))
-            exact = Planner(StepModel.of(layers, step), cost).plan("optimal")
+            exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
             rank.part("engine")
             own = engine_cost(rank, with_missing(exact.buckets, unused), step.uninstrumented_step_s, most_bytes, wire)
             hook_s, copy_s_per_byte = summarise_engine_cost(gathered(own))
@@ -169,11 +170,7 @@ def profile_job(rank: Rank) -> JobPlan:
         with contextlib.suppress(UsageError):  # as above
             plans["auto"] = try_candidates(rank, planner, plans, {name: bytes_of[name] for name in unused})
     plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
-    exact = plans.get("optimal", plans["wfbp"])
-    # spb cuts the exact plan where its levels meet.
-    plan = plan.model_copy(
-        update={"backward_s": backward_s_of(layers), "buckets": plan.buckets | {"spb": exact.buckets}}
-    )
+    plan = plan.model_copy(update={"backward_s": backward_s_of(layers)})
     if rank.rank == 0:
         rank.journal.write("plans", **event)
     return complete(plan, {name: bytes_of[name] for name in unused}, sometimes_missing=sometimes)

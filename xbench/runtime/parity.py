@@ -48,13 +48,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from xbench.equal_ranks import digest
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import mode_info
 from xbench.records import RANKS, Parity
 from xbench.runtime.differences import differences, largest, largest_difference, mean, same_bits, worst_of
 from xbench.runtime.program import block_id, whole_cycles
 from xbench.runtime.reference import Reference, copies, momentum_of, weighted
 from xbench.runtime.snapshot import trained
-from xbench.schedules import MODES, cycle_of, puts_off
+from xbench.schedules import cycle_of, puts_off
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 from xbench.workloads.build import Workload
@@ -72,7 +72,7 @@ COMPRESSED_MOMENTUM = 0.05
 
 def is_partial(mode: ModeSpec) -> bool:
     """True for a mode that averages other gradients than DDP, so that it can be held to nothing but equal ranks."""
-    return MODES.entry(mode.carrier).facts.get("gradients") == "partial"
+    return mode_info(mode.carrier).gradients == "partial"
 
 
 def gate(rank: Rank, mode: ModeSpec) -> None:
@@ -97,7 +97,7 @@ def gate(rank: Rank, mode: ModeSpec) -> None:
     def judge() -> None:
         judged.step(rank.loss)
 
-    if mode.name == "crossover":
+    if mode_info(mode.name).sharing == "in turns":
         block, pattern = block_id("gate", mode), tuple(range(rank.program.jobs))
         steps_of(
             lambda handle: rank.train_in_turns(handle, block, pattern, steps, what, mark=lambda: None, applied=judge)
@@ -155,7 +155,7 @@ def explained(verdict: Parity, reference: Reference, mode: ModeSpec) -> Parity:
         not verdict.ok
         and reference.buffer is not None
         and verdict.bitwise_across_ranks
-        and mode.carrier not in DDP_REDUCER
+        and mode_info(mode.carrier).reducer != "ddp"
     ):
         found["message"] = (
             f"the forward pass reads buffer {reference.buffer!r}, which each rank makes from its own batch; DDP "

@@ -15,7 +15,7 @@ from xbench.fabrics import choose, rootless
 from xbench.fabrics.cluster import cluster_rank, divided
 from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.meeting import check_meeting_point
-from xbench.planning.plans import NEED_COST
+from xbench.modes import IN_SEQUENCE, MODES, mode_info
 from xbench.runtime.course import Course
 from xbench.runtime.unavailable import check_available, check_device, check_real
 from xbench.schedules.copies import chosen_copies
@@ -79,11 +79,12 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
     if not workloads:
         raise SpecError("no workload was named", hint="xbench workloads lists them")
     paired = [mode.text for mode in modes if mode.paired]
-    in_turns = next((mode.text for mode in modes if mode.name == "crossover" and mode.carrier == "auto"), None)
+    in_turns = next((m for m in modes if mode_info(m.name).sharing == "in turns" and m.carrier == "auto"), None)
     if request.overlap == "forward" and in_turns is not None:
         raise SpecError(
-            f"{in_turns} waits for a job's gradients before its next turn, and --overlap forward lets auto wait in it",
-            hint="write crossover:optimal",
+            f"{in_turns.text} waits for a job's gradients before its next turn, and --overlap forward lets auto wait "
+            "in it",
+            hint=f"write {in_turns.name}:{mode_info(in_turns.name).base_schedule}",
         )
     if len(workloads) > MAX_JOBS:
         raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
@@ -95,8 +96,9 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
             hint=f"it can be {', '.join(m.text for m in modes)}",
         )
     # Different jobs at once are compared through what each takes alone, whoever compares them.
-    if paired and (request.judged or len(set(workloads)) > 1) and not any(m.name == "sequential" for m in modes):
-        modes = (*modes, ModeSpec(text="sequential", name="sequential", carrier="ddp", paired=True))
+    if paired and (request.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
+        base = MODES.entry(IN_SEQUENCE).base_schedule
+        modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
     return workloads, modes
 
 
@@ -113,7 +115,7 @@ def default_reference(modes: Sequence[ModeSpec]) -> str:
     """
     names = ["ddp"]
     if any(mode.paired for mode in modes):
-        names += [*(mode.name for mode in modes if not mode.paired and mode.name != "compute"), "sequential"]
+        names += [*(mode.name for mode in modes if not mode.paired and mode.name != "compute"), IN_SEQUENCE]
     return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
 
 
@@ -174,8 +176,8 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
         rootless.reexec(sys.argv)
     _check_fabric(fabric, workloads, modes)
     if fabric.world_size < 2:
-        unplanned = [mode.text for mode in modes if mode.name in NEED_COST]
-        modes = tuple(mode for mode in modes if mode.name not in NEED_COST)
+        unplanned = [mode.text for mode in modes if mode_info(mode.name).needs_link]
+        modes = tuple(mode for mode in modes if not mode_info(mode.name).needs_link)
         if unplanned:
             notes.append(
                 f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
@@ -238,7 +240,7 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
             + (" for each job" if fabric.name == "cluster" else ""),
             hint="start more ranks" if fabric.name == "cluster" else "try --fabric local:ranks=2",
         )
-    if all(mode.name in NEED_COST for mode in modes):
+    if all(mode_info(mode.name).needs_link for mode in modes):
         raise SpecError(
             f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
             hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",

@@ -8,15 +8,15 @@ are handed on, so that all launches time the same buckets.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
+from xbench.modes import mode_info
 from xbench.planning.turns import JobTimes
 from xbench.records import EmulatedLink
 from xbench.records.measured_parts import Parts
-from xbench.schedules import MODES
 from xbench.spec import ModeSpec, RunSpec, Spec
 from xbench.stats.order import balanced_orders
 
@@ -88,7 +88,7 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
     if launch == 0:
         steps.append(Phase(kind="profile"))
         if run.kind == "comparison":
-            gated = [mode for mode in run.modes if _promises(MODES.entry(mode.carrier).facts)]
+            gated = [mode for mode in run.modes if mode_info(mode.carrier).trains]
             steps += [Phase(kind="parity", mode=mode.text) for mode in gated]
     if run.kind == "comparison":
         orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed + launch)
@@ -101,12 +101,7 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
 
 def _recorded(mode: ModeSpec) -> bool:
     """Whether a mode has steps to record that no other mode has, or turns."""
-    return not mode.paired or mode.name == "crossover"
-
-
-def _promises(facts: Mapping[str, Any]) -> bool:
-    """Whether the gate has something to hold the mode to: DDP's network, or at least one network on all ranks."""
-    return bool(facts.get("synchronous", True)) or facts.get("gradients") == "partial"
+    return not mode.paired or mode_info(mode.name).sharing == "in turns"
 
 
 def whole_cycles(steps: int, cycle: int) -> int:

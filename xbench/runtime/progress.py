@@ -15,9 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
+from xbench.modes import mode_info
 from xbench.runtime.program import Phase
 from xbench.spec import RunSpec
-from xbench.stats.blocks import TOGETHER
 from xbench.stats.compare import MARGIN
 from xbench.units import format_percent, format_seconds
 
@@ -96,7 +96,7 @@ class Progress:
         phase = self._phases[number]
         parts = [self._place(), name]
         if phase.kind == "block" and self._steps_s.get(phase.mode):
-            whose = " of one of the jobs" if phase.mode.partition("@")[0].partition(":")[0] in TOGETHER else ""
+            whose = " of one of the jobs" if mode_info(phase.mode.partition("@")[0].partition(":")[0]).together else ""
             step = format_seconds(statistics.median(self._steps_s[phase.mode]))
             parts.append(f"median step{whose} so far {step}")
         left_s = self._left_s(number)
@@ -163,7 +163,8 @@ def predicted_slower(run: RunSpec, steps_s: Mapping[str, float]) -> list[str]:
     for mode in run.modes:
         reference = run.reference_of(mode)
         own_s, other_s = steps_s.get(mode.carrier), steps_s.get(carriers[reference])
-        if mode.paired or mode.carrier == "spb" or own_s is None or not other_s or own_s <= other_s * (1 + MARGIN):
+        partial = mode_info(mode.carrier).gradients == "partial"
+        if mode.paired or partial or own_s is None or not other_s or own_s <= other_s * (1 + MARGIN):
             continue
         found.setdefault(reference, []).append(f"{mode.text} by {format_percent(own_s / other_s - 1)}")
     return [f"predicted slower than {name} (simulated): {', '.join(slower)}" for name, slower in found.items()]

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError, XbenchError
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import mode_info
 from xbench.runtime.program import block_id
 from xbench.runtime.rank_errors import shortage_of
 from xbench.schedules import puts_off
@@ -47,7 +47,7 @@ def attempt(rank: Rank, mode: ModeSpec, act: Callable[[], None]) -> None:
     try:
         act()
     except UsageError as error:
-        if mode.name == "crossover":
+        if mode_info(mode.name).sharing == "in turns":
             raise
         refused = _sentence(error)
         rank.snapshot.restore(rank.workload)
@@ -81,7 +81,7 @@ def _marker(mode: ModeSpec) -> str:
 def _refusal(rank: Rank, mode: ModeSpec) -> str | None:
     """Why this rank cannot attach a mode, or None. What waits in the forward pass must see one to know."""
     reference = rank.reference
-    if reference is not None and reference.ddp_refusal is not None and mode.carrier in DDP_REDUCER:
+    if reference is not None and reference.ddp_refusal is not None and mode_info(mode.carrier).reducer == "ddp":
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
         with rank.attach(mode) as handle:

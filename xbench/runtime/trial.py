@@ -30,11 +30,11 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError
+from xbench.modes import MODES, next_forward_modes, tried_modes
 from xbench.planning.auto import Candidate
-from xbench.planning.plans import NEXT_FORWARD, Planner
+from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.records import Plan
-from xbench.schedules import MODES
 from xbench.schedules.base import Schedule, Setup
 from xbench.schedules.engine import Engine
 from xbench.units import format_seconds
@@ -61,10 +61,6 @@ TIMED_STEPS, MOST_TIMED_STEPS, TURN_S = 2, 12, 0.1
 CLOSE = 1.3
 """Other schedules' plans are tried when they are predicted to take at most this many times the best."""
 
-VARIED = "priority "
-"""How the names of variations of `priority` begin."""
-
-RIVALS = ("optimal", "ddp", "mgwfbp", "single", "wfbp")
 NOISE = 0.04
 """Of one step of a trial, as a share: another plan than the favourite must win by this over the root of its steps."""
 
@@ -137,15 +133,15 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
     if favourite.carrier is not None:  # for whom one of our own engine must stand by
         searched = planner.search().best()
         found.append(replace(searched, name="searched", step_s=planner.step_of(searched).step_s))
-    ahead = NEXT_FORWARD if planner.overlap == "forward" else ()
+    ahead = next_forward_modes() if planner.overlap == "forward" else ()
     others = [
         Candidate(mode, _indices(planner, plans[mode]), 0.0, mode if mode in ahead else None, plans[mode].parts)
-        for mode in (*RIVALS, *ahead)
+        for mode in (*tried_modes(), *ahead)
         if mode in plans
     ]
     found += _close(planner, others, found)
-    if "priority" in ahead and "priority" in plans and _rounds(found) >= MOST_ROUNDS:
-        varied = [replace(one, name=f"{VARIED}{number}") for number, one in enumerate(planner.variations(), 2)]
+    if any(mode in plans for mode in ahead) and _rounds(found) >= MOST_ROUNDS:
+        varied = [replace(one, name=f"{one.carrier} {number}") for number, one in enumerate(planner.variations(), 2)]
         more = [*found, *_close(planner, varied, found)]
         if _rounds(more) >= MOST_ROUNDS:
             found = more
@@ -154,7 +150,7 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
 
 def _is_varied(candidate: Candidate) -> bool:
     """Whether it is on the list because the model knows little of it: it does not say how far the model is off."""
-    return candidate.name.startswith(VARIED)
+    return candidate.carrier is not None and candidate.name.startswith(f"{candidate.carrier} ")
 
 
 def _close(planner: Planner, others: Iterable[Candidate], found: Sequence[Candidate]) -> list[Candidate]:

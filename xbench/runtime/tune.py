@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from xbench.errors import SpecError
-from xbench.planning.plans import DDP_REDUCER, NEXT_FORWARD, bucket_caps_mib
+from xbench.modes import mode_info
+from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Comparison, Plan, Sample
 from xbench.records.tuned import Tuned
 from xbench.runtime.collect import Collector
@@ -273,8 +274,8 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
         parts = plans[0].parts.get(mode) if plans else plan.parts
         bucket_bytes = plan.bucket_bytes
         dtypes = {tensor.name: tensor.dtype for layer in job.layers for tensor in layer.tensors}
-        ahead = (plan.carrier or mode) in NEXT_FORWARD  # whose buckets are made for something that DDP does not do
-        if mode in DDP_REDUCER or (len(set(dtypes.values())) == 1 and not ahead):
+        ahead = mode_info(plan.carrier or mode).puts_off  # whose buckets are made for something that DDP does not do
+        if mode_info(mode).reducer == "ddp" or (len(set(dtypes.values())) == 1 and not ahead):
             caps_mib = bucket_caps_mib(plan, dtypes)
     result = record.modes[mode]
     return Tuned(
@@ -311,6 +312,6 @@ def _same(mode: ModeSpec, other: ModeSpec, plans: Mapping[str, Plan]) -> bool:
 
 
 def _means(mode: ModeSpec, plan: Plan) -> str:
-    """DDP's reducer, our engine, or the schedule that lets gradients travel on."""
-    carrier = plan.carrier or mode.carrier
-    return carrier if carrier in NEXT_FORWARD else "ddp" if carrier in DDP_REDUCER else "engine"
+    """DDP's reducer, our engine, or a schedule with means of its own."""
+    carrier = mode_info(plan.carrier or mode.carrier)
+    return carrier.name if carrier.puts_off or carrier.reducer == "own" else carrier.reducer

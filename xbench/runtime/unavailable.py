@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 from xbench.errors import SpecError
 from xbench.horovod import available
-from xbench.schedules import MODES, obstacle
+from xbench.modes import mode_info
+from xbench.schedules import obstacle
 from xbench.spec import Collectives, Compress, DeviceType, FabricSpec, ModeSpec, RunSpec
-
-REAL = "horovod"
-"""The mode whose collectives are its own, whatever the fabric says."""
 
 
 def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compress: Compress | None) -> list[str]:
@@ -29,19 +27,21 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
                 hint="leave --compress or --backend out",
             )
     reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
-    remedies = {mode.text: MODES.entry(mode.carrier).facts["remedy"] for mode in modes if mode.text in reasons}
+    remedies = {mode.text: mode_info(mode.carrier).remedy for mode in modes if mode.text in reasons}
+    builds = {text: f"{command} builds it" for text, command in remedies.items() if command is not None}
     useful = [mode for mode in modes if mode.name != "compute"]
     if reasons and all(mode.text in reasons for mode in useful):
         first = next(iter(reasons))
-        raise SpecError(f"mode {first!r} cannot run here: {reasons[first]}", hint=f"{remedies[first]} builds it")
-    return [f"mode {text} cannot run here: {why} ({remedies[text]} builds it)" for text, why in reasons.items()]
+        raise SpecError(f"mode {first!r} cannot run here: {reasons[first]}", hint=builds.get(first))
+    remedy = {text: f" ({built})" for text, built in builds.items()}
+    return [f"mode {text} cannot run here: {why}{remedy.get(text, '')}" for text, why in reasons.items()]
 
 
 def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
     """Raise SpecError for real collectives on links that are not there: they would take no time."""
     if fabric.name != "emulated":
         return
-    named = [mode.text for mode in modes if mode.carrier == REAL]
+    named = [mode.text for mode in modes if mode_info(mode.carrier).library is not None]
     if named or collectives != "torch":
         how = "by Horovod itself" if named or collectives == "horovod" else "through sockets"
         what = f"mode {named[0]!r} sends" if named else f"--backend {collectives} sends"

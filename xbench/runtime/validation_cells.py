@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from xbench.errors import SpecError
+from xbench.modes import mode_info
 from xbench.planning import bounds
 from xbench.planning.auto import Candidate
 from xbench.planning.contention import Contention, link_pace
 from xbench.planning.cost import Curve
-from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
+from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_contention, carried_over
 from xbench.planning.what_if_compute import scaled_contention, scaled_layer
@@ -24,7 +25,6 @@ from xbench.records import (
 from xbench.spec import FabricSpec
 from xbench.stats.blocks import mode_values
 from xbench.stats.compare import paired_ratio
-from xbench.stats.validation import CONTROLS
 from xbench.units import parse_rate
 
 STATIONARY = 0.10
@@ -65,7 +65,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     points = []
     for name, mode in comparison.modes.items():
         plan = job.plans.get(name)
-        if mode.step_s is None or plan is None or name not in (*PLANNED_MODES, *NEXT_FORWARD):
+        if mode.step_s is None or plan is None or mode_info(name).planner is None:
             continue
         predicted_s, again_s = plan.predicted_step_s, None
         if source is not None:
@@ -101,7 +101,7 @@ def unsteady(cell: ValidationCell) -> bool:
     """Whether the machine computed at another speed in the blocks than in the profile, and the steps feel it."""
     moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
     shortest_s = min(
-        (point.measured_step_s.median for point in cell.points if point.mode not in CONTROLS),
+        (point.measured_step_s.median for point in cell.points if mode_info(point.mode).trains),
         default=cell.compute_s,
     )
     return moved_s > STATIONARY * cell.compute_s and moved_s > FELT * shortest_s
@@ -135,7 +135,7 @@ def _predict(planner: Planner, plan: Plan) -> float:
     """The step [s] of this plan's buckets under this planner's model."""
     place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
     buckets = [[place[name] for name in names] for names in plan.buckets]
-    carrier = plan.mode if plan.mode in NEXT_FORWARD else plan.carrier
+    carrier = plan.mode if mode_info(plan.mode).puts_off else plan.carrier
     if carrier is None:
         return planner.simulate(plan.mode, buckets).step_s
     return planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s

@@ -34,7 +34,7 @@ from xbench.errors import UsageError, XbenchError
 from xbench.fabrics.cores import has_its_own
 from xbench.gpu_errors import Said, explain
 from xbench.kernels.pack import told
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import bare_step
@@ -59,7 +59,7 @@ from xbench.runtime.rank_errors import message_of, place_of
 from xbench.runtime.rank_store import rank_store
 from xbench.runtime.snapshot import Snapshot
 from xbench.runtime.timeline import record_timeline, record_turns
-from xbench.schedules import MODES, cycle_of
+from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.gloo_threads import arrange
 from xbench.spec import ModeSpec, RunSpec
@@ -387,7 +387,7 @@ class Rank:
         mode = self.program.mode(phase.mode)
         if self.refuses(mode):
             return
-        if mode.name in ("concurrent", "crossover"):
+        if mode_info(mode.name).together:
             self.barrier(f"block {number}")
             refusal.attempt(self, mode, lambda: self.timed(phase, mode, number))
         else:
@@ -411,18 +411,18 @@ class Rank:
             stamps.append(self.clock.mark())
 
         pattern = None
-        cut = cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER)
+        cut = cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp")
         with cut, self.ranges.range(what), self.attach(mode) as handle:
             origin = self.origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
-            if mode.name == "crossover":
+            if mode_info(mode.name).sharing == "in turns":
                 pattern = self.pattern(mode)
                 turns = turns_in_block(pattern, self.job, steps + warmup)
                 warmup = turns_in_block(pattern, self.job, warmup)
                 self.train_in_turns(handle, number, pattern, turns, what, mark)
             else:
-                if mode.name == "concurrent":
+                if mode_info(mode.name).sharing == "at once":
                     slowest = max(p.step_s.get(mode.carrier, p.compute_s) for p in self.plans)
                     own = plan.step_s.get(mode.carrier, plan.compute_s)
                     steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
@@ -438,8 +438,8 @@ class Rank:
         if self.refuses(mode):
             return
         self.barrier(f"timeline {number}")
-        with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER):
-            if mode.name == "crossover":
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"):
+            if mode_info(mode.name).sharing == "in turns":
                 record_turns(self, mode, number)
             elif self.job == 0:
                 record_timeline(self, mode)

@@ -24,9 +24,10 @@ from torch.optim import Optimizer
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, listed, nearest, unknown
+from xbench.modes import MODES, UNMERGED
 from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured
-from xbench.schedules import MODES, parse_mode
+from xbench.schedules import parse_mode
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.equal_ranks import broadcast_state, check_equal
@@ -92,8 +93,8 @@ def attach(
     if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))
     if schedule is None:
-        schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else "wfbp"
-    singles = [entry.name for entry in MODES if not entry.facts.get("paired")]
+        schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else UNMERGED
+    singles = [info.name for info in MODES if not info.paired]
     if schedule.partition(":")[0] not in singles:
         raise unknown("schedule", schedule, singles, listing="xbench modes")
     options = dict(parse_mode(schedule).options)
@@ -154,9 +155,8 @@ def carried(plan: PlanSource | None, schedule: str) -> Carried:
         return Carried(plan.buckets, plan.parts, plan.carrier or schedule)
     if isinstance(plan, (Profile, Comparison)):
         plans = plan.plans if isinstance(plan, Profile) else plan.jobs[0].plans
-        wanted = schedule
-        if schedule == "spb":  # its levels cut the exact plan
-            wanted = "optimal" if "optimal" in plans else "wfbp"
+        others = MODES.entry(schedule).buckets_of or (schedule,)
+        wanted = next((name for name in others if name in plans), others[-1])
         if wanted not in plans:
             raise SpecError(
                 f"the record has no plan for {schedule!r}",

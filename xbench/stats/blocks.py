@@ -12,13 +12,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import Sample
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.compare import BlockValue
 from xbench.stats.windows import weighted_progress
-
-TOGETHER = ("concurrent", "crossover")
-"""Modes in which several jobs run at once, so that a sample is cut to their common window."""
 
 
 def twins(run: RunSpec) -> bool:
@@ -34,7 +32,7 @@ def mode_values(run: RunSpec, mode: ModeSpec, samples: Sequence[Sample]) -> list
             blocks.setdefault((sample.launch, sample.round), []).append(sample)
     jobs = len(run.workloads)
     spoken_for = 1 if twins(run) and not mode.paired else jobs
-    together = mode.name in TOGETHER
+    together = mode_info(mode.name).together
     alone_s = _alone_step_s(run, samples) if together and not twins(run) else None
     result = []
     for (launch, round_), parts in sorted(blocks.items()):
@@ -55,9 +53,9 @@ def mode_values(run: RunSpec, mode: ModeSpec, samples: Sequence[Sample]) -> list
 
 
 def _alone_step_s(run: RunSpec, samples: Sequence[Sample]) -> dict[int, float] | None:
-    """Each job's step with the device to itself: under `sequential`, else under the reference."""
-    names = [m.text for m in run.modes if m.name == "sequential"]
-    names += [m.text for m in run.modes if m.name not in TOGETHER and m.name != "compute"]
+    """Each job's step with the device to itself: one after the other, else under the reference."""
+    names = [m.text for m in run.modes if m.name == IN_SEQUENCE]
+    names += [m.text for m in run.modes if not mode_info(m.name).together and m.name != "compute"]
     for name in names:
         steps = {j: [s.step_s for s in samples if s.mode == name and s.job == j] for j in range(len(run.workloads))}
         if all(steps.values()):

@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from xbench.modes import mode_info, tried_modes
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
 from xbench.spec import Overlap
 from xbench.stats.compare import MIN_PAIRS
@@ -24,10 +25,6 @@ REMOVED = 0.6
 SLOW_LINK_BPS = 1e9
 """Up to this rate a link is what a step waits for, and the claims about the bound are made."""
 
-CONTROLS = ("compute",)
-PREDICTED = ("ddp", "single", "wfbp", "mgwfbp", "optimal")
-"""Schedules whose predictions the claims are about."""
-
 
 def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> list[ErrorSummary]:
     """Errors of all predictions, then by mode, by workload and by link, each in order of appearance.
@@ -38,7 +35,7 @@ def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> lis
     for cell in cells:
         for point in cell.points:
             error = point.error_at_speed if at_speed else point.error
-            if point.mode not in CONTROLS and error is not None:
+            if mode_info(point.mode).trains and error is not None:
                 rows.append((cell, point, error))
     groups: dict[str, list[float]] = {"all": []}
     for name in ("mode", "workload", "fabric"):
@@ -71,7 +68,7 @@ def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> lis
     """
     cells = [cell for cell in cells if cell.points]
     found: list[Goal] = []
-    claimed = [c.model_copy(update={"points": [p for p in c.points if p.mode in PREDICTED]}) for c in cells]
+    claimed = [c.model_copy(update={"points": [p for p in c.points if p.mode in tried_modes()]}) for c in cells]
     whole = next(iter(summaries(claimed)), None)
     if whole is not None:
         for name, value, most in (("median", whole.median, MEDIAN_GOAL), ("95th percentile", whole.p95, P95_GOAL)):
@@ -136,7 +133,7 @@ def _power(cells: Sequence[ValidationCell]) -> str:
     halves = [(o.ci95[1] - o.ci95[0]) / 2 / o.ratio for cell in cells for o in cell.auto_against if o.ratio > 0]
     behind = []
     for cell in cells:
-        others = [p.measured_step_s.median for p in cell.points if p.mode not in (*CONTROLS, "auto")]
+        others = [p.measured_step_s.median for p in cell.points if mode_info(p.mode).trains and p.mode != "auto"]
         if others and _step_s(cell, "auto") > min(others):
             behind.append(_step_s(cell, "auto") / min(others) - 1)
     if not halves:

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 import xbench
 import xbench.schedules.dear as dear_module
 from xbench.errors import UsageError
+from xbench.modes import MODES
 from xbench.records.measured_parts import Parts
-from xbench.schedules import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import PER_PARAMETER, trainable
 from xbench.schedules.exchange import Exchange

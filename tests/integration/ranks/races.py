@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from xbench.emulation import cuda
 from xbench.emulation.calibration import pacer_of
 from xbench.emulation.group import host_send, new_group
+from xbench.modes import MODES
 from xbench.records import CostModel, EmulatedLink
-from xbench.schedules import MODES
 from xbench.schedules.base import Schedule, Setup
 from xbench.schedules.bucket import Sent
 from xbench.schedules.next_forward import NextForward

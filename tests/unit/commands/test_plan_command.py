@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xbench import cli
-from xbench.planning.plans import PLANNED_MODES
+from xbench.modes import waiting_modes
 from xbench.records import Profile, load, loads
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
@@ -191,7 +191,7 @@ def test_the_written_record_is_planned_alike(capsys: pytest.CaptureFixture[str],
         {line.split()[0]: line for line in out.splitlines() if line.startswith(" ") and line.strip()}
         for out in (first, second)
     ]
-    for mode in PLANNED_MODES:
+    for mode in waiting_modes():
         assert tables[0][mode] == tables[1][mode]
 
 

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.errors import SpecError
+from xbench.modes import next_forward_modes
 from xbench.planning import next_forward_search as search_module
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.next_forward import ForwardLayer, from_forward, part_sizes, priority
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, packed, worth_s
-from xbench.planning.plans import NEXT_FORWARD, Planner
+from xbench.planning.plans import Planner
 from xbench.planning.simulate import bucket_bytes
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, Parts, Plan, Tensor
@@ -297,8 +298,8 @@ PLANNER = Planner(STEP, COST, layers=LAYERS)
 
 
 def test_a_planner_with_layers_plans_both() -> None:
-    assert PLANNER.modes[-2:] == list(NEXT_FORWARD)
-    for mode in NEXT_FORWARD:
+    assert PLANNER.modes[-2:] == list(next_forward_modes())
+    for mode in next_forward_modes():
         plan = PLANNER.plan(mode)
         assert (plan.mode, plan.carrier) == (mode, None)
         assert (plan.parts is not None) == (mode == "priority")
@@ -307,7 +308,7 @@ def test_a_planner_with_layers_plans_both() -> None:
         assert plan.timeline is not None
         assert plan.timeline.compute[-1].name == "backward"
         assert plan.timeline.compute[-1].end_s == pytest.approx(plan.predicted_step_s)
-    assert set(Planner(STEP, COST).modes).isdisjoint(NEXT_FORWARD)
+    assert set(Planner(STEP, COST).modes).isdisjoint(next_forward_modes())
     with pytest.raises(ValueError, match="the layers of a profile and a cost model are needed"):
         Planner(STEP, COST).plan("dear")
     with pytest.raises(SpecError, match="unknown mode 'deer'"):
@@ -315,11 +316,11 @@ def test_a_planner_with_layers_plans_both() -> None:
 
 
 def test_auto_is_one_of_them_only_where_that_is_allowed() -> None:
-    ahead = {mode: PLANNER.plan(mode) for mode in NEXT_FORWARD}
+    ahead = {mode: PLANNER.plan(mode) for mode in next_forward_modes()}
     assert PLANNER.plan("auto").carrier is None
     plan = replace(PLANNER, overlap="forward").plan("auto")
     assert plan.mode == "auto"
-    assert plan.carrier in NEXT_FORWARD
+    assert plan.carrier in next_forward_modes()
     twin: Plan = ahead[plan.carrier]
     assert (plan.buckets, plan.parts, plan.predicted_step_s) == (twin.buckets, twin.parts, twin.predicted_step_s)
     assert plan.predicted_step_s == min(one.predicted_step_s for one in ahead.values())

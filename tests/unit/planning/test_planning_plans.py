@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.errors import SpecError
+from xbench.modes import MODES, waiting_modes
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import ddp_assignment
-from xbench.planning.plans import NEED_COST, PLANNED_MODES, Planner, bucket_caps_mib, make_plan, make_plans
+from xbench.planning.plans import Planner, bucket_caps_mib, make_plan, make_plans
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Plan
@@ -45,7 +46,7 @@ def plan_of(buckets: list[list[str]], nbytes: list[int]) -> Plan:
 
 def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
     plans = make_plans(GRADIENTS, COST, **PARTS)
-    assert list(plans) == list(PLANNED_MODES)
+    assert list(plans) == list(waiting_modes())
     assert {mode: plan.buckets for mode, plan in plans.items()} == {
         "compute": [],
         "ddp": [["c"], ["b", "a"]],
@@ -100,7 +101,7 @@ def test_without_a_cost_model() -> None:
     assert all(plan.predicted_step_s == pytest.approx(3.1) for plan in plans.values())
     assert plans["compute"].note is None
     assert plans["wfbp"].note == "no cost model: communication is taken as free"
-    for mode in sorted(NEED_COST):
+    for mode in (info.name for info in MODES if info.needs_link):
         with pytest.raises(ValueError, match=f"a cost model is needed to plan '{mode}'"):
             make_plan(mode, GRADIENTS, None, **PARTS)
     with pytest.raises(ValueError, match="a cost model is needed"):
@@ -113,7 +114,7 @@ def test_wrong_modes_and_gradients_are_refused() -> None:
     assert caught.value.hint is not None
     assert "'optimal'" in caught.value.hint
     assert make_plan("compute", [], None, **PARTS).buckets == []
-    for mode in PLANNED_MODES[1:]:
+    for mode in waiting_modes()[1:]:
         with pytest.raises(ValueError, match="no gradients"):
             make_plan(mode, [], COST, **PARTS)
         with pytest.raises(ValueError, match="not in ready order"):

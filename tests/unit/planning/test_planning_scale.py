@@ -13,8 +13,8 @@ from sample_scaling import COST, comparison, profile, step
 
 from xbench.commands.scale import scale as command
 from xbench.errors import RecordError, SpecError
+from xbench.modes import waiting_modes
 from xbench.planning.contention import Contention
-from xbench.planning.plans import PLANNED_MODES
 from xbench.planning.scale import (
     ERROR_BAND,
     Request,
@@ -52,7 +52,7 @@ def test_exact_figures_of_single_and_wfbp() -> None:
 def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans() -> None:
     from xbench.planning.plans import make_plans
 
-    modes = [mode for mode in PLANNED_MODES if mode not in ("compute", "auto")]
+    modes = [mode for mode in waiting_modes() if mode not in ("compute", "auto")]
     found = scale(step(), COST, RING, [2], modes, batch_size=1, band=BAND)
     plans = make_plans(step().gradients, COST, modes, **step().parts)
     assert [point.step_s for point in found] == [plans[mode].predicted_step_s for mode in modes]
@@ -141,7 +141,7 @@ def test_sizes_parse_or_are_refused(text: str) -> None:
 
 
 def test_modes() -> None:
-    assert parse_scaled_modes(None) == tuple(mode for mode in PLANNED_MODES if mode != "compute")
+    assert parse_scaled_modes(None) == tuple(mode for mode in waiting_modes() if mode != "compute")
     assert parse_scaled_modes("wfbp, compute,wfbp") == ("wfbp", "compute")
     for text, sentence, hint in (
         ("optimum", "unknown mode 'optimum'", "did you mean 'optimal'?"),

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import RecordError, SpecError
+from xbench.modes import planned_modes
 from xbench.planning.contention import Contention as Shared
 from xbench.planning.cost import Curve
-from xbench.planning.plans import NEXT_FORWARD, PLANNED_MODES, Planner
+from xbench.planning.plans import Planner
 from xbench.planning.replan import KEPT, SEARCHED, Planned, replan, to_profile
 from xbench.planning.step import StepModel
 from xbench.planning.what_if import Change, Measured, measured, read, what_if
@@ -65,7 +66,7 @@ def planned(change: Change, *modes: str) -> Planned:
 
 
 def test_without_modes_every_mode_is_planned() -> None:
-    assert set(planned(Change()).plans) == {*PLANNED_MODES, *NEXT_FORWARD}
+    assert set(planned(Change()).plans) == set(planned_modes())
 
 
 def test_a_whole_scenario_record_is_read_again_and_says_what_it_is() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from xbench.modes import tried_modes
 from xbench.planning.auto import Candidate
 from xbench.planning.contention import Contention
 from xbench.planning.gradients import Gradient
@@ -148,7 +149,7 @@ def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: 
     limit_s = trial.CLOSE * shortlist[0].step_s
     assert all(candidate.step_s <= limit_s for candidate in shortlist)
     on_list = [candidate.buckets for candidate in shortlist]
-    for mode in trial.RIVALS:
+    for mode in tried_modes():
         buckets = trial._indices(PLANNER, plans[mode])
         close = PLANNER.simulate("auto", buckets).step_s <= limit_s
         assert (buckets in on_list) == close, mode

@@ -8,8 +8,8 @@ from pathlib import Path
 from xbench import environment
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
+from xbench.modes import EXACT, UNMERGED, mode_info
 from xbench.planning.partial import backward_s_of
-from xbench.planning.plans import NEED_COST
 from xbench.planning.what_if import Change, Scenario, read, what_if
 from xbench.runtime.job_plans import job_plan
 from xbench.runtime.prepare import RunRequest, prepare
@@ -18,9 +18,6 @@ from xbench.runtime.regress.protocol import Answer, Order, PlannedFigures, versi
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, ModeSpec, RunSpec
 from xbench.workloads import parse_workload
-
-EXACT = "optimal"
-"""Whose buckets `spb` cuts."""
 
 
 def look(order: Order) -> tuple[Answer, RunSpec, JobPlan]:
@@ -73,7 +70,7 @@ def _scenario(plan_from: str | None, change: Change | None = None) -> Scenario |
 
 
 def _check_planned(modes: Sequence[ModeSpec], scenario: Scenario | None) -> None:
-    unplanned = next((mode.text for mode in modes if mode.carrier in NEED_COST), None)
+    unplanned = next((mode.text for mode in modes if mode_info(mode.carrier).needs_link), None)
     if scenario is None and unplanned is not None:
         raise SpecError(
             f"mode {unplanned!r} is planned from a measured link, and the check names no record to plan from",
@@ -89,14 +86,9 @@ def _planned(
         return JobPlan(buckets={}, step_s={}, exposed_s={}, link_s={}, compute_s=0.0), {}
     planner = scenario.planner
     wanted = [mode.carrier for mode in modes if mode.carrier in planner.modes]
-    plans = planner.plans(list(dict.fromkeys([*wanted, "wfbp", EXACT, "ddp"])))
+    plans = planner.plans(list(dict.fromkeys([*wanted, UNMERGED, EXACT, "ddp"])))
     plan, _ = job_plan(planner, plans, scenario.times.uninstrumented_step_s, scenario.contention_record)
-    plan = plan.model_copy(
-        update={
-            "backward_s": backward_s_of(list(scenario.layers)),
-            "buckets": plan.buckets | {"spb": plans[EXACT].buckets},
-        }
-    )
+    plan = plan.model_copy(update={"backward_s": backward_s_of(list(scenario.layers))})
     wider = scenario
     if workers is not None:
         wider = what_if(scenario.measured, Change(workers=workers))

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from xbench.compiled import cut_by_ddp
 from xbench.emulation.group import EmulatedGroup
-from xbench.planning.plans import DDP_REDUCER
+from xbench.modes import mode_info
 from xbench.runtime.blocks import tell_block
 from xbench.runtime.job_plans import complete
 from xbench.runtime.measure import gathered
@@ -73,8 +73,9 @@ class LaunchRank(Rank):
             counter.overhear(self.group)
         for name in self.program.counted:
             mode = self.program.mode(name)
-            if mode.carrier == "horovod":
-                self.journal.write("failed", mode=name, message="Horovod's own collectives cannot be counted")
+            library = mode_info(mode.carrier).library
+            if library is not None:
+                self.journal.write("failed", mode=name, message=f"{library}'s own collectives cannot be counted")
             elif not self.refuses(mode):
                 cycles[name] = self._count(counter, mode)
         found = counter.read()
@@ -94,7 +95,7 @@ class LaunchRank(Rank):
         """One mode; how many steps its window holds."""
         what, cycle = f"counting {mode.text}", cycle_of(mode)
         self.barrier(what)
-        with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER), self.attach(mode) as handle:
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
             super().train(handle, whole_cycles(WARMUP_STEPS, cycle), what, _nothing)
             handle.finish()  # so that the window holds what its own steps send, and nothing of the step before
             self.device_idle()
@@ -125,7 +126,7 @@ class LaunchRank(Rank):
         assert effort.steps is not None  # an order always says how many
         steps, warmup = whole_cycles(effort.steps, cycle), whole_cycles(effort.warmup_steps, cycle)
         what = f"round {phase.round + 1} {mode.text}"
-        with cut_by_ddp(self.workload.model, mode.carrier in DDP_REDUCER), self.attach(mode) as handle:
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
             super().train(handle, warmup, what, _nothing)
             handle.finish()
             self.barrier(what)
