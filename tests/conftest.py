@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 # A shell without job control starts what it puts into the background with Ctrl-C ignored, and ranks would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def with_pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which `tests/packages/xbench_pairs`, which adds the mode `pairs`, is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    told = folder / "xbench_pairs-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: xbench-pairs\nVersion: 1.0\n", encoding="utf-8")
+    (told / "entry_points.txt").write_text("[xbench.modes]\npairs = xbench_pairs:PAIRS\n", encoding="utf-8")
+    places = [str(folder), str(Path(__file__).parent / "packages"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
 @pytest.fixture

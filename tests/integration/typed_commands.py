@@ -24,13 +24,18 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "xbench", *arguments]
 
 
-def xbench(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    return ran(command(*arguments), timeout_s)
+def xbench(
+    *arguments: str, timeout_s: float = 240, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return ran(command(*arguments), timeout_s, env=env)
 
 
-def ran(arguments: list[str], timeout_s: float = 240, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def ran(
+    arguments: list[str], timeout_s: float = 240, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     # An environment of its own: readline, which pytest imports, puts COLUMNS into the one that children get otherwise.
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, env=dict(os.environ))
+    env = dict(os.environ) if env is None else env
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, env=env)
 
 
 def only_record(folder: Path) -> Profile | Comparison:
