@@ -144,7 +144,7 @@ def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None
         (["--gpus-per-host", "8", "--placement", "sprad"], "did you mean 'spread'?"),
         (["--gpus-per-host", "8", "--placement", "packed,"], "has an empty place"),
         (["--gpus-per-host", "0"], "--gpus-per-host"),
-        (["--gpus-per-host", "12"], "32  GPUs are not a whole number of hosts of 12"),
+        (["--gpus-per-host", "12"], "32 GPUs are not a whole number of hosts of 12"),
         (["--gpus-per-host", "32"], "are one host"),
         (["--gpus-per-host", "8", "--across-hosts", "0.8"], "leave --across-hosts out"),
         (["--gpus-per-host", "8", "--across-hosts", "8"], "8 is not a share of a speed"),

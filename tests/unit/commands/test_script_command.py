@@ -164,7 +164,7 @@ def test_the_script_says_which_variables_it_took_and_holds_no_secret(
 
 
 def test_a_script_that_took_nothing_says_nothing_of_it() -> None:
-    assert scripts.taken(scripts.Launch("slurm", "compare", (), 2, 1)) == []
+    assert scripts.environment_comments(scripts.Launch("slurm", "compare", (), 2, 1)) == []
 
 
 def test_the_command_writes_a_script_to_stdout_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
