@@ -193,7 +193,7 @@ def _number(text: str, key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise SpecError(f"{text!r}: {key}={value} is no number", hint=f"write {key}=8")
+        raise SpecError(f"{text!r}: {key}={value} is not a number", hint=f"write {key}=8")
     return number
 
 

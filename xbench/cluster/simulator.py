@@ -44,12 +44,12 @@ def check_cluster(cluster: Cluster) -> None:
     if cluster.gpus_per_host is not None:
         each = cluster.gpus_per_host
         if each < 1:
-            raise SpecError(f"hosts of {each}  GPUs do not make a cluster", hint="give each at least 1")
+            raise SpecError(f"hosts of {each} GPUs do not make a cluster", hint="give each at least 1")
         if cluster.gpus % each:
             below, above = cluster.gpus // each * each, -(-cluster.gpus // each) * each
             near = f"{below} or {above}" if below else f"{above}"
             raise SpecError(
-                f"{cluster.gpus}  GPUs are not a whole number of hosts of {each}",
+                f"{cluster.gpus} GPUs are not a whole number of hosts of {each}",
                 hint=f"take {near} GPUs, or other hosts",
             )
 

@@ -105,5 +105,5 @@ def _fact(job: Job, key: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, str) or not math.isfinite(value):
-        raise SpecError(f"job {job.name!r}: {key} = {value} is no number")
+        raise SpecError(f"job {job.name!r}: {key} = {value} is not a number")
     return value

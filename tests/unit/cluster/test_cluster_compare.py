@@ -237,7 +237,7 @@ def test_a_reference_whose_queue_grows_makes_no_headline() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "nan", "inf", "10,,20", "10,10"])
 def test_costs_that_are_none(text: str) -> None:
-    with pytest.raises(SpecError, match=r"is no number of seconds|stands twice"):
+    with pytest.raises(SpecError, match=r"is not a number of seconds|stands twice"):
         parse_costs(text)
 
 

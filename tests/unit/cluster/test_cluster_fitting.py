@@ -78,7 +78,7 @@ def test_a_loss_is_reached_and_can_be_pasted(tmp_path: Path) -> None:
         ("gpus,batch", "1,8", 1.0, None, "no column 'step_s'", "it takes gpus,batch,step_s"),
         ("step,loss", "1,8", 1.0, None, "--model-bytes is for runs", "leave it out"),
         ("step,loss", "1,x", None, None, "row 2: loss 'x' is not a number", None),
-        ("step,loss", "1,1", None, None, "different steps make no curve", "give at least 6"),
+        ("step,loss", "1,1", None, None, "different steps do not determine a curve", "give at least 6"),
         ("step,gpus", "1,1", None, None, "both runs and losses", "runs: gpus,batch,step_s; losses: step,loss"),
         ("steps,loss", "1,1", None, None, "'steps'", None),
     ],

@@ -64,7 +64,7 @@ def test_what_is_not_known_has_to_be_said() -> None:
     with pytest.raises(SpecError, match="need no factor"):
         on_hosts([Job("a", 0.0, 1, 1.0, RING)], 4, 0.8)
     for across in (0.0, 1.5, -1.0, float("nan")):
-        with pytest.raises(SpecError, match="is no share of a speed"):
+        with pytest.raises(SpecError, match="is not a share of a speed"):
             on_hosts([two], 4, across)
 
 

@@ -137,5 +137,5 @@ def test_policies_that_need_to_know(policy: str, told: str, tmp_path: Path) -> N
 
 def test_speeds_that_leave_out_what_the_job_asks_for(tmp_path: Path) -> None:
     jobs = load_jobs(written(tmp_path, JOB + "gpus = 4\nspeeds = { 1 = 1.0, 2 = 2.0 }\n")).jobs
-    with pytest.raises(SpecError, match="do not say how fast it is on the gpus = 4"):
+    with pytest.raises(SpecError, match="its speeds lack the gpus = 4"):
         check_known("fifo", jobs)

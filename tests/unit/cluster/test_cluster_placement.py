@@ -280,8 +280,8 @@ def test_every_policy_goes_on_where_jobs_take_longer_than_it_thought(name: str, 
 @pytest.mark.parametrize(
     ("cluster", "said", "hint"),
     [
-        (Cluster(30, gpus_per_host=8), "30  GPUs are not a whole number of hosts of 8", "take 24 or 32 GPUs"),
-        (Cluster(4, gpus_per_host=8), "4  GPUs are not a whole number of hosts of 8", "take 8 GPUs"),
+        (Cluster(30, gpus_per_host=8), "30 GPUs are not a whole number of hosts of 8", "take 24 or 32 GPUs"),
+        (Cluster(4, gpus_per_host=8), "4 GPUs are not a whole number of hosts of 8", "take 8 GPUs"),
         (Cluster(4, gpus_per_host=0), "hosts of 0 GPUs", "at least 1"),
         (Cluster(4, gpus_per_host=2), "job 'a' has a speed without data on hosts", "on_hosts"),
     ],

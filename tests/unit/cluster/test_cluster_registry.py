@@ -50,7 +50,7 @@ def test_options_are_read() -> None:
         ("las:treshold=5", "unknown option 'treshold'", "did you mean 'thresholds'?"),
         ("srtf:plain=on", "unknown option 'plain'", "it takes no options"),
         ("fixed-4:gpus=2", "unknown option 'gpus'", "it takes no options"),
-        ("las:thresholds=5+x", "thresholds=x is no number", ""),
+        ("las:thresholds=5+x", "thresholds=x is not a number", ""),
         ("las:thresholds=5+4", "do not rise", "3600+36000"),
         ("doubling:plain=yes", "plain=yes is neither on nor off", "plain=on"),
         ("fixed:gpus=0", "gpus=0 is out of range", "try gpus=1"),

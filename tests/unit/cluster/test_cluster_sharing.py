@@ -184,11 +184,11 @@ def test_a_trace_that_does_not_know_steps_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"exposed": 1.0}, "exposed = 1 is no share"),
+        ({"exposed": 1.0}, "exposed = 1 is not a share"),
         ({"step_s": 0.0}, "step of 0 s"),
         ({"forward_share": 1.5}, "forward_share = 1.5"),
         ({"memory_bytes": -1.0}, "memory_bytes = -1"),
-        ({"exposed": float("nan")}, "exposed = nan is no number"),
+        ({"exposed": float("nan")}, "exposed = nan is not a number"),
     ],
 )
 def test_facts_that_are_none_are_refused(facts: dict[str, float], said: str) -> None:

@@ -93,7 +93,7 @@ def test_what_is_written_is_read(
         ("", "an empty row"),
         (",1,1,5", "name is empty"),
         ("a,1,1,5", "there is already a job 'a'"),
-        ("c,-1,1,5", "arrival_s = -1.0 is no time"),
+        ("c,-1,1,5", "arrival_s = -1.0 is not a time"),
         ("c,0.5,1,5", "arrival_s 0.5 comes after 1"),
         ("c,x,1,5", "arrival_s 'x' is not a number"),
         ("c,1,0,5", "gpus '0' is less than one"),

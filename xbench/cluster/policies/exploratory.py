@@ -34,7 +34,7 @@ class Exploratory(Doubling):
         if not (math.isfinite(trial_s) and trial_s > 0):
             raise SpecError(f"exploratory: trials of {trial_s:g} s measure nothing", hint="write trial=150")
         if most < 1:
-            raise SpecError(f"exploratory: most={most}  GPUs do not make a cluster", hint="write most=8")
+            raise SpecError(f"exploratory: most={most} GPUs do not make a cluster", hint="write most=8")
         self.trial_s = trial_s
         self.most = most
         self._known: dict[int, int] = {}

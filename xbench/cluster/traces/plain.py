@@ -124,14 +124,14 @@ def _job(
     if speeds:
         known = {size: above_zero(cells[index], f"speed_{size}") for size, index in speeds.items() if cells[index]}
         if not known or not min(known) <= gpus <= max(known):
-            raise ValueError(f" its speed is unknown on the {gpus} GPUs that it asks for")
+            raise ValueError(f"its speed is unknown on the {gpus} GPUs that it asks for")
         speed = TableSpeed.of(known)
     elif "scale" in table.column:
         if not cell("scale"):
             raise ValueError("scale is empty")
         speed = scaled(Path(table.file).parent / cell("scale"), cell("mode") or None)
         if gpus not in (speed.sizes or (gpus,)):
-            raise ValueError(f" its speed is unknown on the {gpus} GPUs that it asks for in {cell('scale')}")
+            raise ValueError(f"its speed is unknown on the {gpus} GPUs that it asks for in {cell('scale')}")
     work = _steps(cell) if TARGET in table.column else above_zero(cell(size := _size(table)), size)
     facts: dict[str, float | str] = {key: _fact(key, cell(key)) for key in FACTS if cell(key)}
     if cell("application"):
