@@ -167,6 +167,30 @@ def _texts(path: Path) -> list[str]:
     return [node.value for node in nodes if isinstance(node.value, str)]
 
 
+def _imports_of(path: Path, modules: dict[str, Path]) -> set[str]:
+    """Modules of xbench that a file imports, those for type checking alone among them."""
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module in modules:
+            for alias in node.names:
+                child = f"{node.module}.{alias.name}"
+                imported.add(child if child in modules else node.module)
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names if alias.name in modules}
+    return imported
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
+    }
+    waiting = {name: _imports_of(path, modules) - {name} for name, path in modules.items()}
+    while free := [name for name, imported in waiting.items() if not imported & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    assert sorted(waiting) == []
+
+
 def _mode_names(text: str) -> set[str]:
     """The names in a text that is nothing but names of modes, such as a list for `--modes`; prose has none."""
     words = set(re.split(r"[,:@ ]", text.strip()))

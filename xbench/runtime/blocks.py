@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xbench.runtime.session import Session
 from xbench.spec import ModeSpec
-
-if TYPE_CHECKING:
-    from xbench.runtime.worker import Rank
 
 
 def tell_block(
-    rank: Rank,
+    session: Session,
     mode: ModeSpec,
     place: tuple[int, int],
     warmup: int,
@@ -26,20 +24,22 @@ def tell_block(
     `place`: round and position; `origin`: one instant on the machine's clock [s] and as a stamp. The first of `stamps`
     is where the block begins, each other one the end of a step; the first `warmup` steps do not count.
     """
-    rank.clock.flush()
+    session.clock.flush()
     origin_s, began = origin
-    stamps_s = [round(origin_s + rank.clock.elapsed_s(began, stamp), 7) for stamp in stamps]
+    stamps_s = [round(origin_s + session.clock.elapsed_s(began, stamp), 7) for stamp in stamps]
     turn, position = place
-    rank.journal.write(
+    session.journal.write(
         "block", mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern
     )
-    rank.clock.reset()
-    rank.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
+    session.clock.reset()
+    session.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
 
 
-def tell_loss(rank: Rank, mode: ModeSpec, what: str) -> None:
-    """Write a warning where the block's last loss was infinite or no number on this rank, once a mode."""
-    loss = float(rank.loss.sum()) if rank.loss is not None else 0.0
-    if not math.isfinite(loss) and mode.text not in rank.told_lost:
-        rank.told_lost.add(mode.text)
-        rank.journal.write("warning", message=f"{what}: the loss of rank {rank.rank} is {loss} at the end of the block")
+def tell_loss(session: Session, mode: ModeSpec, what: str) -> None:
+    """Write a warning where the block's last loss was infinite or no number on this session, once a mode."""
+    loss = float(session.loss.sum()) if session.loss is not None else 0.0
+    if not math.isfinite(loss) and mode.text not in session.told_lost:
+        session.told_lost.add(mode.text)
+        session.journal.write(
+            "warning", message=f"{what}: the loss of rank {session.rank} is {loss} at the end of the block"
+        )

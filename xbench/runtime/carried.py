@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -17,21 +16,19 @@ from xbench.horovod import available
 from xbench.horovod.options import UNFUSED
 from xbench.host.tuning import raise_thread
 from xbench.modes import mode_info
+from xbench.runtime.journal import Journal
 from xbench.schedules.base import Handle
-from xbench.spec import ModeSpec
-
-if TYPE_CHECKING:
-    from xbench.runtime.worker import Rank
+from xbench.spec import ModeSpec, RunSpec
 
 
 class Carried:
     """Of one rank: `group` is what our own schedules send over, and DDP's where that is not Horovod's."""
 
-    def __init__(self, rank: Rank) -> None:
-        self.group = rank.group
-        self._rank = rank
-        self._over_horovod = rank.run.collectives == "horovod"
-        wanted = self._over_horovod or any(mode_info(mode.carrier).library == "Horovod" for mode in rank.run.modes)
+    def __init__(self, run: RunSpec, rank: int, journal: Journal, group: dist.ProcessGroup | None) -> None:
+        self.group = group
+        self._run = run
+        self._over_horovod = run.collectives == "horovod"
+        wanted = self._over_horovod or any(mode_info(mode.carrier).library == "Horovod" for mode in run.modes)
         if not wanted or available.obstacle() is not None:
             self._over_horovod = False
             return
@@ -39,18 +36,18 @@ class Carried:
         from xbench.horovod.world import WORLD
 
         self._world = WORLD
-        if rank.run.tunes_ranks:
+        if run.tunes_ranks:
             WORLD.at_start = _raise
         if self._over_horovod:
             self.group = new_group()
-        if rank.rank == 0:
-            rank.journal.write("remark", message=self._remark())
+        if rank == 0:
+            journal.write("remark", message=self._remark())
 
     def _remark(self) -> str:
         said = f"Horovod {available.version()}, built against torch {available.built_against()}"
         if not self._over_horovod:
             return said
-        ddp = any(mode_info(mode.carrier).reducer == "ddp" for mode in self._rank.run.modes)
+        ddp = any(mode_info(mode.carrier).reducer == "ddp" for mode in self._run.modes)
         kept = "; DDP's modes go over torch's own, and are predicted as if they did not" if ddp else ""
         return f"{said}; it carries our own schedules, with {UNFUSED}{kept}"
 

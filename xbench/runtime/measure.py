@@ -18,7 +18,7 @@ import contextlib
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,13 +45,11 @@ from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, StepTimes
 from xbench.runtime.job_plans import complete, job_plan, with_missing
 from xbench.runtime.program import JobPlan
+from xbench.runtime.session import Session
 from xbench.runtime.trial import try_candidates
 from xbench.schedules.engine import Engine, workers_of
 from xbench.spec import RunSpec
 from xbench.stats.summary import median_estimate
-
-if TYPE_CHECKING:
-    from xbench.runtime.worker import Rank
 
 COLLECTIVES_S, QUICK_COLLECTIVES_S = 6.0, 2.4
 AGAIN_S, QUICK_AGAIN_S = 4.0, 0.8
@@ -64,25 +62,25 @@ UNDER_LOAD_S = 60.0
 """Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
 
 
-def profile_job(rank: Rank) -> JobPlan:
+def profile_job(session: Session) -> JobPlan:
     """Measure the step and the link, plan every schedule, write it all to the journal of rank 0."""
-    effort = rank.run.effort
-    rank.part("layers")
+    effort = session.run.effort
+    session.part("layers")
     raw = profile_step(
-        rank.workload, rank.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=rank.note
+        session.workload, session.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=session.note
     )
     raws = gathered(raw.raw())
     layers, step = summarise(raws)
     unused = left_out(raws)["unused"]
     sometimes = bool(sometimes_missing(raws))
-    bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in rank.workload.model.named_parameters()}
-    world_size = workers_of(rank.group)
+    bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in session.workload.model.named_parameters()}
+    world_size = workers_of(session.group)
 
     def keep_profile() -> None:
-        if rank.rank == 0:
-            rank.journal.write(
+        if session.rank == 0:
+            session.journal.write(
                 "profile",
-                workload=rank.workload.describe().model_dump(),
+                workload=session.workload.describe().model_dump(),
                 layers=[layer.model_dump() for layer in layers],
                 step=step.model_dump(),
                 series=samples(raws),
@@ -91,63 +89,65 @@ def profile_job(rank: Rank) -> JobPlan:
     keep_profile()
     cost: CostModel | None = None
     contention: ContentionRecord | None = None
-    buffer_bytes = tuple(rank.workload.describe().buffer_bytes)
-    wire = wire_of(rank.run, layers)
+    buffer_bytes = tuple(session.workload.describe().buffer_bytes)
+    wire = wire_of(session.run, layers)
     if wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
         buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
     if world_size > 1:
-        rank.part("link")
-        rank.note("measuring collectives")
+        session.part("link")
+        session.note("measuring collectives")
         measured = measure_all_reduce(
             sizes(sum(layer.grad_bytes for layer in layers)),
-            rank.device,
-            rank.group,
+            session.device,
+            session.group,
             seconds_budget=QUICK_COLLECTIVES_S if effort.is_quick else COLLECTIVES_S,
-            clock=rank.clock,
-            note=rank.note,
+            clock=session.clock,
+            note=session.note,
             wire=wire,
         )
         everyone = gathered(measured)
-        cost = fit(cost_points(everyone), backend=dist.get_backend(rank.group), world_size=world_size)
+        cost = fit(cost_points(everyone), backend=dist.get_backend(session.group), world_size=world_size)
         cost = cost.model_copy(update=clocks(everyone))
-        rank.part("layers under traffic")
+        session.part("layers under traffic")
         for _ in range(UNDER_LOAD_ROUNDS):
             exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
             steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
             if steps < FEWEST_UNDER_LOAD:
                 break
             try:
-                ready_s = ready_under_load(rank, with_missing(exact.buckets, unused), steps)
+                ready_s = ready_under_load(session, with_missing(exact.buckets, unused), steps)
             except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
                 break
             layers = with_loaded(layers, ready_s)
         keep_profile()
-        if rank.device.type == "cpu":
+        if session.device.type == "cpu":
             curve = Curve.of(cost)
             most_bytes = sum(layer.grad_bytes for layer in layers)
-            link = rank.program.emulated
+            link = session.program.emulated
             if link is not None and link.contention is None and link.slowdown is None:
                 # Rank 0's for all: ranks that knew different things would plan different buckets.
-                contention = gathered(unshared_contention(rank.group, curve))[0]
+                contention = gathered(unshared_contention(session.group, curve))[0]
             else:
-                rank.part("contention")
+                session.part("contention")
                 both = measure_contention(
-                    rank.workload,
-                    rank.group,
+                    session.workload,
+                    session.group,
                     curve,
                     most_bytes=most_bytes,
-                    note=rank.note,
+                    note=session.note,
                     quick=effort.is_quick,
                     wire=wire,
                 )
                 contention = summarise_contention(gathered(both))
             exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
-            rank.part("engine")
-            own = engine_cost(rank, with_missing(exact.buckets, unused), step.uninstrumented_step_s, most_bytes, wire)
+            session.part("engine")
+            own = engine_cost(
+                session, with_missing(exact.buckets, unused), step.uninstrumented_step_s, most_bytes, wire
+            )
             hook_s, copy_s_per_byte = summarise_engine_cost(gathered(own))
             contention = contention.model_copy(update={"hook_s": hook_s, "copy_s_per_byte": copy_s_per_byte})
-        rank.part("step without communication")
-        step = at_present_speed(rank, step)
+        session.part("step without communication")
+        step = at_present_speed(session, step)
         keep_profile()
     planner = Planner(
         StepModel.of(layers, step),
@@ -155,17 +155,17 @@ def profile_job(rank: Rank) -> JobPlan:
         Contention.of(contention, Curve.of(cost)) if contention is not None and cost is not None else None,
         buffer_bytes,
         tuple(layers),
-        rank.run.overlap,
+        session.run.overlap,
     )
     plans = planner.plans()
-    if cost is not None and any(mode.carrier == "auto" for mode in rank.run.modes):
-        rank.part("candidates of auto")
+    if cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
+        session.part("candidates of auto")
         with contextlib.suppress(UsageError):  # as above
-            plans["auto"] = try_candidates(rank, planner, plans, {name: bytes_of[name] for name in unused})
+            plans["auto"] = try_candidates(session, planner, plans, {name: bytes_of[name] for name in unused})
     plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
     plan = plan.model_copy(update={"backward_s": backward_s_of(layers)})
-    if rank.rank == 0:
-        rank.journal.write("plans", **event)
+    if session.rank == 0:
+        session.journal.write("plans", **event)
     return complete(plan, {name: bytes_of[name] for name in unused}, sometimes_missing=sometimes)
 
 
@@ -175,71 +175,73 @@ def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
     return torch.bfloat16 if compresses else torch.float32
 
 
-def at_present_speed(rank: Rank, step: StepTimes) -> StepTimes:
+def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
     """The step with the bare time measured anew, if that is off: machines change their speed within a minute.
 
     A few seconds of bare steps, each the maximum over ranks. Plans are made, and their steps timed, at this speed; all
     parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks nothing waits for
     the device between steps: a GPU that had to be idle first would seem slower.
     """
-    budget_s = QUICK_AGAIN_S if rank.run.effort.is_quick else AGAIN_S
+    budget_s = QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S
     count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
-    marks = [rank.clock.mark()]
+    marks = [session.clock.mark()]
     for number in range(count + 1):
-        rank.note(f"step without communication, again, {number + 1} of {count + 1}")
-        rank.bare_step()
-        marks.append(rank.clock.mark())
-    rank.clock.flush()
-    took_s = [rank.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
-    rank.clock.reset()
+        session.note(f"step without communication, again, {number + 1} of {count + 1}")
+        session.bare_step()
+        marks.append(session.clock.mark())
+    session.clock.flush()
+    took_s = [session.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
+    session.clock.reset()
     found = median_estimate([max(ranks) for ranks in zip(*gathered(took_s[1:]), strict=True)])
     if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
         return step
     return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})
 
 
-def ready_under_load(rank: Rank, buckets: list[list[str]], count: int) -> dict[str, float]:
+def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> dict[str, float]:
     """Ready time [s since the start of backward] of each tensor while these buckets travel, slowest rank."""
-    rank.note("measuring ready times under load")
-    copies, compress = rank.run.copies, rank.run.compress
-    engine = Engine(rank.workload.model, None, buckets, group=rank.group, copies=copies, compress=compress)
+    session.note("measuring ready times under load")
+    copies, compress = session.run.copies, session.run.compress
+    engine = Engine(session.workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
     try:
-        with LayerProfiler(rank.workload.model, rank.clock) as profiler:
+        with LayerProfiler(session.workload.model, session.clock) as profiler:
             steps = []
             for number in range(count + 1):
-                rank.note(f"ready times under load, step {number + 1} of {count + 1}")
-                steps.append(profiler.run_step(rank.workload))
-            rank.clock.flush()
+                session.note(f"ready times under load, step {number + 1} of {count + 1}")
+                steps.append(profiler.run_step(session.workload))
+            session.clock.flush()
             times = [profiler.layer_times(step).ready_s for step in steps[1:]]
     finally:
-        rank.clock.reset()
+        session.clock.reset()
         engine.detach()
-        rank.workload.optimizer.zero_grad(set_to_none=True)
+        session.workload.optimizer.zero_grad(set_to_none=True)
     seen = [[value for value in column if value is not None] for column in zip(*times, strict=True)]
     medians = torch.tensor([statistics.median(values) if values else -1.0 for values in seen], dtype=torch.float64)
-    everyone = medians.to(rank.device)
+    everyone = medians.to(session.device)
     dist.all_reduce(everyone, op=dist.ReduceOp.MAX)
     slowest = everyone.tolist()
     names = [tensor.name for tensor in profiler.tensors]
     return {name: ready_s for name, ready_s in zip(names, slowest, strict=True) if ready_s >= 0}
 
 
-def engine_cost(rank: Rank, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype) -> EngineCost:
+def engine_cost(
+    session: Session, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype
+) -> EngineCost:
     """What our engine's hooks and copies cost a step of `step_s` [s] on this rank."""
 
     def engine_of(model: torch.nn.Module, buckets: list[list[str]]) -> Engine:
-        run = rank.run
-        return Engine(model, None, buckets, group=rank.group, copies=run.copies, compress=run.compress)
+        run = session.run
+        return Engine(model, None, buckets, group=session.group, copies=run.copies, compress=run.compress)
 
     try:
         return measure_engine_cost(
-            rank.workload,
+            session.workload,
             engine_of,
             buckets,
             step_s=step_s,
-            note=rank.note,
+            note=session.note,
             wire=wire,
-            quick=rank.run.effort.is_quick,
+            quick=session.run.effort.is_quick,
         )
     except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
         return bare_copy_cost(wire, grad_bytes)
@@ -260,7 +262,7 @@ def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer
 
 
 def gathered(value: Any) -> list[Any]:
-    """The value of every rank, on every rank."""
+    """The value of every session, on every rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -29,11 +29,9 @@ from torch import Tensor
 from xbench.profilers.layers import ROOT_NAME
 from xbench.runtime.by_hand import Gradients, give, trainable
 from xbench.runtime.differences import NULL, largest
+from xbench.runtime.parity_checker import Beside
 from xbench.runtime.snapshot import Snapshot, trained
 from xbench.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from xbench.runtime.parity import Beside
 
 NULL_LAYER = 0.02 * NULL
 

@@ -20,8 +20,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -33,14 +32,12 @@ from xbench.gpu_errors import shortage
 from xbench.records import BY_HAND
 from xbench.runtime import by_hand, parity_power
 from xbench.runtime.by_hand import Gradients
+from xbench.runtime.parity_checker import Beside, Reference, copies, momentum_of
+from xbench.runtime.session import Session
 from xbench.runtime.snapshot import expanded_buffer, trained
 from xbench.schedules.base import Handle
 from xbench.schedules.engine import workers_of
 from xbench.spec import ModeSpec
-
-if TYPE_CHECKING:
-    from xbench.runtime.parity import Beside
-    from xbench.runtime.worker import Rank
 
 DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")
 WEIGHTS = (1.0, 0.5, 0.25, 0.125)
@@ -56,96 +53,59 @@ DIFFERS = (
 )
 
 
-@dataclass
-class Reference:
-    """Reference to which schedules are held. `states`: parameters before the first step and after each."""
-
-    states: list[dict[str, Tensor]]
-    by: str = "ddp"
-    momentum: dict[str, Tensor] = field(default_factory=dict)
-    """The optimizer's first moment of each parameter after the last step."""
-    ddp_refusal: str | None = None
-    not_shown: str | None = None
-    """Why a schedule that passes has not been shown to train the same network."""
-    comparable: bool = True
-    """True if a difference from these states says anything about a schedule."""
-    buffer: str | None = None
-    """A buffer that DDP makes equal on all ranks, and that the forward pass reads."""
-
-
 @contextmanager
-def weighted(rank: Rank) -> Iterator[None]:
+def weighted(session: Session) -> Iterator[None]:
     """Inside, the losses of the rank's steps are multiplied by WEIGHTS in turn."""
-    rank.weights = itertools.cycle(WEIGHTS)
+    session.weights = itertools.cycle(WEIGHTS)
     try:
         yield
     finally:
-        rank.weights = None
+        session.weights = None
 
 
-def copies(tensors: Any) -> dict[str, Tensor]:
-    """A copy of named tensors."""
-    return {name: value.detach().clone() for name, value in tensors}
-
-
-def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
-    """The optimizer's first moment of each parameter by name, itself and not a copy; empty for optimizers without.
-
-    It is a fixed sum of all averaged gradients so far. Parameters alone would not tell a sum from a mean under Adam,
-    whose updates do not depend on the size of gradients.
-    """
-    found: dict[str, Tensor] = {}
-    for name, parameter in rank_workload.model.named_parameters():
-        state = rank_workload.optimizer.state.get(parameter, {})
-        for key in ("momentum_buffer", "exp_avg"):
-            if isinstance(state.get(key), Tensor):
-                found[name] = state[key]
-    return found
-
-
-def make(rank: Rank) -> Reference:
+def make(session: Session) -> Reference:
     """The reference of this rank's workload, tested. Collective: every rank of the job calls it together."""
-    refusal = ddp_refusal(rank)
+    refusal = ddp_refusal(session)
     if refusal is None:
-        reference = _by_ddp(rank)
+        reference = _by_ddp(session)
     else:
         try:
-            reference = _averaged(rank, None)[0]
+            reference = _averaged(session, None)[0]
         except WorkloadError:
             raise
         except UsageError as error:
-            return _nothing(rank, refusal, f"DDP cannot train this model, and {error}")
+            return _nothing(session, refusal, f"DDP cannot train this model, and {error}")
     reference.ddp_refusal = refusal
-    lost = _lost(rank, reference)
+    lost = _lost(session, reference)
     if lost is not None:
         reference.not_shown, reference.comparable = lost, False
         return reference
     try:
-        _, second, local, averaged, buffers = _averaged(rank, reference)
+        _, second, local, averaged, buffers = _averaged(session, reference)
     except UsageError as error:
         reference.not_shown = f"{error}, so the gate could not be tested"
         return reference
     assert second is not None
     if not second.verdict().ok:
-        if reference.by == BY_HAND or not _ddp_again(rank, reference):
+        if reference.by == BY_HAND or not _ddp_again(session, reference):
             reference.not_shown, reference.comparable = DIFFERS, False
             return reference
         reference.buffer = _uneven(buffers)
     world_size = dist.get_world_size()
     if world_size > 1:
         reference.not_shown = parity_power.not_shown(
-            rank.workload, rank.snapshot, lambda: _beside(rank, reference), local, averaged
+            session.workload, session.snapshot, lambda: beside(session, reference), local, averaged
         )
-    elif (workers := workers_of(rank.group)) > 1:
+    elif (workers := workers_of(session.group)) > 1:
         reference.not_shown = (
             f"one rank stands for all {workers} workers, so a schedule that does not average would pass"
         )
     return reference
 
 
-def check_parameters(rank: Rank, known: dict[str, Tensor]) -> None:
+def check_parameters(session: Session, known: dict[str, Tensor]) -> None:
     """Raise WorkloadError for a parameter that the first forward pass has made."""
-    new = next((name for name, _ in rank.workload.model.named_parameters() if name not in known), None)
+    new = next((name for name, _ in session.workload.model.named_parameters() if name not in known), None)
     if new is not None:
         raise WorkloadError(
             f"parameter {new!r} is made in the first forward pass, so no optimizer and no schedule has it",
@@ -153,105 +113,105 @@ def check_parameters(rank: Rank, known: dict[str, Tensor]) -> None:
         )
 
 
-def ddp_refusal(rank: Rank) -> str | None:
+def ddp_refusal(session: Session) -> str | None:
     """Why DDP cannot train the model, in its own words and on all ranks alike; None where it can. Collective."""
-    buffer = expanded_buffer(rank.workload.model)
+    buffer = expanded_buffer(session.workload.model)
     if buffer is not None:
         said: str | None = (
             f"DDP broadcasts buffers in place, and the elements of buffer {buffer!r} share memory, as those of an "
             "expanded view do; .clone() gives it memory of its own"
         )
     else:
-        said = _rehearsed(rank)
+        said = _rehearsed(session)
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, said)
     return next((each for each in everyone if each is not None), None)
 
 
-def _rehearsed(rank: Rank) -> str | None:
+def _rehearsed(session: Session) -> str | None:
     """Error that DDP raises on this rank by itself, whole and in one line; None where it raises none."""
     alone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
-    rank.snapshot.restore(rank.workload)
+    session.snapshot.restore(session.workload)
     try:
-        with rank.attach(DDP, exact=True, group=alone) as handle:
+        with session.attach(DDP, exact=True, group=alone) as handle:
             for step in range(REHEARSED):
-                rank.note(f"gate: whether DDP can train the model, step {step + 1}")
-                rank.forward_backward(handle)
+                session.note(f"gate: whether DDP can train the model, step {step + 1}")
+                session.forward_backward(handle)
                 if isinstance(handle.model, DistributedDataParallel):
                     handle.model._check_reducer_finalized()  # type: ignore[no-untyped-call]
-                rank.workload.optimizer.step()
+                session.workload.optimizer.step()
     except (UsageError, RuntimeError) as error:
         if shortage(type(error).__name__, str(error)) is not None:
             raise
         return " ".join(str(error).split()).rstrip(".")
     finally:
-        rank.snapshot.restore(rank.workload)
+        session.snapshot.restore(session.workload)
         dist.destroy_process_group(alone)
     return None
 
 
-def _by_ddp(rank: Rank) -> Reference:
-    reference = Reference([copies(rank.workload.model.named_parameters())])
+def _by_ddp(session: Session) -> Reference:
+    reference = Reference([copies(session.workload.model.named_parameters())])
 
     def keep() -> None:
-        check_parameters(rank, reference.states[0])
-        reference.states.append(copies(rank.workload.model.named_parameters()))
-        _watch_loss(rank, len(reference.states) - 1)
+        check_parameters(session, reference.states[0])
+        reference.states.append(copies(session.workload.model.named_parameters()))
+        _watch_loss(session, len(reference.states) - 1)
 
     def train() -> None:
-        with rank.attach(DDP, exact=True) as handle, weighted(rank):
-            rank.train(handle, rank.run.effort.parity_steps, "gate ddp", keep)
-        reference.momentum = copies(momentum_of(rank.workload).items())
+        with session.attach(DDP, exact=True) as handle, weighted(session):
+            session.train(handle, session.run.effort.parity_steps, "gate ddp", keep)
+        reference.momentum = copies(momentum_of(session.workload).items())
 
-    _start_watching(rank)
-    trained(rank.workload, rank.snapshot, train)
+    _start_watching(session)
+    trained(session.workload, session.snapshot, train)
     return reference
 
 
-def _ddp_again(rank: Rank, reference: Reference) -> bool:
+def _ddp_again(session: Session, reference: Reference) -> bool:
     """True if DDP ends alike when it is run again."""
-    judged = _beside(rank, reference, exact=True)
+    judged = beside(session, reference, exact=True)
 
     def train() -> None:
-        with rank.attach(DDP, exact=True) as handle, weighted(rank):
-            rank.train(handle, rank.run.effort.parity_steps, "gate ddp again", judged.step)
+        with session.attach(DDP, exact=True) as handle, weighted(session):
+            session.train(handle, session.run.effort.parity_steps, "gate ddp again", judged.step)
 
-    trained(rank.workload, rank.snapshot, train)
+    trained(session.workload, session.snapshot, train)
     return judged.verdict().ok
 
 
 def _averaged(
-    rank: Rank, reference: Reference | None
+    session: Session, reference: Reference | None
 ) -> tuple[Reference, Beside | None, list[Gradients], list[Gradients], dict[str, str]]:
     """Averaging by hand for k steps: by itself, or beside a reference.
 
     Returns the reference that it makes, the judgement, the gradients of this rank and the averaged ones, step by step,
     and at the end a digest of each buffer. Raises UsageError, on every rank alike, where gradients cannot be averaged.
     """
-    workload = rank.workload
+    workload = session.workload
     made = Reference([copies(workload.model.named_parameters())], by=BY_HAND)
-    judged = _beside(rank, reference, exact=True) if reference is not None else None
+    judged = beside(session, reference, exact=True) if reference is not None else None
     local: list[Gradients] = []
     averaged: list[Gradients] = []
     buffers: dict[str, str] = {}
 
     def train() -> None:
         handle = Handle(workload.model)
-        for step in range(rank.run.effort.parity_steps):
-            rank.note(f"gate: averaging by hand, step {step + 1}")
-            rank.forward_backward(handle)
+        for step in range(session.run.effort.parity_steps):
+            session.note(f"gate: averaging by hand, step {step + 1}")
+            session.forward_backward(handle)
             parameters = by_hand.trainable(workload.model)
             mine = by_hand.local_gradients(parameters)
             try:
                 mean = by_hand.averaged(parameters, mine)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise UsageError(f"averaging by hand cannot be done: {' '.join(str(error).split())[:300]}") from error
-            check_parameters(rank, made.states[0])
+            check_parameters(session, made.states[0])
             by_hand.give(parameters, mean)
             workload.optimizer.step()
             if judged is None:
                 made.states.append(copies(workload.model.named_parameters()))
-                _watch_loss(rank, step + 1)
+                _watch_loss(session, step + 1)
             else:
                 local.append(mine)
                 averaged.append(mean)
@@ -260,22 +220,31 @@ def _averaged(
         buffers.update((name, digest(buffer)) for name, buffer in workload.model.named_buffers())
 
     if judged is None:
-        _start_watching(rank)
-    with weighted(rank):
-        trained(workload, rank.snapshot, train)
+        _start_watching(session)
+    with weighted(session):
+        trained(workload, session.snapshot, train)
     return made, judged, local, averaged, buffers
 
 
-def _beside(rank: Rank, reference: Reference, *, exact: bool = False) -> Beside:
-    from xbench.runtime.parity import beside
+def beside(session: Session, reference: Reference, *, exact: bool = False) -> Beside:
+    """A judgement that is about to begin. `exact`: gradients are not compressed, whatever the run does.
 
-    return beside(rank, reference, exact=exact)
+    Verdicts go by the group that is real, also where collectives are emulated.
+    """
+    return Beside(
+        session.workload,
+        reference.states,
+        dist.group.WORLD,
+        momentum=reference.momentum,
+        compressed=session.run.compress is not None and not exact,
+        comparable=reference.comparable,
+    )
 
 
-def _nothing(rank: Rank, refusal: str, why: str) -> Reference:
+def _nothing(session: Session, refusal: str, why: str) -> Reference:
     """A reference without a step."""
-    start = copies(rank.workload.model.named_parameters())
-    steps = rank.run.effort.parity_steps
+    start = copies(session.workload.model.named_parameters())
+    steps = session.run.effort.parity_steps
     return Reference([start] * (steps + 1), BY_HAND, ddp_refusal=refusal, not_shown=why, comparable=False)
 
 
@@ -290,18 +259,18 @@ def _uneven(buffers: dict[str, str]) -> str | None:
 # --- losses that are no number ----------------------------------------------------------------------------------------
 
 
-def _start_watching(rank: Rank) -> None:
-    rank.lost = None
+def _start_watching(session: Session) -> None:
+    session.lost = None
 
 
-def _watch_loss(rank: Rank, step: int) -> None:
+def _watch_loss(session: Session, step: int) -> None:
     """Remember the first step whose loss is infinite or no number."""
-    loss = float(rank.loss.sum()) if rank.loss is not None else 0.0
-    if rank.lost is None and not math.isfinite(loss):
-        rank.lost = (step, loss)
+    loss = float(session.loss.sum()) if session.loss is not None else 0.0
+    if session.lost is None and not math.isfinite(loss):
+        session.lost = (step, loss)
 
 
-def _lost(rank: Rank, reference: Reference) -> str | None:
+def _lost(session: Session, reference: Reference) -> str | None:
     """Sentence that names a loss or parameter of the reference's steps that is not finite; None where all are."""
     everyone: list[Any] = [None] * dist.get_world_size()
     broken = next(
@@ -312,7 +281,7 @@ def _lost(rank: Rank, reference: Reference) -> str | None:
         ),
         None,
     )
-    dist.all_gather_object(everyone, (rank.lost, broken))
+    dist.all_gather_object(everyone, (session.lost, broken))
     for number, (lost, _) in enumerate(everyone):
         if lost is not None:
             return f"the loss of rank {number} is {lost[1]} at step {lost[0]}, so there is nothing to compare"

@@ -9,7 +9,6 @@ matter: see `runtime.shortage`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -19,26 +18,24 @@ from xbench.host.tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.runtime.program import block_id
 from xbench.runtime.rank_errors import shortage_of
+from xbench.runtime.session import Session
 from xbench.schedules import puts_off
 from xbench.spec import ModeSpec
 
-if TYPE_CHECKING:
-    from xbench.runtime.worker import Rank
 
-
-def refuses(rank: Rank, mode: ModeSpec) -> bool:
+def refuses(session: Session, mode: ModeSpec) -> bool:
     """True if a schedule refuses one of the jobs' models, or its buckets find no memory: tried once a mode.
 
     The mode is then left out on all ranks and for all jobs.
     """
-    if mode.text not in rank.refused:
-        agreed = _agreed(rank, mode, _refusal(rank, mode))
-        rank.barrier(f"everybody has tried {mode.text}")
-        rank.refused[mode.text] = agreed or rank.board.has(_marker(mode))
-    return rank.refused[mode.text]
+    if mode.text not in session.refused:
+        agreed = _agreed(session, mode, _refusal(session, mode))
+        session.barrier(f"everybody has tried {mode.text}")
+        session.refused[mode.text] = agreed or session.board.has(_marker(mode))
+    return session.refused[mode.text]
 
 
-def attempt(rank: Rank, mode: ModeSpec, act: Callable[[], None]) -> None:
+def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
     """Call `act()`; where a schedule raises a UsageError in it, the mode has failed.
 
     An error in a turn ends the run, since the other job waits for its own turn.
@@ -50,27 +47,27 @@ def attempt(rank: Rank, mode: ModeSpec, act: Callable[[], None]) -> None:
         if mode_info(mode.name).sharing == "in turns":
             raise
         refused = _sentence(error)
-        rank.snapshot.restore(rank.workload)
-    if _agreed(rank, mode, refused):
-        rank.refused[mode.text] = True
+        session.snapshot.restore(session.workload)
+    if _agreed(session, mode, refused):
+        session.refused[mode.text] = True
 
 
-def settle(rank: Rank, mode: ModeSpec) -> None:
+def settle(session: Session, mode: ModeSpec) -> None:
     """After a gate or a block: a mode that failed for one job is left out for all, which meet here."""
-    if rank.program.jobs > 1:
-        rank.barrier(f"{mode.text} is done")
-        if rank.board.has(_marker(mode)):
-            rank.refused[mode.text] = True
+    if session.program.jobs > 1:
+        session.barrier(f"{mode.text} is done")
+        if session.board.has(_marker(mode)):
+            session.refused[mode.text] = True
 
 
-def _agreed(rank: Rank, mode: ModeSpec, refused: str | None) -> bool:
+def _agreed(session: Session, mode: ModeSpec, refused: str | None) -> bool:
     """True if any rank of this job refuses. Collective."""
     if refused is not None:
-        rank.journal.write("failed", mode=mode.text, message=refused)
-    anyone = torch.tensor([float(refused is not None)], device=rank.device)
+        session.journal.write("failed", mode=mode.text, message=refused)
+    anyone = torch.tensor([float(refused is not None)], device=session.device)
     dist.all_reduce(anyone, op=dist.ReduceOp.MAX)
     if anyone.item():
-        rank.board.put(_marker(mode), "")
+        session.board.put(_marker(mode), "")
     return bool(anyone.item())
 
 
@@ -78,25 +75,25 @@ def _marker(mode: ModeSpec) -> str:
     return f"refused-{block_id('', mode)}"
 
 
-def _refusal(rank: Rank, mode: ModeSpec) -> str | None:
+def _refusal(session: Session, mode: ModeSpec) -> str | None:
     """Why this rank cannot attach a mode, or None. What waits in the forward pass must see one to know."""
-    reference = rank.reference
+    reference = session.reference
     if reference is not None and reference.ddp_refusal is not None and mode_info(mode.carrier).reducer == "ddp":
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
-        with rank.attach(mode) as handle:
-            if rank.run.backend == "gloo" and rank.run.tunes_ranks:
+        with session.attach(mode) as handle:
+            if session.run.backend == "gloo" and session.run.tunes_ranks:
                 raise_gloo_threads()  # of groups that the schedule made for itself
-            if puts_off(rank.plans[rank.job].carrier_of(mode)):
+            if puts_off(session.plans[session.job].carrier_of(mode)):
                 with torch.no_grad():
-                    rank.workload.forward_loss(handle.model)
+                    session.workload.forward_loss(handle.model)
     except UsageError as error:
         return _sentence(error)
     except (RuntimeError, MemoryError) as error:
-        said = shortage_of(rank.run, rank.job, error)
+        said = shortage_of(session.run, session.job, error)
         if said is None:
             raise
-        return f"rank {rank.rank} {said}"
+        return f"rank {session.rank} {said}"
     return None
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -23,13 +22,11 @@ from xbench.crossover.job import TurnTaker
 from xbench.profilers.clock import Mark
 from xbench.profilers.collectives import clock_offsets
 from xbench.profilers.timeline import Lanes, TimelineRecorder
+from xbench.runtime.session import Session
 from xbench.schedules import puts_off
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 from xbench.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from xbench.runtime.worker import Rank
 
 STEPS = 3
 SLOW_STEP_S = 5.0
@@ -71,66 +68,66 @@ def steps_to_record(predicted_s: float) -> int:
     return 1 if predicted_s > SLOW_STEP_S else STEPS
 
 
-def record_timeline(rank: Rank, mode: ModeSpec) -> None:
+def record_timeline(session: Session, mode: ModeSpec) -> None:
     """Attach anew, warm up, record, detach, and write the timeline. Every rank of the job calls it together."""
-    plan = rank.plans[rank.job]
+    plan = session.plans[session.job]
     steps = steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s))
     if steps == 0:
         return
     what = f"timeline of {mode.text}"
-    workload = rank.workload
-    recording = TimelineRecorder(workload.model, rank.clock, in_order=dist.get_backend() == "nccl")
-    ahead_s = clock_offsets(None, rank.device).offset_s[rank.rank]
-    with recording as recorder, rank.attach(mode) as handle:
-        watched = _agreed(rank, mode, lambda: handle.watch(recorder.watch))
+    workload = session.workload
+    recording = TimelineRecorder(workload.model, session.clock, in_order=dist.get_backend() == "nccl")
+    ahead_s = clock_offsets(None, session.device).offset_s[session.rank]
+    with recording as recorder, session.attach(mode) as handle:
+        watched = _agreed(session, mode, lambda: handle.watch(recorder.watch))
         handle.watch_waits(recorder.waiting)
         if watched:
-            rank.device_idle()
-            origin_s, origin = time.perf_counter() - ahead_s, rank.clock.mark()
+            session.device_idle()
+            origin_s, origin = time.perf_counter() - ahead_s, session.clock.mark()
             # The first step of an attached schedule is unlike the others: DDP rebuilds its buckets after it.
-            rank.train(handle, rank.run.effort.warmup_steps if steps > 1 else 1, f"{what}, warm-up", lambda: None)
+            session.train(handle, session.run.effort.warmup_steps if steps > 1 else 1, f"{what}, warm-up", lambda: None)
             for step in range(steps):
-                rank.note(f"{what}, step {step + 1}")
+                session.note(f"{what}, step {step + 1}")
                 recorder.run_step(_Attached(workload, handle))
-            rank.device_idle()
-            rank.clock.flush()
+            session.device_idle()
+            session.clock.flush()
     workload.optimizer.zero_grad(set_to_none=True)
     if watched:
-        _write(rank, mode, recorder, origin_s, origin)
-    rank.clock.reset()
+        _write(session, mode, recorder, origin_s, origin)
+    session.clock.reset()
 
 
-def _agreed(rank: Rank, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
+def _agreed(session: Session, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
     """Whether all ranks could begin: one that trained on alone would wait for the others for ever."""
     watched = False
     try:
         watched = begin()
     except Exception as error:
-        _warn(rank, mode, error)
-    everyone = torch.tensor([float(watched)], device=rank.device)
+        _warn(session, mode, error)
+    everyone = torch.tensor([float(watched)], device=session.device)
     dist.all_reduce(everyone, op=dist.ReduceOp.MIN)
     return bool(everyone.item())
 
 
-def _write(rank: Rank, mode: ModeSpec, recorder: TimelineRecorder, origin_s: float, origin: Mark) -> None:
+def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_s: float, origin: Mark) -> None:
     """The step that rank 0 chose. `origin` is when rank 0's clock showed `origin_s` [s]."""
     recorded: list[Lanes] = []
     try:
         recorded = recorder.lanes()
-        if puts_off(rank.plans[rank.job].carrier_of(mode)):
+        if puts_off(session.plans[session.job].carrier_of(mode)):
             recorded = recorded[1:] or recorded  # what the first of them waits for was sent before anybody watched
     except Exception as error:
-        _warn(rank, mode, error)
-    chosen = torch.tensor([_median(recorded)], device=rank.device)
+        _warn(session, mode, error)
+    chosen = torch.tensor([_median(recorded)], device=session.device)
     dist.broadcast(chosen, src=0)
     place = int(chosen.item())
-    if rank.rank >= MOST_RANKS or not 0 <= place < len(recorded):
+    if session.rank >= MOST_RANKS or not 0 <= place < len(recorded):
         return
     step = recorded[place]
-    rank.journal.write(
+    session.journal.write(
         "timeline",
         mode=mode.text,
-        began_s=round(origin_s + rank.clock.elapsed_s(origin, step.began), 7),
+        began_s=round(origin_s + session.clock.elapsed_s(origin, step.began), 7),
         compute=[part.model_dump() for part in step.compute],
         communication=[part.model_dump() for part in step.communication],
     )
@@ -142,22 +139,24 @@ def _median(recorded: list[Lanes]) -> int:
     return by_length[len(by_length) // 2] if by_length else -1
 
 
-def record_turns(rank: Rank, mode: ModeSpec, number: int) -> None:
+def record_turns(session: Session, mode: ModeSpec, number: int) -> None:
     """Some rounds of `crossover`, of which rank 0 of each job writes its turns. All ranks of all jobs call it."""
-    if any(steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s)) < STEPS for plan in rank.plans):
+    if any(steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s)) < STEPS for plan in session.plans):
         return
-    pattern = rank.pattern(mode)
-    turns = pattern.count(rank.job) * (WARM_ROUNDS + ROUNDS)
+    pattern = session.pattern(mode)
+    turns = pattern.count(session.job) * (WARM_ROUNDS + ROUNDS)
     watched = Watched()
-    with rank.attach(mode) as handle:
-        rank.train_in_turns(handle, number, pattern, turns, f"turns of {mode.text}", lambda: None, watch=watched.over)
-        rank.device_idle()
-    rank.workload.optimizer.zero_grad(set_to_none=True)
-    rank.clock.flush()
-    rank.clock.reset()
-    if rank.rank == 0:
-        taken = watched.taken()[pattern.count(rank.job) * WARM_ROUNDS :]
-        rank.journal.write("turns", mode=mode.text, turns=taken)
+    with session.attach(mode) as handle:
+        session.train_in_turns(
+            handle, number, pattern, turns, f"turns of {mode.text}", lambda: None, watch=watched.over
+        )
+        session.device_idle()
+    session.workload.optimizer.zero_grad(set_to_none=True)
+    session.clock.flush()
+    session.clock.reset()
+    if session.rank == 0:
+        taken = watched.taken()[pattern.count(session.job) * WARM_ROUNDS :]
+        session.journal.write("turns", mode=mode.text, turns=taken)
 
 
 class Watched:
@@ -198,5 +197,5 @@ class _WatchedTurns:
         self._turns.end_block()
 
 
-def _warn(rank: Rank, mode: ModeSpec, error: Exception) -> None:
-    rank.journal.write("warning", message=f"no measured timeline of {mode.text}: {error}")
+def _warn(session: Session, mode: ModeSpec, error: Exception) -> None:
+    session.journal.write("warning", message=f"no measured timeline of {mode.text}: {error}")

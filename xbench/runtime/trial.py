@@ -24,7 +24,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -35,12 +34,10 @@ from xbench.planning.auto import Candidate
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.records import Plan
+from xbench.runtime.session import Session
 from xbench.schedules.base import Schedule, Setup
 from xbench.schedules.engine import Engine
 from xbench.units import format_seconds
-
-if TYPE_CHECKING:
-    from xbench.runtime.worker import Rank
 
 TRIAL_S = 25.0
 MOST_ROUNDS = 5
@@ -77,7 +74,7 @@ class Tried:
     in_final: bool = True
 
 
-def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unused: Mapping[str, int]) -> Plan:
+def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan], unused: Mapping[str, int]) -> Plan:
     """The plan of `auto` after the trial. Every rank calls it together and gets the same.
 
     `unused`: bytes of the parameters that got no gradient while profiling.
@@ -86,13 +83,13 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
     favourite = Candidate(
         planned.carrier or "auto", _indices(planner, planned), planned.predicted_step_s, planned.carrier, planned.parts
     )
-    shortlist, refused = _attachable(rank, planner, _shortlist(planner, plans, favourite), unused)
+    shortlist, refused = _attachable(session, planner, _shortlist(planner, plans, favourite), unused)
     shortlist = _affordable(shortlist)
     rounds, steps = _rounds(shortlist), _steps(favourite.step_s)
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
         return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
-    found = _run(rank, planner, shortlist, rounds, steps, unused)
+    found = _run(session, planner, shortlist, rounds, steps, unused)
     fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True) if not _is_varied(c)]
     off = statistics.median(step_s / c.step_s for step_s, c in fitting)
     again = ""
@@ -103,7 +100,7 @@ def try_candidates(rank: Rank, planner: Planner, plans: Mapping[str, Plan], unus
             best = _fastest(found)
             second = [shortlist[best], replace(better, name="planned again", step_s=fitted.step_of(better).step_s)]
             again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
-            known, new = _run(rank, planner, second, rounds, steps, unused)
+            known, new = _run(session, planner, second, rounds, steps, unused)
             shortlist.append(second[1])
             found.append(replace(new, step_s=found[best].step_s * new.step_s / known.step_s))
     chosen = _fastest(found)
@@ -168,7 +165,7 @@ def _alike(one: Candidate, other: Candidate) -> bool:
 
 
 def _attachable(
-    rank: Rank, planner: Planner, shortlist: Sequence[Candidate], unused: Mapping[str, int]
+    session: Session, planner: Planner, shortlist: Sequence[Candidate], unused: Mapping[str, int]
 ) -> tuple[list[Candidate], str]:
     """Those whose schedule takes the model, and words on those that do not; all ranks refuse alike.
 
@@ -179,10 +176,10 @@ def _attachable(
     for candidate in shortlist:
         try:
             if candidate.carrier is not None:
-                detach = _attach(rank, planner, candidate, unused)
+                detach = _attach(session, planner, candidate, unused)
                 try:
                     with torch.no_grad():
-                        rank.workload.forward_loss()
+                        session.workload.forward_loss()
                 finally:
                     detach()
         except UsageError as error:
@@ -220,12 +217,12 @@ def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
     return kept
 
 
-def _engine_of(rank: Rank, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
+def _engine_of(session: Session, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
     """Our engine, attached, with these buckets and one for each parameter that got no gradient. Raises UsageError."""
-    model, optimizer = rank.workload.model, rank.workload.optimizer
-    copies, compress = rank.run.copies, rank.run.compress
+    model, optimizer = session.workload.model, session.workload.optimizer
+    copies, compress = session.run.copies, session.run.compress
     named = _named(planner, buckets, unused)
-    return Engine(model, optimizer, named, group=rank.group, wait="step", copies=copies, compress=compress)
+    return Engine(model, optimizer, named, group=session.group, wait="step", copies=copies, compress=compress)
 
 
 def _named(planner: Planner, buckets: Buckets, unused: Iterable[str]) -> list[list[str]]:
@@ -233,27 +230,27 @@ def _named(planner: Planner, buckets: Buckets, unused: Iterable[str]) -> list[li
     return [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
 
 
-def _attach(rank: Rank, planner: Planner, candidate: Candidate, unused: Mapping[str, int]) -> Callable[[], None]:
+def _attach(session: Session, planner: Planner, candidate: Candidate, unused: Mapping[str, int]) -> Callable[[], None]:
     """Attach a candidate; what is returned detaches it. Raises UsageError for a model that its schedule refuses."""
     if candidate.carrier is None:
-        return _engine_of(rank, planner, candidate.buckets, list(unused)).detach
+        return _engine_of(session, planner, candidate.buckets, list(unused)).detach
     schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
     setup = Setup(
-        rank.workload.model,
-        rank.workload.optimizer,
+        session.workload.model,
+        session.workload.optimizer,
         buckets=_named(planner, candidate.buckets, unused),
-        group=rank.group,
+        group=session.group,
         wait="step",
         unused_parameters=bool(unused),
-        copies=rank.run.copies,
-        compress=rank.run.compress,
+        copies=session.run.copies,
+        compress=session.run.compress,
         parts=candidate.parts.followed_by(list(unused.values())) if candidate.parts is not None else None,
     )
     return schedule().attach(setup).detach
 
 
 def _run(
-    rank: Rank,
+    session: Session,
     planner: Planner,
     shortlist: Sequence[Candidate],
     rounds: int,
@@ -263,21 +260,21 @@ def _run(
     """A step of each candidate, of all ranks, in as many turns as so many rounds of all of them have."""
     everyone = list(range(len(shortlist)))
     first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * FEWEST_ROUNDS else rounds
-    times = _in_turns(rank, planner, shortlist, first, steps, unused)
+    times = _in_turns(session, planner, shortlist, first, steps, unused)
     final = everyone
     if first < rounds:
         step_s = _in_pairs(times, steps)
         final = [0, *sorted(everyone[1:], key=lambda place: step_s[place])[: FINALISTS - 1]]
         more = (rounds - first) * len(shortlist) // FINALISTS
-        second = _in_turns(rank, planner, [shortlist[place] for place in final], more, steps, unused)
+        second = _in_turns(session, planner, [shortlist[place] for place in final], more, steps, unused)
         for place, row in zip(final, second, strict=True):
             times[place] += row
-    rank.workload.optimizer.zero_grad(set_to_none=True)
+    session.workload.optimizer.zero_grad(set_to_none=True)
     return [Tried(step_s, len(times[place]), place in final) for place, step_s in enumerate(_in_pairs(times, steps))]
 
 
 def _in_turns(
-    rank: Rank,
+    session: Session,
     planner: Planner,
     shortlist: Sequence[Candidate],
     rounds: int,
@@ -290,16 +287,16 @@ def _in_turns(
         for offset in range(len(shortlist)):
             place = (number + offset) % len(shortlist)
             candidate = shortlist[place]
-            detach = _attach(rank, planner, candidate, unused)
-            dist.all_reduce(torch.zeros(1, device=rank.device))
+            detach = _attach(session, planner, candidate, unused)
+            dist.all_reduce(torch.zeros(1, device=session.device))
             times[place].append([])
             try:
                 for _ in range(1 + steps):
-                    rank.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
-                    times[place][-1].append(rank.timed_step())
+                    session.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
+                    times[place][-1].append(session.timed_step())
             finally:
                 detach()
-    took_s = _steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=rank.device))
+    took_s = _steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=session.device))
     rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
     return rows
 

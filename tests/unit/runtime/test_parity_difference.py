@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from xbench.records import Parity
 from xbench.runtime.differences import largest_difference, mean
-from xbench.runtime.parity import COMPRESSED_TOLERANCE, TOLERANCE, Beside, compressed, read_too_early
+from xbench.runtime.parity import read_too_early
+from xbench.runtime.parity_checker import COMPRESSED_TOLERANCE, TOLERANCE, Beside, compressed
 
 START = {"weight": torch.zeros(3), "bias": torch.zeros(1)}
 

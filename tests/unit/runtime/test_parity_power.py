@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from xbench.runtime import parity_power
 from xbench.runtime.by_hand import Gradients, give, local_gradients, trainable
-from xbench.runtime.parity import Beside
-from xbench.runtime.reference import WEIGHTS, copies, momentum_of
+from xbench.runtime.parity_checker import Beside, copies, momentum_of
+from xbench.runtime.reference import WEIGHTS
 from xbench.runtime.snapshot import Snapshot
 
 STEPS = 3
