@@ -38,8 +38,8 @@ def rank(options: argparse.Namespace) -> None:
     """One rank: times every way on every workload; rank 0 prints the rounds of each as JSON, the last line."""
     import torch
     import torch.distributed as dist
-    from xbench.host.tuning import raise_gloo_threads
 
+    from xbench.host.tuning import raise_gloo_threads
     from xbench.schedules.engine import Engine, trainable
     from xbench.spec import WorkloadSpec
     from xbench.workloads.build import build

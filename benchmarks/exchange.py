@@ -31,8 +31,8 @@ def rank() -> None:
     """One rank: rank 0 prints the medians [s] as JSON."""
     import torch
     import torch.distributed as dist
-    from xbench.host.tuning import raise_gloo_threads
 
+    from xbench.host.tuning import raise_gloo_threads
     from xbench.schedules.exchange import Exchange
 
     torch.set_num_threads(1)

@@ -3,9 +3,10 @@
     python benchmarks/gloo_priority.py [--rounds 5] [--repeats 300] [--output results/gloo-priority.json]
 
 Two ranks over the loopback interface, each pinned to a core of its own (both to the only one where there is one). Each
-round starts two pairs of ranks in turn: one with threads as they are, one with the sending ones raised. Beside a computation: all-reduces are launched, products of matrices that take
-milliseconds are computed, all-reduces are waited for; the time is that of the whole. Real times. Without the right to
-raise priorities all kinds are the same, and the output says so.
+round starts two pairs of ranks in turn: one with threads as they are, one with the sending ones raised. Beside a
+computation: all-reduces are launched, products of matrices that take milliseconds are computed, all-reduces are waited
+for; the time is that of the whole. Real times. Without the right to raise priorities both kinds are the same, and the
+output says so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def rank(index: int, kind: str, repeats: int) -> None:
     """One rank: times an all-reduce [s] by size and how many are in flight, as JSON on stdout of rank 0."""
     import torch
     import torch.distributed as dist
+
     from xbench.host.tuning import raise_gloo_threads
 
     cores = sorted(os.sched_getaffinity(0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from xbench.commands.options import check_json, effort_from
+from xbench.commands.options import check_json
 from xbench.errors import SpecError, unknown
 
 COMMANDS = ("compare", "profile")
@@ -106,30 +106,23 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
         raise unknown("command for a script", command, COMMANDS)
     from xbench.commands.compare import compare
     from xbench.commands.profile import profile
-    from xbench.fabrics import parse_fabric
-    from xbench.schedules import parse_modes
-    from xbench.workloads import parse_workload
+    from xbench.config import ProfileConfig, RunConfig
+    from xbench.option_fields import read_config
 
-    chosen = compare if command == "compare" else profile
+    chosen, kind = (compare, RunConfig) if command == "compare" else (profile, ProfileConfig)
     given: dict[str, Any] = chosen.make_context(f"xbench {command}", list(arguments)).params
-    if parse_fabric(given["fabric"]).name not in ("auto", "cluster"):
+    fabric = given["fabric"]
+    config = read_config(kind, given)
+    if config.fabric.name not in ("auto", "cluster"):
         raise SpecError(
-            f"--fabric {given['fabric']} is of one machine, and a script is for the ranks that its engine starts",
+            f"--fabric {fabric} is of one machine, and a script is for the ranks that its engine starts",
             hint="leave --fabric out",
         )
-    names = given["workloads"] or ("resnet50",) if command == "compare" else (given["workload"],)
-    sizes = {key: given[key] for key in ("batch_size", "image_size", "seq_len", "dtype", "optimizer", "seed")}
-    workloads = [parse_workload(name, **sizes) for name in names]
     if command == "profile":
         return 1
-    effort_from(**{key: given[key] for key in ("launches", "rounds", "steps", "quick", "rigorous")})
-    modes = parse_modes(given["modes"])
+    from xbench.runtime.prepare import check_request
 
-    from xbench.runtime.prepare import RunRequest, check_request
-    from xbench.spec import Effort
-
-    request = RunRequest("comparison", workloads, parse_fabric("cluster"), Effort(), modes, given["reference"])
-    return len(check_request(request)[0])
+    return len(check_request(config)[0])
 
 
 def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:
