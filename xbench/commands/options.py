@@ -56,7 +56,7 @@ def takes(kind: type, *parts: str | Callable[[F], F]) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         @functools.wraps(command)
         def with_config(**values: Any) -> Any:
-            config = read_config(kind, values)
+            config: Any = read_config(kind, values)
             return command(config=config, **values)
 
         made: Any = with_config

@@ -330,8 +330,7 @@ def test_different_jobs_at_once_bring_their_control_along() -> None:
 def test_requests_that_cannot_work(
     modes: str, workloads: tuple[WorkloadSpec, ...], reference: str | None, message: str
 ) -> None:
-    asked = request(modes, *workloads)
-    asked.reference = reference
+    asked = replace(request(modes, *workloads), reference=reference)
     with pytest.raises(SpecError, match=message):
         check_request(asked)
 
@@ -339,7 +338,7 @@ def test_requests_that_cannot_work(
 def test_turns_and_gradients_that_travel_on_exclude_each_other() -> None:
     asked = request("ddp,crossover:auto", A)
     check_request(asked)
-    asked.overlap = "forward"
+    asked = replace(asked, overlap="forward")
     with pytest.raises(SpecError, match="crossover:auto waits for a job's gradients before its next turn") as caught:
         check_request(asked)
     assert caught.value.hint == "write crossover:optimal"
