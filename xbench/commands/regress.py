@@ -130,7 +130,6 @@ def check_command(
     junit_to: str | None,
     inject: str | None,
     json_to: str | None,
-    layer: str,
     **options: Any,
 ) -> int:
     """Measure the suite, and judge it against a revision or a stored baseline.
@@ -144,7 +143,7 @@ def check_command(
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
     slow_step = _injected(inject)
-    request = _request(layer=layer, **options)
+    request = _request(**options)
     request.base, request.baseline, request.slow_step = base, baseline, slow_step
     request.confirm = request.suite.confirm and not no_confirm
     if slow_step > 1.0 and "wall" not in request.layers:
