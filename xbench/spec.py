@@ -129,12 +129,22 @@ class Effort(Spec):
         return self.profile_steps < PROFILE_STEPS
 
 
+_FORMER = {"gloo_threads": ["first", "plain", "above-compute", None], "heap": ["keep", "system", None]}
+"""Fields that records have in place of `host_tuning`, and their values."""
+
 _UNTUNED = (("plain", "system"), ("plain", None))
-"""Former values of `gloo_threads` and `heap` that changed nothing."""
+"""Values of both that changed nothing."""
+
+
+def _name_former_fields(schema: dict[str, Any]) -> None:
+    """Let the JSON Schema take records that have the former fields."""
+    schema["properties"] |= {name: {"enum": values, "deprecated": True} for name, values in _FORMER.items()}
 
 
 class RunSpec(Spec):
     """A whole `profile` or `compare` run, after every default has been resolved."""
+
+    model_config = ConfigDict(json_schema_extra=_name_former_fields)
 
     kind: Literal["profile", "comparison"]
     workloads: tuple[WorkloadSpec, ...]
@@ -176,11 +186,11 @@ class RunSpec(Spec):
     @classmethod
     def _read_former_fields(cls, data: Any) -> Any:
         """Read `gloo_threads` and `heap`, which records had before `host_tuning`. One alone says neither on nor off."""
-        if not isinstance(data, dict) or data.keys().isdisjoint(("gloo_threads", "heap")):
+        if not isinstance(data, dict) or data.keys().isdisjoint(_FORMER):
             return data
         former = data.get("gloo_threads"), data.get("heap")
         on = True if former == ("first", "keep") else False if former in _UNTUNED else None
-        return {"host_tuning": on} | {key: value for key, value in data.items() if key not in ("gloo_threads", "heap")}
+        return {"host_tuning": on} | {key: value for key, value in data.items() if key not in _FORMER}
 
     @property
     def tunes_ranks(self) -> bool:

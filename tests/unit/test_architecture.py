@@ -30,7 +30,7 @@ OTHER_MEANINGS = [  # modules in which the name of a mode means something else
     ("xbench.horovod.", "horovod"),  # the package, its folders and its process group
     ("xbench.environment", "horovod"),  # the package, whose version is recorded
     ("xbench.spec", "horovod"),  # the library of --backend, here and below
-    ("xbench.commands.options", "horovod"),
+    ("xbench.config", "horovod"),
     ("xbench.runtime.carried", "horovod"),
     ("xbench.runtime.unavailable", "horovod"),
 ]

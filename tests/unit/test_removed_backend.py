@@ -9,15 +9,16 @@ import pytest
 
 import xbench
 from xbench import cli
+from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
 from xbench.records import AnyRecord, Comparison, Profile, Validation, loads
 from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of
 from xbench.report.snippets import attach_snippet
-from xbench.runtime.prepare import RunRequest, prepare
+from xbench.runtime.prepare import prepare
 from xbench.schedules import parse_modes
-from xbench.spec import Effort, WorkloadSpec
+from xbench.spec import WorkloadSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REFUSAL = "--backend sockets was removed: leave --backend out, and Gloo carries the gradients of CPUs"
@@ -44,12 +45,14 @@ def test_every_command_refuses_it_in_one_sentence(
 
 
 def test_a_request_refuses_it() -> None:
-    request = RunRequest(
-        "comparison", [WorkloadSpec(name="transformer-tiny")], parse_fabric("local:ranks=2"), Effort(),
-        modes=parse_modes("ddp"), collectives="sockets",
-    )  # fmt: skip
+    config = RunConfig(
+        workloads=[WorkloadSpec(name="transformer-tiny")],
+        fabric=parse_fabric("local:ranks=2"),
+        modes=parse_modes("ddp"),
+        collectives="sockets",
+    )
     with pytest.raises(SpecError, match=REFUSAL):
-        prepare(request)
+        prepare(config)
 
 
 def test_its_process_group_is_gone() -> None:
