@@ -157,7 +157,7 @@ def test_a_header_that_is_wrong_is_refused_whatever_is_skipped(tmp_path: Path, h
 
 def test_a_speed_on_the_gpus_asked_for_is_needed(tmp_path: Path) -> None:
     path = write(tmp_path / "my.csv", "name,arrival_s,gpus,work,speed_1,speed_2", "a,0,4,9,1,2", "b,0,1,9,,")
-    with pytest.raises(SpecError, match=r"row 2:  its speed is unknown on the 4 GPUs that it asks for \(2 such rows\)"):
+    with pytest.raises(SpecError, match=r"row 2: its speed is unknown on the 4 GPUs that it asks for \(2 such rows\)"):
         load_plain(path)
 
 
