@@ -39,8 +39,8 @@ def rank(options: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
+    from xbench.host.tuning import raise_gloo_threads
     from xbench.schedules.engine import Engine, trainable
-    from xbench.schedules.gloo_threads import favour_gloo_threads
     from xbench.spec import WorkloadSpec
     from xbench.workloads.build import build
 
@@ -54,7 +54,7 @@ def rank(options: argparse.Namespace) -> None:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if cuda else "gloo")
     dist.all_reduce(torch.zeros(1, device=device))
-    favour_gloo_threads()
+    raise_gloo_threads()
     found: dict[str, dict[str, list[float]]] = {}
     for title, words in WORKLOADS.items():
         workload = build(WorkloadSpec(**words), device, rank=dist.get_rank())  # type: ignore[arg-type]

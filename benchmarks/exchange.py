@@ -32,13 +32,13 @@ def rank() -> None:
     import torch
     import torch.distributed as dist
 
+    from xbench.host.tuning import raise_gloo_threads
     from xbench.schedules.exchange import Exchange
-    from xbench.schedules.gloo_threads import favour_gloo_threads
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     dist.all_reduce(torch.zeros(1))
-    favour_gloo_threads()
+    raise_gloo_threads()
     ours = dist.get_rank()
     group = dist.group.WORLD
     assert group is not None

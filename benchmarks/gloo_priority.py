@@ -1,12 +1,12 @@
-"""How long a small all-reduce takes on two ranks of one core each: Gloo's threads as they are, and put first two ways.
+"""How long a small all-reduce takes on two ranks of one core each: Gloo's threads as they are, and raised.
 
     python benchmarks/gloo_priority.py [--rounds 5] [--repeats 300] [--output results/gloo-priority.json]
 
 Two ranks over the loopback interface, each pinned to a core of its own (both to the only one where there is one). Each
-round starts three pairs of ranks, one of each kind, in turn: threads as they are, the sending ones before the event
-loop, and both before the computation. Beside a computation: all-reduces are launched, products of matrices that take
-milliseconds are computed, all-reduces are waited for; the time is that of the whole. Real times. Without the right to
-raise priorities all kinds are the same, and the output says so.
+round starts two pairs of ranks in turn: one with threads as they are, one with the sending ones raised. Beside a
+computation: all-reduces are launched, products of matrices that take milliseconds are computed, all-reduces are waited
+for; the time is that of the whole. Real times. Without the right to raise priorities both kinds are the same, and the
+output says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xbench import environment
 
 BYTES = (1024, 65536, 1048576)
 IN_FLIGHT = (1, 6)
-KINDS = {"as they are": "plain", "before the loop": "first", "before the computation": "above-compute"}
+KINDS = {"as they are": "plain", "before the loop": "raised"}
 EDGE, PRODUCTS = 192, 36
 
 
@@ -35,14 +35,14 @@ def rank(index: int, kind: str, repeats: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from xbench.schedules.gloo_threads import favour_gloo_threads
+    from xbench.host.tuning import raise_gloo_threads
 
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[index % len(cores)]})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     dist.all_reduce(torch.zeros(1))
-    raised = favour_gloo_threads(above_compute=kind == "above-compute") if kind != "plain" else 0
+    raised = raise_gloo_threads() if kind == "raised" else 0
     found: dict[str, list[float]] = {}
     matrix = torch.randn(EDGE, EDGE)
 

@@ -54,10 +54,9 @@ def rank(number: int, rounds: int) -> None:
     from xbench.workloads.build import build
 
     torch.set_num_threads(1)
-    xbench.keep_heap()
     dist.init_process_group("gloo")
     dist.all_reduce(torch.zeros(1))
-    xbench.favour_gloo_threads()
+    xbench.tune_host()
     groups = {
         "gloo": dist.group.WORLD,
         "sleeping": xbench.new_socket_group(),

@@ -20,7 +20,7 @@ from xbench.schedules.base import Handle
 
 BAR = "\\|"
 PAGE = Path(__file__).parent / "api.md"
-FUNCTIONS = ("load_result", "attach", "favour_gloo_threads", "keep_heap", "new_socket_group")
+FUNCTIONS = ("load_result", "attach", "tune_host", "new_socket_group")
 RECORDS = ("Comparison", "Profile", "Plan")
 HANDLE = ("synchronize", "finish", "no_sync", "detach")
 HEAD = """\

@@ -19,8 +19,6 @@ MORE = {
     "--compress": "compare.md#half-the-bytes",
     "--copies": "compare.md#how-gradients-get-into-a-collective",
     "--fabric": "fabric.md",
-    "--gloo-threads": "how-it-measures.md#gloo-on-one-core",
-    "--heap": "how-it-measures.md#the-heap",
     "--launches": "how-it-measures.md#steps-blocks-launches",
     "--modes": "modes.md",
     "--nvtx": "compare.md#nsight-systems",

@@ -3,8 +3,7 @@
 The public API, and nothing else. Nothing here imports torch until it is used.
 
     attach(model, optimizer, schedule=..., plan=...)   put a schedule under a training loop
-    favour_gloo_threads()                              make small all-reduces quick where a rank has one core
-    keep_heap()                                        let steps on a CPU pay for no page faults
+    tune_host()                                        make steps and small all-reduces on CPUs faster
     new_socket_group()                                 a process group of CPUs, for DDP or attach, that is not Gloo's
     load_result(path)                                  a saved record, of whatever kind; record.frame(NAME) is a table
     Profile, Comparison, Plan                          what records are made of
@@ -20,11 +19,10 @@ from xbench.version import __version__
 
 if TYPE_CHECKING:
     from xbench.errors import XbenchError
-    from xbench.heap import keep_heap
+    from xbench.host.tuning import tune_host
     from xbench.records import Comparison, Plan, Profile
     from xbench.records import load as load_result
     from xbench.schedules.attach import attach
-    from xbench.schedules.gloo_threads import favour_gloo_threads
     from xbench.sockets.group import new_group as new_socket_group
 
 __all__ = [
@@ -34,16 +32,16 @@ __all__ = [
     "XbenchError",
     "__version__",
     "attach",
-    "favour_gloo_threads",
-    "keep_heap",
     "load_result",
     "new_socket_group",
+    "tune_host",
 ]
 
 _HOMES = {
     "attach": ("xbench.schedules.attach", "attach"),
-    "favour_gloo_threads": ("xbench.schedules.gloo_threads", "favour_gloo_threads"),
-    "keep_heap": ("xbench.heap", "keep_heap"),
+    "tune_host": ("xbench.host.tuning", "tune_host"),
+    "favour_gloo_threads": ("xbench.host.tuning", "favour_gloo_threads"),  # deprecated, as keep_heap is
+    "keep_heap": ("xbench.host.tuning", "keep_heap"),
     "load_result": ("xbench.records", "load"),
     "new_socket_group": ("xbench.sockets.group", "new_group"),
     "Profile": ("xbench.records", "Profile"),

@@ -229,11 +229,15 @@ def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, 
     path = context.command_path if context else "xbench"
     hint: str | None = f"{path} --help lists what it takes"
     if isinstance(error, click.NoSuchOption):
+        from xbench.host.tuning import INSTEAD, REMOVED
+
         known = (
             [name for parameter in context.command.get_params(context) for name in parameter.opts] if context else []
         )
         if "--fabric" in known and error.option_name in RANKS_ELSEWHERE:
             return f"{path} has no option {error.option_name!r}", _ranks_hint(error.option_name, arguments)
+        if error.option_name.removeprefix("--") in REMOVED:
+            return f"{path} has no option {error.option_name!r} any more: {INSTEAD}", None
         close = nearest(error.option_name, known)
         return f"{path} has no option {error.option_name!r}", f"did you mean {close}?" if close else hint
     if isinstance(error, click.MissingParameter):

@@ -28,7 +28,7 @@ from xbench.version import __version__
 
 LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic", "horovod")
 RAISED, NOT_RAISED = "raised", "as they come"
-"""Gloo's threads go before its event loop where the process may raise their priority (`schedules.gloo_threads`)."""
+"""Gloo's threads go before its event loop where the process may raise their priority (`host.tuning`)."""
 
 RAISED_NICE = -15
 BUSY_SHARE = 0.5

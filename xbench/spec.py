@@ -6,9 +6,9 @@ imports torch.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xbench.errors import SpecError, nearest
 from xbench.field_types import LARGEST_COUNT, PositiveCount, Text
@@ -23,8 +23,6 @@ class Spec(BaseModel):
 DType = Literal["fp32", "bf16"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
-GlooThreads = Literal["first", "plain", "above-compute"]
-Heap = Literal["keep", "system"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
@@ -129,8 +127,22 @@ class Effort(Spec):
         return self.profile_steps < PROFILE_STEPS
 
 
+_FORMER = {"gloo_threads": ["first", "plain", "above-compute", None], "heap": ["keep", "system", None]}
+"""Fields that records have in place of `host_tuning`, and their values."""
+
+_UNTUNED = (("plain", "system"), ("plain", None))
+"""Values of both that changed nothing."""
+
+
+def _name_former_fields(schema: dict[str, Any]) -> None:
+    """Let the JSON Schema take records that have the former fields."""
+    schema["properties"] |= {name: {"enum": values, "deprecated": True} for name, values in _FORMER.items()}
+
+
 class RunSpec(Spec):
     """A whole `profile` or `compare` run, after every default has been resolved."""
+
+    model_config = ConfigDict(json_schema_extra=_name_former_fields)
 
     kind: Literal["profile", "comparison"]
     workloads: tuple[WorkloadSpec, ...]
@@ -141,11 +153,9 @@ class RunSpec(Spec):
     device: DeviceType = "cpu"
     gpu: int | None = Field(default=None, ge=0, description="the GPU that --device cuda:N picked; null: one a rank")
     timeout_s: float = Field(default=120.0, gt=0, description="longest silence of a rank before it counts as hung")
-    gloo_threads: GlooThreads | None = Field(
-        default=None, description="which of Gloo's threads run before which others; null in records that do not say"
-    )
-    heap: Heap | None = Field(
-        default=None, description="whether ranks on CPUs keep freed memory; null in records that do not say: system"
+    host_tuning: bool | None = Field(
+        default=None,
+        description="whether ranks on CPUs keep freed memory and raise Gloo's threads; null in records that do not say",
     )
     nvtx: bool = Field(default=False, description="whether ranges were marked for Nsight Systems")
     copies: Copies | None = Field(
@@ -167,6 +177,21 @@ class RunSpec(Spec):
         alike = [other for other in self.modes if other.paired == mode.paired and other.name != "compute"]
         names = ["sequential"] if mode.paired else ["ddp", *(other.name for other in alike)]
         return next((other.text for name in names for other in alike if other.name == name), own)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_fields(cls, data: Any) -> Any:
+        """Read `gloo_threads` and `heap`, which records had before `host_tuning`. One alone says neither on nor off."""
+        if not isinstance(data, dict) or data.keys().isdisjoint(_FORMER):
+            return data
+        former = data.get("gloo_threads"), data.get("heap")
+        on = True if former == ("first", "keep") else False if former in _UNTUNED else None
+        return {"host_tuning": on} | {key: value for key, value in data.items() if key not in _FORMER}
+
+    @property
+    def tunes_ranks(self) -> bool:
+        """Whether ranks are tuned (`host.tuning`): those that compute on CPUs."""
+        return bool(self.host_tuning) and self.device == "cpu"
 
     @property
     def over_gloo(self) -> bool:

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from xbench.characters import visible
 from xbench.errors import SpecError, listed, nearest
+from xbench.host.tuning import INSTEAD, REMOVED
 from xbench.regular_file import MIB, read_regular
 
 MOST_BYTES = MIB
@@ -54,6 +55,8 @@ def known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: s
     for key in table:
         if key not in known:
             close = nearest(key, known)
+            if close is None and key.replace("_", "-") in REMOVED:
+                raise SpecError(f"{where}: {place} takes no {key!r} any more", hint=INSTEAD)
             hint = f"did you mean {close!r}?" if close else f"it takes {listed(known)}"
             raise SpecError(f"{where}: unknown {kind} {_short(key)} in {place}", hint=hint)
 

@@ -12,11 +12,9 @@ import pytest
 import torch
 from typed_commands import NETNS, TINY, left_behind, only_record, ran, xbench
 
-from xbench import heap
 from xbench.kernels.pack import told
 from xbench.records import Comparison, Profile, load
 from xbench.runtime.parity import COMPRESSED_TOLERANCE, compressed
-from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOT_ALLOWED, PLAIN
 from xbench.sockets import polling
 
 pytestmark = pytest.mark.integration
@@ -244,25 +242,42 @@ def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
     assert (record.cost_model.clock_offset_s, record.cost_model.clock_error_s) == ([0.0, 0.0], 0.0)  # one kernel
 
 
-@pytest.mark.parametrize(
-    ("asked", "said", "kept", "of_heaps"),
-    [("plain", PLAIN, "system", heap.SYSTEM), ("above-compute", ABOVE_COMPUTE, "keep", heap.NOTE)],
-)
-def test_gloo_s_threads_and_heaps_are_as_asked_and_train_the_same_network(
-    tmp_path: Path, asked: str, said: str, kept: str, of_heaps: str
+WATCHED = """
+import os
+from pathlib import Path
+import torch
+
+class Watched(torch.nn.Linear):
+    def forward(self, inputs):
+        for thread in Path("/proc/self/task").iterdir():
+            if (thread / "comm").read_text().strip() == "pt_gloo_runloop":
+                priority = os.getpriority(os.PRIO_PROCESS, int(thread.name))
+                Path("FOLDER", f"priority{priority}").touch()
+        return super().forward(inputs)
+
+def make():
+    batch = torch.randn(8, 64), torch.randn(8, 8)
+    return Watched(64, 8), batch, torch.nn.functional.mse_loss
+"""
+
+
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_the_ranks_are_tuned_unless_the_environment_turns_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    if asked == "above-compute" and not may_raise_priorities():
-        said = NOT_ALLOWED
-    done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp,dear",
-                  "--gloo-threads", asked, "--heap", kept, "--output", str(tmp_path))  # fmt: skip
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    (tmp_path / "train.py").write_text(WATCHED.replace("FOLDER", str(seen)))
+    monkeypatch.setenv("XBENCH_HOST_TUNING", setting)
+    done = xbench("compare", f"{tmp_path}/train.py:make", "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp",
+                  "--output", str(tmp_path / "runs"))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
+    record = only_record(tmp_path / "runs")
     assert isinstance(record, Comparison)
-    assert record.spec.gloo_threads == asked
-    assert [note for note in record.fabric.notes if note.startswith("Gloo's")] == [said]
-    assert record.spec.heap == kept
-    assert [note for note in record.fabric.notes if "heaps" in note] == [of_heaps]
+    assert record.spec.host_tuning is (setting == "on")
     assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
+    priorities = {path.name for path in seen.iterdir()}
+    assert ("priority-15" in priorities) is (setting == "on" and may_raise_priorities())
 
 
 def may_raise_priorities() -> bool:

@@ -89,11 +89,10 @@ def test_version(run: Callable[..., Outcome]) -> None:
         (["modes", "--hepl"], "xbench modes has no option '--hepl'", "did you mean --help?"),
         (["fabric", "claen"], "no such command 'claen'", "did you mean 'clean'?"),
         (["--versoin"], "xbench has no option '--versoin'", "did you mean --version?"),
-        (["compare", "--gloo-threads", "plian"],
-         "--gloo-threads: 'plian' is not one of 'first', 'plain', 'above-compute'", "did you mean 'plain'?"),
-        (["compare", "resnet18", "--modes", "ddp,crossover", "--gloo-threads", "above-compute"],
-         "--gloo-threads above-compute is for one job: under mode 'crossover' each job's computation would yield to "
-         "its own Gloo, and not to the other's", "write --gloo-threads first"),
+        (["compare", "--gloo-threads", "plain"], "xbench compare has no option '--gloo-threads' any more: "
+         "XBENCH_HOST_TUNING=off in the environment turns host tuning off", None),
+        (["tune", "--heap=keep"], "xbench tune has no option '--heap' any more: "
+         "XBENCH_HOST_TUNING=off in the environment turns host tuning off", None),
         (["compare", "--copies", "veiws"], "--copies: 'veiws' is not one of 'views', 'coalesced', 'fused'",
          "did you mean 'views'?"),
         (["profile", "--compress", "fp8"], "--compress: 'fp8' is not one of 'none', 'bf16'",
@@ -312,7 +311,7 @@ def test_shared_options_have_defaults(run: Callable[..., Outcome], options: dict
     assert options == {
         "batch_size": None, "image_size": None, "seq_len": None, "dtype": "fp32", "optimizer": "sgd", "seed": 0,
         "launches": None, "rounds": None, "steps": None, "quick": False, "rigorous": False,
-        "fabric": "auto", "device": "auto", "json_to": None, "gloo_threads": "first", "heap": "keep",
+        "fabric": "auto", "device": "auto", "json_to": None,
         "timeout_s": 120.0, "output": Path("results/runs"),
     }  # fmt: skip
 

@@ -80,8 +80,6 @@ def compare(
     fabric: str,
     device: str,
     json_to: str | None,
-    gloo_threads: str,
-    heap: str,
     timeout_s: float,
     output: Path,
     verbose: bool,
@@ -114,8 +112,6 @@ def compare(
         fabric=parse_fabric(fabric),
         effort=effort,
         device=device,
-        gloo_threads=gloo_threads,  # type: ignore[arg-type]
-        heap=heap,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
         nvtx=nvtx,

@@ -67,8 +67,6 @@ def converge(
     fabric: str,
     device: str,
     json_to: str | None,
-    gloo_threads: str,
-    heap: str,
     timeout_s: float,
     output: Path,
 ) -> int:
@@ -100,8 +98,6 @@ def converge(
         samples=samples,
         lr=lr,
         device=device,
-        gloo_threads=gloo_threads,  # type: ignore[arg-type]
-        heap=heap,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
     )

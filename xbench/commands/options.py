@@ -1,9 +1,8 @@
 """Options that several commands share, one decorator a group, and how their values become specs.
 
 `workload_options` passes `batch_size, image_size, seq_len, dtype, optimizer, seed`; `effort_options` passes
-`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to, gloo_threads, heap,
-timeout_s, output`. `--debug` is added to every command by `xbench.cli`. Only click is imported here: `--help` stays
-fast.
+`launches, rounds, steps, quick, rigorous`; `run_options` passes `fabric, device, json_to, timeout_s, output`. `--debug`
+is added to every command by `xbench.cli`. Only click is imported here: `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -87,19 +86,13 @@ def effort_options(command: F) -> F:
 
 
 def run_options(command: F) -> F:
-    """`--fabric --device --json --gloo-threads --heap --timeout --output`."""
+    """`--fabric --device --json --timeout --output`."""
     return _all(
         click.option("--fabric", default="auto", show_default=True, metavar="SPEC", shell_complete=complete_fabric,
                      help="What connects the ranks: local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, "
                      "cluster, or auto."),
         device_option("auto", help="Where to compute; auto takes GPUs where there are any, cuda:3 that one."),
         json_option,
-        click.option("--gloo-threads", type=click.Choice(["first", "plain", "above-compute"]), default="first",
-                     show_default=True, help="Order of threads in every mode: first puts Gloo's sending threads "
-                     "before its event loop, plain leaves the order to the system, above-compute puts both before "
-                     "the computation."),
-        click.option("--heap", type=click.Choice(["keep", "system"]), default="keep", show_default=True,
-                     help="Whether ranks on CPUs keep freed memory, so that steps pay for no page faults."),
         timeout_option,
         click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
                      help="Folder that keeps each run's record."),

@@ -108,10 +108,12 @@ def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Con
     from xbench.report.snippets import attach_snippet
 
     path = str(Path(json_to).resolve()) if json_to else None
-    click.echo(attach_snippet(planned.plans[mode], path, fabric=planned.scenario.measured.fabric), nl=False)
+    measured = planned.scenario.measured
+    tuned = measured.record.spec.tunes_ranks
+    click.echo(attach_snippet(planned.plans[mode], path, fabric=measured.fabric, tuned=tuned), nl=False)
     if json_to is None:
         _say(console, "The buckets stand in the snippet; with --json FILE it names that file instead.")
-    missing = planned.scenario.measured.workload.tensors - len(planned.scenario.step.gradients)
+    missing = measured.workload.tensors - len(planned.scenario.step.gradients)
     if missing > 0:
         _say(
             console, f"{missing} parameters had no gradient when profiled and are in no bucket: give each one its own."
@@ -125,7 +127,9 @@ def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
 
     gradients, plan = planned.scenario.step.gradients, planned.in_ddp(mode)
     caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
-    click.echo(ddp_snippet(plan, caps_mib, fabric=planned.scenario.measured.fabric), nl=False)
+    measured = planned.scenario.measured
+    tuned = measured.record.spec.tunes_ranks
+    click.echo(ddp_snippet(plan, caps_mib, fabric=measured.fabric, tuned=tuned), nl=False)
     _say(console, _verified(gradients, plan, caps_mib))
 
 

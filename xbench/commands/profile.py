@@ -50,8 +50,6 @@ def profile(
     fabric: str,
     device: str,
     json_to: str | None,
-    gloo_threads: str,
-    heap: str,
     timeout_s: float,
     output: Path,
     verbose: bool,
@@ -80,8 +78,6 @@ def profile(
         fabric=parse_fabric(fabric),
         effort=Effort(profile_steps=steps, launches=1),
         device=device,
-        gloo_threads=gloo_threads,  # type: ignore[arg-type]
-        heap=heap,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
         nvtx=nvtx,

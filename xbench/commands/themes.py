@@ -23,7 +23,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
         "--keep", "--output",
     ),
-    "Expert": ("--gloo-threads", "--heap", "--timeout", "--nvtx", "--inject", "--debug", "--help"),
+    "Expert": ("--timeout", "--nvtx", "--inject", "--debug", "--help"),
 }  # fmt: skip
 """Options by heading. One that is nowhere here stands under `OTHER`, which comes first."""
 

@@ -72,8 +72,6 @@ def tune(
     fabric: str,
     device: str,
     json_to: str | None,
-    gloo_threads: str,
-    heap: str,
     timeout_s: float,
     output: Path,
 ) -> int:
@@ -109,8 +107,6 @@ def tune(
         fabric=parse_fabric(fabric),
         effort=Effort(profile_steps=QUICK_STEPS) if minutes < QUICK_MINUTES else Effort(),
         device=device,
-        gloo_threads=gloo_threads,  # type: ignore[arg-type]
-        heap=heap,  # type: ignore[arg-type]
         timeout_s=timeout_s,
         output=output,
         course=Tune(60 * minutes, margin / 100),

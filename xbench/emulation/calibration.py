@@ -22,11 +22,11 @@ from xbench.emulation.group import host_send, new_group
 from xbench.emulation.lane import Lane
 from xbench.emulation.pacer import Flight, Pacer, SharingPacer
 from xbench.emulation.shared_link import SharedLink
+from xbench.host.tuning import raise_thread
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.records import CalibrationPoint, ContentionPoint, EmulatedLink
 from xbench.records import Contention as ContentionRecord
-from xbench.schedules.gloo_threads import favour_thread
 from xbench.stats.summary import median_estimate
 
 ASKED_S = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3)
@@ -68,7 +68,7 @@ def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
     pacer = Pacer(lane) if contention is None and not in_common else SharingPacer(lane)
     if pacer.thread_id is not None:
         with contextlib.suppress(OSError):
-            favour_thread(pacer.thread_id)
+            raise_thread(pacer.thread_id)
     return pacer
 
 

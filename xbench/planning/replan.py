@@ -24,7 +24,7 @@ from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.what_if import Scenario
 from xbench.records import Bounds, Plan, Profile
-from xbench.spec import Overlap, RunSpec
+from xbench.spec import Overlap
 from xbench.units import format_bytes
 
 FAR = 1.1
@@ -147,26 +147,20 @@ def to_profile(planned: Planned, command: str) -> Profile:
     scenario = planned.scenario
     measured = scenario.measured
     record = measured.record
-    spec = record.spec
     changed = bool(scenario.changes)
     told = [f"what if: {change}" for change in scenario.changes]
     origin = [f"nothing in this record was measured: it was planned from {measured.name}"] if changed else []
     return Profile(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        spec=RunSpec(
-            kind="profile",
-            workloads=(measured.workload.spec,),
-            fabric=spec.fabric,
-            effort=spec.effort,
-            device=spec.device,
-            timeout_s=spec.timeout_s,
-            gloo_threads=spec.gloo_threads,
-            heap=spec.heap,
-            copies=spec.copies,
-            compress=spec.compress,
-            overlap=planned.overlap,
-            collectives=spec.collectives,
+        spec=record.spec.model_copy(
+            update={
+                "kind": "profile",
+                "workloads": (measured.workload.spec,),
+                "modes": (),
+                "reference": None,
+                "overlap": planned.overlap,
+            }
         ),
         environment=record.environment,
         fabric=scenario.fabric,

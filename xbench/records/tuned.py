@@ -48,4 +48,7 @@ class Tuned(Result):
     bucket_cap_mb_list: list[float] | None = Field(
         default=None, description="DistributedDataParallel's argument for these buckets; None where it has none"
     )
+    host_tuning: bool | None = Field(
+        default=None, description="whether ranks were tuned when it was measured; null in files that do not say"
+    )
     unused_parameters: bool = Field(default=False, description="whether a parameter got no gradient when profiled")

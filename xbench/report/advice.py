@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from xbench.host.tuning import VARIABLE
 from xbench.planning.plans import NEXT_FORWARD
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, Tuned
 from xbench.report.answer import is_control, rankings, trusted
@@ -257,14 +258,13 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--seed": workload.seed or None,
         "--fabric": str(spec.fabric) if spec.fabric.name != "cluster" else None,
         "--device": f"cuda:{spec.gpu}" if spec.gpu is not None else None,
-        "--gloo-threads": spec.gloo_threads if spec.gloo_threads != "first" else None,
-        "--heap": spec.heap if spec.heap != "keep" else None,
         "--copies": spec.copies if spec.copies != "views" else None,
         "--compress": spec.compress,
         "--backend": spec.collectives if spec.collectives != "torch" else None,
     }
     words = [word for flag, value in {**options, **asked}.items() if value is not None for word in (flag, str(value))]
-    return shlex.join(["xbench", command, workload.name, *words])
+    setting = f"{VARIABLE}=off " if spec.host_tuning is False else ""
+    return setting + shlex.join(["xbench", command, workload.name, *words])
 
 
 def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:

@@ -23,6 +23,9 @@ def bottom(record: Profile | Comparison, console: Console, effort: str | None = 
     for note in record.fabric.notes:
         if verbose or not lines.is_usual(note):
             fact(console, "", note)
+    tuning = lines.tuning_line(record.spec)
+    if tuning is not None and (verbose or not record.spec.host_tuning):
+        fact(console, "tuning", tuning)
     if record.emulated is not None:
         fact(console, "emulated", lines.emulated_line(record.emulated))
     if record.cost_model is not None:
@@ -43,7 +46,7 @@ def bottom(record: Profile | Comparison, console: Console, effort: str | None = 
 def _hidden(record: Profile | Comparison) -> list[tuple[str, bool]]:
     """What is not shown without -v, and whether the record has it."""
     measured = isinstance(record, Profile) and record.cost_model is not None and bool(record.cost_model.points)
-    usual = any(map(lines.is_usual, record.fabric.notes))
+    usual = record.spec.tunes_ranks or any(map(lines.is_usual, record.fabric.notes))
     return [("the cost of each collective", measured), ("how threads and memory were set up", usual)]
 
 

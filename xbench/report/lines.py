@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from xbench import heap
+from xbench.host.tuning import VARIABLE
 from xbench.planning.plans import NEXT_FORWARD
 from xbench.records import (
     BY_HAND,
@@ -27,11 +27,8 @@ from xbench.records import (
     StepTimes,
     WorkloadRecord,
 )
-from xbench.schedules import gloo_threads
+from xbench.spec import RunSpec
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_signed_percent
-
-USUAL_NOTES = (heap.NOTE, gloo_threads.NOTE)
-"""Notes of nearly every record."""
 
 LONG_S = 1e-3
 """An emulated collective from here on is judged by its share of lateness; a shorter one by how late it is."""
@@ -79,7 +76,21 @@ def fabric_line(fabric: FabricRecord) -> str:
 
 def is_usual(note: str) -> bool:
     """Whether a fabric's note is of the usual set-up of ranks, which says nothing about this result."""
-    return note in USUAL_NOTES or note.startswith("TCP congestion control: ")
+    return note.startswith("TCP congestion control: ")
+
+
+def tuning_line(spec: RunSpec) -> str | None:
+    """What host tuning did to ranks on CPUs; None for other ranks, and where a record does not say."""
+    if spec.device != "cpu" or spec.host_tuning is None:
+        return None
+    if not spec.host_tuning:
+        return f"off ({VARIABLE}=off): memory and threads of the ranks are as the system has them"
+    return "ranks keep freed memory, and raise the priority of Gloo's sending threads where that is allowed"
+
+
+def on_or_off(setting: bool | None) -> str:
+    """'on', 'off', or 'not said'."""
+    return "not said" if setting is None else "on" if setting else "off"
 
 
 def emulated_line(link: EmulatedLink) -> str:

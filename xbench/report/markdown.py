@@ -277,6 +277,9 @@ def _how(record: Comparison | Profile, effort: str | None = None) -> str:
         told.append(("bounds", lines.bounds_line(record.bounds)))
     told.append(("fabric", lines.fabric_line(record.fabric)))
     told += [("fabric", note) for note in record.fabric.notes]
+    tuning = lines.tuning_line(record.spec)
+    if tuning is not None:
+        told.append(("host tuning", tuning))
     if record.emulated is not None:
         told.append(("emulated", lines.emulated_line(record.emulated)))
     if record.cost_model is not None:

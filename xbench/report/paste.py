@@ -44,12 +44,13 @@ def what_to_paste(record: Comparison) -> Paste | None:
     if carrier in DDP_REDUCER:
         caps = bucket_caps_mib(best.plan)
         return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:",
-                     ddp_snippet(best.plan, caps, _measured(best, reference), record.fabric))  # fmt: skip
+                     ddp_snippet(best.plan, caps, _measured(best, reference), record.fabric,
+                                 tuned=record.spec.tunes_ranks))  # fmt: skip
     put_off = (best.plan.carrier or carrier) in NEXT_FORWARD
     later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
     return Paste(
         f"Put {best.mode} under the training loop.{later if put_off else ''}",
-        attach_snippet(best.plan, told=_measured(best, reference), fabric=record.fabric),
+        attach_snippet(best.plan, told=_measured(best, reference), fabric=record.fabric, tuned=record.spec.tunes_ranks),
     )
 
 

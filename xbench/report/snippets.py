@@ -8,34 +8,36 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from xbench import heap
 from xbench.characters import visible
 from xbench.errors import SpecError
 from xbench.planning.plans import EARLY_UPDATE
 from xbench.records import FabricRecord, Plan
 from xbench.schedules import parse_mode
-from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 from xbench.sockets import polling
 from xbench.units import format_seconds
 
 BUCKETS_OF_THEIR_OWN = frozenset({"ddp", "compute"})
 """Modes that take no plan."""
 
-_GLOO = "xbench.favour_gloo_threads({})  # as in the measurement; needs root or CAP_SYS_NICE\n"
 _SOCKETS = "group = xbench.new_socket_group({})  # as in the measurement: beside Gloo's, for gradients\n"
-_HEAP = "xbench.keep_heap()  # as in the measurement: freed memory stays, so that steps pay for no page faults\n"
+_TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may\n"
 
 
 def ddp_snippet(
-    plan: Plan, caps_mib: Sequence[float], told: str | None = None, fabric: FabricRecord | None = None
+    plan: Plan,
+    caps_mib: Sequence[float],
+    told: str | None = None,
+    fabric: FabricRecord | None = None,
+    *,
+    tuned: bool = False,
 ) -> str:
     """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
-    `told` takes the place of the prediction in the comment. Where Gloo's threads ran first on the measured `fabric`, or
-    heaps kept what was freed, lines do the same there; a process group is made where sockets carried. Numbers are
-    written so that Python reads the same float again, and DDP makes exact bytes of it.
+    `told` takes the place of the prediction in the comment. Where ranks were `tuned`, a line does the same; a process
+    group is made where sockets carried on the measured `fabric`. Numbers are written so that Python reads the same
+    float again, and DDP makes exact bytes of it.
     """
-    conditions = _conditions(fabric, attached=False)
+    conditions = _conditions(fabric, tuned)
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
     return (
         f"# {visible(f'{plan.mode}: {told or _told(plan)}')}; DDP takes them from its second step on\n"
@@ -50,13 +52,16 @@ def ddp_snippet(
 
 
 def attach_snippet(
-    plan: Plan, record: str | None = None, told: str | None = None, fabric: FabricRecord | None = None
+    plan: Plan,
+    record: str | None = None,
+    told: str | None = None,
+    fabric: FabricRecord | None = None,
+    *,
+    tuned: bool = False,
 ) -> str:
     """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
 
-    `told` takes the place of the prediction in the comment. Where the computation yielded to Gloo's threads on the
-    measured `fabric`, or heaps kept what was freed, lines do the same; what else was done about threads,
-    `xbench.attach` does by itself.
+    `told` takes the place of the prediction in the comment. `fabric` and `tuned` are as in `ddp_snippet`.
 
     It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
     gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
@@ -80,7 +85,7 @@ def attach_snippet(
     return "\n".join(
         [
             *lines,
-            _conditions(fabric, attached=True)
+            _conditions(fabric, tuned)
             + f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}{group}) as handle:",
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
@@ -105,15 +110,12 @@ def quoted(text: str) -> str:
     return json.dumps(visible(text), ensure_ascii=False)
 
 
-def _conditions(fabric: FabricRecord | None, *, attached: bool) -> str:
-    """What makes Gloo's threads run, the heap work and a group as on the measured fabric; `attach` does some of it."""
-    notes = [] if fabric is None else fabric.notes
-    lines = _HEAP if heap.NOTE in notes else ""
-    if _by_sockets(fabric):
-        return lines + _SOCKETS.format(f"poll_s={polling.POLL_S!r}" if polling.NOTE in notes else "")
-    if ABOVE_COMPUTE in notes:
-        return lines + _GLOO.format("above_compute=True")
-    return lines + (_GLOO.format("") if NOTE in notes and not attached else "")
+def _conditions(fabric: FabricRecord | None, tuned: bool) -> str:
+    """Lines that make a process tuned, and a group, as they were when it was measured."""
+    lines = _TUNED if tuned else ""
+    if fabric is None or not _by_sockets(fabric):
+        return lines
+    return lines + _SOCKETS.format(f"poll_s={polling.POLL_S!r}" if polling.NOTE in fabric.notes else "")
 
 
 def _by_sockets(fabric: FabricRecord | None) -> bool:

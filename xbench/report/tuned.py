@@ -85,13 +85,13 @@ def snippet(tuned: Tuned, path: str) -> str:
     plan = _plan(tuned)
     measured = f"{_count(len(tuned.buckets))}, {_ratio(tuned.ratio)} of DDP's time per sample ({tuned.label})"
     if tuned.schedule in DDP_REDUCER and tuned.bucket_cap_mb_list is not None:
-        text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned.fabric)
+        text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned.fabric, tuned=bool(tuned.host_tuning))
         return (
             text.replace("    model,\n", "    model,\n    find_unused_parameters=True,\n")
             if tuned.unused_parameters
             else text
         )
-    return attach_snippet(plan, path, measured, tuned.fabric)
+    return attach_snippet(plan, path, measured, tuned.fabric, tuned=bool(tuned.host_tuning))
 
 
 def kept_sentence(record: Tuned) -> str:

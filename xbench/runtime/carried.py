@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 from xbench.horovod import available
 from xbench.horovod.options import UNFUSED
+from xbench.host.tuning import raise_thread
 from xbench.planning.plans import DDP_REDUCER
 from xbench.schedules.base import Handle
-from xbench.schedules.gloo_threads import favour_thread, is_above_compute, yield_on_waking
 from xbench.sockets import polling
 from xbench.sockets.group import new_group as new_socket_group
 from xbench.spec import ModeSpec
@@ -50,8 +50,8 @@ class Carried:
         from xbench.horovod.world import WORLD
 
         self._world = WORLD
-        if rank.run.gloo_threads != "plain" and rank.run.backend == "gloo":
-            WORLD.at_start = _favour
+        if rank.run.tunes_ranks:
+            WORLD.at_start = _raise
         if self._over_horovod:
             self.group = new_group()
         if rank.rank == 0:
@@ -94,14 +94,11 @@ class Carried:
         return self._over_horovod and mode.carrier not in OTHERS
 
 
-def _favour(threads: list[int]) -> None:
-    """Horovod's own thread before its Gloo's event loop, as torch's threads are (`schedules.gloo_threads`).
+def _raise(threads: list[int]) -> None:
+    """Raise Horovod's own thread above its Gloo's event loop, as torch's threads are (`host.tuning`).
 
     It is the first that Horovod starts, and runs the collectives.
     """
     for thread in threads[:1]:
         with suppress(OSError):
-            favour_thread(thread)
-    if is_above_compute():
-        for thread in threads[1:]:
-            yield_on_waking(thread)
+            raise_thread(thread)

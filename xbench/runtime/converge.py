@@ -35,7 +35,7 @@ from xbench.runtime.progress import Progress
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.schedules import MODES, cycle_of
 from xbench.scratch import socket_folder
-from xbench.spec import Effort, FabricSpec, GlooThreads, Heap, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats import odd_steps
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, steps_of_all
@@ -71,8 +71,6 @@ class ConvergeRequest:
     samples: int | None = None
     lr: float | None = None
     device: str = "auto"
-    gloo_threads: GlooThreads = "first"
-    heap: Heap = "keep"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
@@ -140,8 +138,6 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
             fabric=request.fabric,
             effort=Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS),
             device=request.device,
-            gloo_threads=request.gloo_threads,
-            heap=request.heap,
             timeout_s=request.timeout_s,
             output=request.output,
             judged=False,

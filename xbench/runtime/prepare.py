@@ -15,6 +15,7 @@ from xbench.fabrics import choose, rootless
 from xbench.fabrics.cluster import cluster_rank, divided
 from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.meeting import check_meeting_point
+from xbench.host import tuning
 from xbench.planning.plans import NEED_COST
 from xbench.runtime.course import Course
 from xbench.runtime.unavailable import check_available, check_device, check_real
@@ -26,8 +27,6 @@ from xbench.spec import (
     DeviceType,
     Effort,
     FabricSpec,
-    GlooThreads,
-    Heap,
     ModeSpec,
     Overlap,
     RunSpec,
@@ -50,8 +49,6 @@ class RunRequest:
     reference: str | None = None
     device: str = "auto"
     """auto, cpu, cuda, or cuda:N for one GPU."""
-    gloo_threads: GlooThreads = "first"
-    heap: Heap = "keep"
     nvtx: bool = False
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
@@ -134,8 +131,8 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
     Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
     """
     workloads, modes = check_request(request)
+    tuned = tuning.is_on()
     _check_nvtx(request.nvtx, request.device)
-    _check_gloo_threads(request.gloo_threads, modes, request.collectives)
     chosen_copies(request.copies, "", request.compress)
     notes = check_available(modes, request.collectives, request.compress)
     notes += beside(request.modes, modes)
@@ -205,8 +202,7 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
         device=device,
         gpu=found.gpu,
         timeout_s=request.timeout_s,
-        gloo_threads=request.gloo_threads,
-        heap=request.heap if device == "cpu" else None,
+        host_tuning=tuned,
         nvtx=request.nvtx,
         copies=chosen_copies(
             request.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
@@ -242,22 +238,6 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
         raise SpecError(
             f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
             hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",
-        )
-
-
-def _check_gloo_threads(asked: GlooThreads, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
-    """Raise SpecError where Gloo does not carry, and for two jobs, each holding the core against the other's Gloo."""
-    if asked != "first" and collectives == "sockets":
-        raise SpecError(
-            f"--gloo-threads {asked} is about Gloo's threads, and --backend sockets carries gradients without them",
-            hint="leave one of the two out",
-        )
-    paired = [mode.text for mode in modes if mode.paired]
-    if asked == "above-compute" and paired:
-        raise SpecError(
-            f"--gloo-threads above-compute is for one job: under mode {paired[0]!r} each job's computation would yield "
-            "to its own Gloo, and not to the other's",
-            hint="write --gloo-threads first",
         )
 
 

@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError, XbenchError
+from xbench.host.tuning import raise_gloo_threads
 from xbench.planning.plans import DDP_REDUCER
 from xbench.runtime.program import block_id
 from xbench.runtime.rank_errors import shortage_of
 from xbench.schedules import puts_off
-from xbench.schedules.gloo_threads import favour_gloo_threads
 from xbench.spec import ModeSpec
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def _refusal(rank: Rank, mode: ModeSpec) -> str | None:
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
         with rank.attach(mode) as handle:
-            if rank.run.over_gloo and rank.run.gloo_threads != "plain":
-                favour_gloo_threads()  # of groups that the schedule made for itself
+            if rank.run.over_gloo and rank.run.tunes_ranks:
+                raise_gloo_threads()  # of groups that the schedule made for itself
             if puts_off(rank.plans[rank.job].carrier_of(mode)):
                 with torch.no_grad():
                     rank.workload.forward_loss(handle.model)

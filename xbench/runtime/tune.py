@@ -297,6 +297,7 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
         carrier=plan.carrier if plan is not None and buckets is not None else None,
         bucket_bytes=bucket_bytes,
         bucket_cap_mb_list=caps_mib,
+        host_tuning=record.spec.tunes_ranks,
         unused_parameters=bool(plans and plans[0].unused_parameters),
     )
 

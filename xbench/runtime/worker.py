@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from xbench import heap
 from xbench.compiled import cut_by_ddp
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
@@ -33,6 +32,7 @@ from xbench.emulation.calibration import emulate
 from xbench.errors import UsageError, XbenchError
 from xbench.fabrics.cores import has_its_own
 from xbench.gpu_errors import Said, explain
+from xbench.host import tuning
 from xbench.kernels.pack import told
 from xbench.planning.plans import DDP_REDUCER
 from xbench.planning.turns import best_pattern
@@ -61,7 +61,6 @@ from xbench.runtime.snapshot import Snapshot
 from xbench.runtime.timeline import record_timeline, record_turns
 from xbench.schedules import MODES, cycle_of
 from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.gloo_threads import arrange
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import twins
 from xbench.workloads.alike import check_alike
@@ -116,10 +115,10 @@ class Rank:
             torch.set_num_threads(len(cores[self.local_rank]))
             self.is_alone = self.program.jobs == 1 and has_its_own(cores, self.local_rank)
         self.device = torch.device(self.run.device)
-        if self.run.heap is not None:
-            said = heap.arrange(self.run.heap)
-            if said is not None and self.rank == 0:
-                self.journal.write("remark", message=said)
+        if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
+            name = tuning.allocator_variable()
+            if name is not None:
+                self.journal.write("remark", message=f"freed memory is returned as {name} in the environment says")
         if self.device.type == "cuda":
             # Round and round where ranks share GPUs; where there is none, the next line says why.
             own = self.local_rank % max(1, torch.cuda.device_count())
@@ -151,9 +150,8 @@ class Rank:
                 self.journal.write("remark", message=sentence)
         elif self.run.over_gloo:
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
-            said = arrange(self.run.gloo_threads)
-            if said is not None and self.rank == 0:
-                self.journal.write("remark", message=said)
+            if self.run.tunes_ranks:
+                tuning.raise_gloo_threads()
         self.carried = Carried(self)
         self.group = self.carried.group
         self.note("building the workload")
@@ -372,8 +370,8 @@ class Rank:
             self.reference = reference.make(self)
         if not self.refuses(mode) and self.takes_part(mode):
             refusal.attempt(self, mode, lambda: parity.gate(self, mode))
-            if self.run.heap == "keep":
-                heap.give_back()  # several states of the network
+            if self.run.tunes_ranks:
+                tuning.return_freed_memory()  # several states of the network
         refusal.settle(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:

@@ -24,13 +24,13 @@ from torch.optim import Optimizer
 
 from xbench.compiled import plain_name
 from xbench.errors import SpecError, listed, nearest, unknown
+from xbench.host import tuning
 from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured
 from xbench.schedules import MODES, parse_mode
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.equal_ranks import broadcast_state, check_equal
-from xbench.schedules.gloo_threads import favour_gloo_threads
 from xbench.spec import Compress, Copies
 
 PlanSource = Plan | Profile | Comparison | Tuned | str | os.PathLike[str] | Sequence[Sequence[str]] | Mapping[str, Any]
@@ -83,7 +83,7 @@ def attach(
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike: their digests are compared
     here, so all ranks call this together. `broadcast=True` copies the first rank's parameters and buffers to the others
     before that, as DDP does. Averages are exact means over ranks, but for compressed gradients. Over Gloo its sending
-    threads are put first, where that is allowed, as in every measurement (see `favour_gloo_threads`).
+    threads get a higher priority, where that is allowed, as in every measurement (see `tune_host`).
 
     Raises SpecError for an unknown schedule, a plan that does not fit the model, or compression that `copies` has no
     place for, UsageError for a model that the schedule cannot serve or that differs between ranks, RecordError for a
@@ -131,8 +131,8 @@ def attach(
         backward_s=_backward_s(plan),
     )
     handle = kind().attach(setup)
-    if dist.is_initialized() and "gloo" in dist.get_backend(process_group):
-        favour_gloo_threads()
+    if dist.is_initialized() and "gloo" in dist.get_backend(process_group) and tuning.is_on():
+        tuning.raise_gloo_threads()
     return handle
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.schedules.gloo_threads import are_favoured, favour_thread
+from xbench.host.tuning import are_gloo_threads_raised, raise_thread
 
 Share = tuple[int, Tensor]
 """A rank of the group, and what it is sent or what it fills."""
@@ -72,9 +72,9 @@ class _Waiter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="xbench-exchange", daemon=True)
             self._thread.start()
-            if self._thread.native_id is not None and are_favoured():
+            if self._thread.native_id is not None and are_gloo_threads_raised():
                 with suppress(OSError):
-                    favour_thread(self._thread.native_id)
+                    raise_thread(self._thread.native_id)
         self._coming.put(exchange)
 
     def _run(self) -> None:

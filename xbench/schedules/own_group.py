@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from xbench.schedules.gloo_threads import are_favoured, favour_gloo_threads
+from xbench.host.tuning import are_gloo_threads_raised, raise_gloo_threads
 from xbench.sockets.group import BACKEND as SOCKETS
 from xbench.sockets.group import SocketGroup
 
@@ -30,7 +30,7 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
         return group
     found = _OWN.get(group)
     if found is None:
-        favoured = are_favoured()
+        raised = are_gloo_threads_raised()
         ranks = dist.get_process_group_ranks(group)
         backend = SOCKETS if dist.get_backend(group) == SOCKETS else "gloo"
         made: Any = dist.new_group(ranks, timeout=_timeout(group), backend=backend, use_local_synchronization=True)
@@ -39,8 +39,8 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
         if isinstance(group, SocketGroup) and isinstance(found, SocketGroup):
             found.poll(group.poll_s)
         dist.all_reduce(torch.zeros(1), group=found)  # its threads begin with the first collective
-        if favoured:
-            favour_gloo_threads()
+        if raised:
+            raise_gloo_threads()
         _OWN[group] = found
     return found
 

@@ -29,8 +29,8 @@ ENGINES = {
 }
 """The module of each engine: its `script(launch)` gives the text."""
 
-_CAPTURED = re.compile(r"(NCCL|TORCH_NCCL|GLOO|UCX|OMP|MKL)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|XBENCH_CACHE")
-"""Of xbench's own variables only the place of Horovod and the kernels; the others are of this process, or of tests."""
+_CAPTURED = re.compile(r"(NCCL|TORCH_NCCL|GLOO|UCX|OMP|MKL)_[A-Z0-9_]+|CUDA_VISIBLE_DEVICES|XBENCH_(CACHE|HOST_TUNING)")
+"""Of xbench's own variables the place of Horovod and the kernels, and host tuning; the others are of this process."""
 
 _SECRET = re.compile(r"(?:(?<!_P)KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?=_|$)")
 """In a variable's name; UCX_IB_PKEY is a partition, and no secret."""

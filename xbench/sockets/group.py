@@ -7,7 +7,7 @@
 
 Gloo moves bytes by a thread that asks the kernel which connections have something to say, and by threads that hold a
 connection's lock while they copy. Where a rank computes and communicates on one core they wait for each other's turns
-on it (`schedules.gloo_threads`). Here whoever launches hands the bytes to the kernel itself, and whoever waits reads
+on it (`host.tuning`). Here whoever launches hands the bytes to the kernel itself, and whoever waits reads
 what has come; see `connection` for when a thread does.
 
 Of two ranks an all-reduce is one message each way; of more it is two, and the second ones have connections of their own

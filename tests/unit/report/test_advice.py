@@ -167,14 +167,13 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
         kind="comparison",
         workloads=(WorkloadSpec(name="my train.py:make", dtype="bf16", optimizer="adamw", seed=3),),
         fabric=FabricSpec(name="local", ranks=4),
-        gloo_threads="plain",
-        heap="system",
+        host_tuning=False,
         copies="fused",
         collectives="sockets",
     )
     assert compare_command(spec, ["ddp", "auto"]) == (
-        "xbench compare 'my train.py:make' --modes ddp,auto --dtype bf16 --optimizer adamw --seed 3 --fabric "
-        "local:ranks=4 --gloo-threads plain --heap system --copies fused --backend sockets"
+        "XBENCH_HOST_TUNING=off xbench compare 'my train.py:make' --modes ddp,auto --dtype bf16 --optimizer adamw "
+        "--seed 3 --fabric local:ranks=4 --copies fused --backend sockets"
     )
     given = RunSpec(kind="comparison", workloads=(WorkloadSpec(name="mlp"),), fabric=FabricSpec(name="cluster"))
     assert compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp"  # the ranks around it are found again

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench import heap
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import FabricRecord, Plan
 from xbench.report.snippets import attach_snippet, ddp_snippet
-from xbench.schedules.gloo_threads import ABOVE_COMPUTE, NOTE
 from xbench.sockets import polling
 
 
@@ -37,61 +35,33 @@ def test_ddps_argument() -> None:
     )
 
 
-def test_ddps_argument_with_the_threads_that_were_measured() -> None:
-    fabric = FabricRecord(
-        name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2, world_size=2
-    )
-    assert ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric) == ddp_snippet(TWO, bucket_caps_mib(TWO))
-    pasted = ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric.model_copy(update={"notes": [NOTE]}))
-    assert pasted.splitlines()[1:6] == [
+LINE = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may"
+
+
+def test_where_ranks_were_tuned_so_is_the_process_that_it_is_pasted_into() -> None:
+    in_ddp = ddp_snippet(TWO, bucket_caps_mib(TWO), tuned=True).splitlines()
+    assert in_ddp[1:6] == [
         "import xbench",
         "from torch.nn.parallel import DistributedDataParallel",
         "",
-        "xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE",
+        LINE,
         "model = DistributedDataParallel(",
     ]
-
-
-def test_a_heap_that_kept_what_was_freed_does_so_where_it_is_pasted() -> None:
-    fabric = FabricRecord(
-        name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2, world_size=2,
-        notes=[heap.NOTE, NOTE],
-    )  # fmt: skip
-    line = "xbench.keep_heap()  # as in the measurement: freed memory stays, so that steps pay for no page faults"
-    assert ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric).splitlines()[4:6] == [
-        line,
-        "xbench.favour_gloo_threads()  # as in the measurement; needs root or CAP_SYS_NICE",
-    ]
-    attached = attach_snippet(TWO, fabric=fabric).splitlines()
-    assert attached[attached.index(line) + 1].startswith("with xbench.attach(")
+    attached = attach_snippet(TWO, tuned=True).splitlines()
+    assert attached[attached.index(LINE) + 1].startswith("with xbench.attach(")
 
 
 def test_a_group_of_sockets_is_made_where_it_is_pasted() -> None:
     fabric = FabricRecord(
-        name="local", spec="local:ranks=2", label="real", backend="sockets", hosts=1, ranks_per_host=2, world_size=2,
-        notes=[heap.NOTE],
-    )  # fmt: skip
+        name="local", spec="local:ranks=2", label="real", backend="sockets", hosts=1, ranks_per_host=2, world_size=2
+    )
     line = "group = xbench.new_socket_group()  # as in the measurement: beside Gloo's, for gradients"
-    in_ddp = ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric).splitlines()
-    assert in_ddp[5:9] == [line, "model = DistributedDataParallel(", "    model,", "    process_group=group,"]
+    in_ddp = ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=fabric, tuned=True).splitlines()
+    assert in_ddp[4:9] == [LINE, line, "model = DistributedDataParallel(", "    model,", "    process_group=group,"]
     attached = attach_snippet(TWO, fabric=fabric).splitlines()
     assert attached[attached.index(line) + 1].endswith(", process_group=group) as handle:")
-    polling_too = fabric.model_copy(update={"notes": [heap.NOTE, polling.NOTE]})
+    polling_too = fabric.model_copy(update={"notes": [polling.NOTE]})
     assert line.replace("()", "(poll_s=0.005)") in attach_snippet(TWO, fabric=polling_too).splitlines()
-
-
-def test_a_computation_that_yielded_yields_where_it_is_pasted() -> None:
-    fabric = FabricRecord(
-        name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2, world_size=2
-    )
-    yielding = fabric.model_copy(update={"notes": [ABOVE_COMPUTE]})
-    line = "xbench.favour_gloo_threads(above_compute=True)  # as in the measurement; needs root or CAP_SYS_NICE"
-    in_ddp = ddp_snippet(TWO, bucket_caps_mib(TWO), fabric=yielding).splitlines()
-    assert (in_ddp[1], in_ddp[4]) == ("import xbench", line)
-    attached = attach_snippet(TWO, fabric=yielding).splitlines()
-    assert attached[attached.index(line) + 1].startswith("with xbench.attach(")
-    raised = fabric.model_copy(update={"notes": [NOTE]})
-    assert attach_snippet(TWO, fabric=raised) == attach_snippet(TWO)  # which does that by itself
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=1, max_size=20))

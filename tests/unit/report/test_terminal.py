@@ -15,7 +15,6 @@ import sample_records as made
 from rich.console import Console
 from rich.text import Text
 
-from xbench import heap
 from xbench.records import AnyRecord, Contention, ContentionPoint, Plan
 from xbench.report.drawing import HarmlessConsole, titled_table
 from xbench.report.terminal import make_console, render, show
@@ -237,12 +236,22 @@ def test_lines_end_in_blanks_on_a_terminal_alone_and_never_between_a_number_and_
 
 
 def test_a_profile_fits_on_a_screen_and_v_shows_the_rest() -> None:
-    notes = [heap.NOTE, "TCP congestion control: reno", "gradients travel as bf16"]
+    notes = ["TCP congestion control: reno", "gradients travel as bf16"]
     profile = made.profile()
-    record = profile.model_copy(update={"fabric": profile.fabric.model_copy(update={"notes": notes})})
+    record = profile.model_copy(
+        update={
+            "fabric": profile.fabric.model_copy(update={"notes": notes}),
+            "spec": profile.spec.model_copy(update={"host_tuning": True}),
+        }
+    )
     brief, whole = render(record), render(record, verbose=True)
     assert len(brief.splitlines()) <= 55
-    for text in ("Cost of one all_reduce", "The first rank waited", heap.NOTE, "TCP congestion control: reno"):
+    for text in (
+        "Cost of one all_reduce",
+        "The first rank waited",
+        "ranks keep freed memory",
+        "TCP congestion control: reno",
+    ):
         assert text not in brief
         assert text in whole
     assert "gradients travel as bf16" in brief

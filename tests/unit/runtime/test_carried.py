@@ -11,17 +11,11 @@ from xbench.runtime import carried
 from xbench.sockets import polling
 
 
-@pytest.mark.parametrize(("above", "yielding"), [(False, []), (True, [12, 13])])
-def test_horovod_s_own_thread_is_raised_and_its_loops_interrupt_only_a_yielding_computation(
-    monkeypatch: pytest.MonkeyPatch, above: bool, yielding: list[int]
-) -> None:
+def test_of_horovod_s_threads_its_own_is_raised_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[int] = []
-    batch: list[int] = []
-    monkeypatch.setattr(carried, "favour_thread", raised.append)
-    monkeypatch.setattr(carried, "is_above_compute", lambda: above)
-    monkeypatch.setattr(carried, "yield_on_waking", batch.append)
-    carried._favour([11, 12, 13])
-    assert (raised, batch) == ([11], yielding)
+    monkeypatch.setattr(carried, "raise_thread", raised.append)
+    carried._raise([11, 12, 13])
+    assert raised == [11]
 
 
 @pytest.mark.parametrize(("is_alone", "ranks", "polls"), [(True, 2, True), (False, 2, False), (True, 3, False)])

@@ -89,7 +89,7 @@ def _basis(record: Comparison) -> list[tuple[str, str]]:
     pairs = [workload_pair(job.workload, times) for job in (record.jobs[:1] if twins else record.jobs)]
     bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
     pairs += [("bounds", lines.bounds_line(bound)) for bound in bounds if bound is not None]
-    pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated)
+    pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated, lines.tuning_line(record.spec))
     contention = lines.contention_line(record.jobs[0].contention if record.jobs else None)
     if contention is not None:
         pairs.append(("contention", contention))

@@ -50,12 +50,16 @@ def environment_section(environment: Environment, *more: tuple[str, str]) -> Sec
 
 
 def fabric_pairs(
-    fabric: FabricRecord, cost: CostModel | None = None, emulated: EmulatedLink | None = None
+    fabric: FabricRecord,
+    cost: CostModel | None = None,
+    emulated: EmulatedLink | None = None,
+    tuning: str | None = None,
 ) -> list[tuple[str, str]]:
-    """What connected the ranks: asked for, measured, noted, emulated, fitted."""
+    """What connected the ranks: asked for, measured, noted, emulated, fitted; and how the ranks were tuned."""
     return [
         ("fabric", lines.fabric_line(fabric)),
         *(("", note) for note in fabric.notes),
+        *([("host tuning", tuning)] if tuning is not None else []),
         *([("emulated", lines.emulated_line(emulated))] if emulated is not None else []),
         *([("cost model", lines.cost_line(cost))] if cost is not None else []),
     ]

@@ -80,7 +80,7 @@ def _sections(record: Profile) -> list[Section]:
     ]
     pairs = [workload_pair(record.workload)]
     pairs += [("bounds", lines.bounds_line(record.bounds))] if record.bounds is not None else []
-    pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated)
+    pairs += fabric_pairs(record.fabric, record.cost_model, record.emulated, lines.tuning_line(record.spec))
     contention = lines.contention_line(record.contention)
     if contention is not None:
         pairs.append(("contention", contention))

@@ -334,7 +334,7 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "backend": record.fabric.backend,
         "workers": str(record.fabric.world_size),
         "reference": references(record),
-        "heap": record.spec.heap or "not said",
+        "host tuning": lines.on_or_off(record.spec.host_tuning),
         "gradients' copies": record.spec.copies or "not said",
         "compression": record.spec.compress or "none",
         "overlap": record.spec.overlap,
