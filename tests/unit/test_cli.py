@@ -14,18 +14,11 @@ import click
 import pytest
 
 from xbench import cli
-from xbench.commands.options import (
-    check_json,
-    effort_from,
-    effort_options,
-    run_options,
-    show_result,
-    workload_options,
-    write_json,
-)
+from xbench.commands.options import check_json, show_result, takes, write_json
+from xbench.config import RunConfig
 from xbench.errors import Interrupted, RankError, SpecError
 from xbench.records import load, loads
-from xbench.spec import Effort
+from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.version import __version__
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -275,30 +268,15 @@ def test_schema_is_json_schema(run: Callable[..., Outcome]) -> None:
     assert "Comparison" in json.loads(out)["$defs"]
 
 
-def test_efforts() -> None:
-    nothing = {"launches": None, "rounds": None, "steps": None}
-    assert effort_from(**nothing) == Effort(launches=2, rounds=6, steps=None)
-    quick = effort_from(**nothing, quick=True)
-    assert (quick.launches, quick.rounds, quick.steps) == (1, 6, 4)
-    rigorous = effort_from(**nothing, rigorous=True)
-    assert (rigorous.launches, rigorous.rounds, rigorous.steps) == (5, 8, None)
-    own = effort_from(launches=3, rounds=None, steps=9, quick=True)
-    assert (own.launches, own.rounds, own.steps) == (3, 6, 9)
-    with pytest.raises(SpecError, match="exclude each other"):
-        effort_from(**nothing, quick=True, rigorous=True)
-
-
 @pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What the shared options pass to a command; `xbench schema` stands in for one."""
-    got: dict[str, object] = {}
+def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """What options give to a command; `xbench schema` stands in for one."""
+    got: list[RunConfig] = []
 
     @click.command(name="schema")
-    @workload_options
-    @effort_options
-    @run_options
-    def command(**values: object) -> None:
-        got.update(values)
+    @takes(RunConfig, "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
+    def command(config: RunConfig) -> None:
+        got.append(config)
 
     import xbench.commands.schema as module
 
@@ -306,25 +284,33 @@ def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return got
 
 
-def test_shared_options_have_defaults(run: Callable[..., Outcome], options: dict[str, object]) -> None:
+def test_options_that_are_not_given_leave_the_config_as_it_is(
+    run: Callable[..., Outcome], options: list[RunConfig]
+) -> None:
     assert run("schema")[0] == 0
-    assert options == {
-        "batch_size": None, "image_size": None, "seq_len": None, "dtype": "fp32", "optimizer": "sgd", "seed": 0,
-        "launches": None, "rounds": None, "steps": None, "quick": False, "rigorous": False,
-        "fabric": "auto", "device": "auto", "json_to": None,
-        "timeout_s": 120.0, "output": Path("results/runs"),
-    }  # fmt: skip
+    assert options == [RunConfig(workloads=(WorkloadSpec(name="resnet50"),))]
+
+
+def test_options_stand_in_the_config(run: Callable[..., Outcome], options: list[RunConfig]) -> None:
+    words = ["--batch-size", "4", "--seed", "7", "--rounds", "3", "--fabric", "local:ranks=2", "--timeout", "1.5min"]
+    assert run("schema", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward")[0] == 0
+    assert options == [
+        RunConfig(
+            workloads=(WorkloadSpec(name="resnet50", batch_size=4, seed=7),),
+            effort=Effort(rounds=3),
+            fabric=FabricSpec(name="local", ranks=2),
+            timeout_s=90.0,
+            output=Path("here"),
+            compress="bf16",
+            overlap="forward",
+        )
+    ]
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
-def test_a_device_may_be_one_gpu(run: Callable[..., Outcome], options: dict[str, object], device: str) -> None:
+def test_a_device_may_be_one_gpu(run: Callable[..., Outcome], options: list[RunConfig], device: str) -> None:
     assert run("schema", "--device", device)[0] == 0
-    assert options["device"] == device
-
-
-def test_a_timeout_has_a_unit(run: Callable[..., Outcome], options: dict[str, object]) -> None:
-    assert run("schema", "--timeout", "1.5min")[0] == 0
-    assert options["timeout_s"] == 90.0
+    assert [config.device for config in options] == [device]
 
 
 @pytest.mark.parametrize(
@@ -344,13 +330,13 @@ def test_a_timeout_has_a_unit(run: Callable[..., Outcome], options: dict[str, ob
     ],
 )
 def test_values_that_cannot_work(
-    run: Callable[..., Outcome], options: dict[str, object], words: list[str], sentence: str
+    run: Callable[..., Outcome], options: list[RunConfig], words: list[str], sentence: str
 ) -> None:
     code, out, err = run("schema", *words)
     assert (code, out) == (2, "")
     assert err.splitlines()[0] == f"error: {sentence}"
     assert len(err.splitlines()) == 2  # the hint
-    assert options == {}
+    assert options == []
 
 
 def test_json_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,12 @@ from xbench.commands.options import (
     check_json_and_csv,
     echo_utf8,
     json_option,
-    parsed,
     show_result,
     write_csv,
     write_json,
 )
 from xbench.errors import SpecError
+from xbench.option_fields import parsed
 
 MOST_GPUS = 1_000_000
 MOST_SEEDS = 1000

@@ -10,8 +10,9 @@ import click
 from click.core import ParameterSource
 
 from xbench.commands.completing import complete_policy
-from xbench.commands.options import check_json, json_option, parsed, show_result, write_json
+from xbench.commands.options import check_json, json_option, show_result, write_json
 from xbench.errors import RunError, SpecError
+from xbench.option_fields import parsed
 from xbench.units import parse_seconds
 
 OF_A_RUN = ("policy", "engine", "slots", "folder", "restart_text", "device", "address")

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from xbench.commands.completing import complete_mode, complete_modes, complete_workload
-from xbench.commands.options import (
-    carry_options,
-    check_json,
-    effort_from,
-    effort_options,
-    nvtx_option,
-    overlap_option,
-    run_options,
-    show_result,
-    verbose_option,
-    workload_options,
-    write_json,
-)
+from xbench.commands.completing import complete_workload
+from xbench.commands.options import check_json, json_option, show_result, takes, verbose_option, write_json
 from xbench.commands.themes import ThemedCommand, examples
-
-if TYPE_CHECKING:
-    from xbench.runtime.prepare import RunRequest
-
-DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
+from xbench.config import RunConfig
 
 
 @click.command(
@@ -39,97 +20,44 @@ DEFAULT_MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
         "xbench compare resnet50 --modes sequential,concurrent,crossover",
     ),
 )
-@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
-@click.option(
-    "--modes",
-    default=DEFAULT_MODES,
-    show_default=True,
-    metavar="A,B,...",
-    shell_complete=complete_modes,
-    help="Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
+@click.argument("names", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
+@takes(
+    RunConfig,
+    "modes",
+    "reference",
+    "overlap",
+    "workloads",
+    "effort",
+    "fabric",
+    "device",
+    json_option,
+    "timeout_s",
+    "output",
+    verbose_option,
+    "nvtx",
+    "copies",
+    "compress",
+    "collectives",
 )
-@click.option(
-    "--reference",
-    metavar="MODE",
-    shell_complete=complete_mode,
-    help="What the others are compared with; two jobs, with sequential.  [default: ddp, else the first]",
-)
-@overlap_option
-@workload_options
-@effort_options
-@run_options
-@verbose_option
-@nvtx_option
-@carry_options
-def compare(
-    workloads: tuple[str, ...],
-    modes: str,
-    reference: str | None,
-    overlap: str,
-    batch_size: int | None,
-    image_size: int | None,
-    seq_len: int | None,
-    dtype: str,
-    optimizer: str,
-    seed: int,
-    launches: int | None,
-    rounds: int | None,
-    steps: int | None,
-    quick: bool,
-    rigorous: bool,
-    fabric: str,
-    device: str,
-    json_to: str | None,
-    timeout_s: float,
-    output: Path,
-    verbose: bool,
-    nvtx: bool,
-    copies: str | None,
-    compress: str | None,
-    collectives: str,
-) -> int:
+def compare(config: RunConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
     WORKLOAD is a name from `xbench workloads` or path/to/train.py:make [default: resnet50]. Name two, or none or one
     with a paired mode such as crossover, and two jobs share the devices. Before timing, every schedule must train the
     network that DDP trains; a schedule that does not is shown as failed.
     """
-    values: dict[str, Any] = {"batch_size": batch_size, "image_size": image_size, "seq_len": seq_len}
-    values |= {"dtype": dtype, "optimizer": optimizer, "seed": seed}
+    return run_and_render(config, json_to, verbose=verbose)
+
+
+def run_and_render(config: RunConfig, json_to: str | None, *, verbose: bool, all_layers: bool = False) -> int:
+    """Execute a run, show its record, write JSON where asked: exit code, or the run's XbenchError."""
     check_json(json_to)
-    effort = effort_from(launches=launches, rounds=rounds, steps=steps, quick=quick, rigorous=rigorous)
 
-    from xbench.fabrics import parse_fabric
-    from xbench.runtime.prepare import RunRequest
-    from xbench.schedules import parse_modes
-    from xbench.workloads import parse_workload
-
-    request = RunRequest(
-        kind="comparison",
-        workloads=[parse_workload(name, **values) for name in workloads or ("resnet50",)],
-        modes=parse_modes(modes),
-        reference=reference,
-        fabric=parse_fabric(fabric),
-        effort=effort,
-        device=device,
-        timeout_s=timeout_s,
-        output=output,
-        nvtx=nvtx,
-        copies=copies,  # type: ignore[arg-type]
-        compress=compress,  # type: ignore[arg-type]
-        overlap=overlap,  # type: ignore[arg-type]
-        collectives=collectives,  # type: ignore[arg-type]
-    )
-    return run_and_render(request, json_to, verbose=verbose)
-
-
-def run_and_render(request: RunRequest, json_to: str | None, *, verbose: bool, all_layers: bool = False) -> int:
-    """Execute a request, show its record, write JSON where asked: exit code, or the run's XbenchError."""
     from xbench.report.drawing import make_console
     from xbench.runtime.run import execute
 
     console = make_console()
-    result = execute(request, console)
+    result = execute(config, console)
     if result.speaks:
         console.print()
         show_result(result.record, json_to, verbose=verbose, all_layers=all_layers, place=str(result.path))

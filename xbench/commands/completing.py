@@ -14,13 +14,13 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from xbench.config import RUNS
 from xbench.record_files import run_folders
 
 Items = list[CompletionItem[str]]
 Complete = Callable[[click.Context, click.Parameter, str], Items]
 
 RECORD = "record.json"
-RUNS = Path("results/runs")
 LATEST = "latest"
 RATES = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from xbench.commands.completing import RUNS, complete_fabric
+from xbench.commands.completing import complete_fabric
+from xbench.config import RUNS
 
 
 @click.group("fabric", short_help="List and check fabrics, or remove what killed runs left.")

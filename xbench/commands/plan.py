@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_fabric, complete_mode, complete_modes, complete_result
-from xbench.commands.options import check_json, json_option, overlap_option, parsed, write_json
+from xbench.commands.completing import complete_result
+from xbench.commands.options import check_json, json_option, takes, write_json
 from xbench.commands.results import ResultPath
 from xbench.commands.themes import ThemedCommand, examples
 from xbench.errors import SpecError
+from xbench.plan_config import PlanConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,38 +38,21 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("profile", type=ResultPath(), shell_complete=complete_result)
-@click.option(
-    "--fabric",
-    metavar="SPEC",
-    shell_complete=complete_fabric,
-    help="Plan for shaped:hosts=H,rate=R[,ranks=K] in place of what was measured.",
+@takes(
+    PlanConfig,
+    "fabric",
+    "modes",
+    "emit",
+    "mode",
+    "rate_bps",
+    "latency_s",
+    "workers",
+    "compute_scale",
+    "overlap",
+    "job",
+    json_option,
 )
-@click.option("--modes", metavar="A,B,...", shell_complete=complete_modes, help="Which modes to plan.  [default: all]")
-@click.option("--emit", type=click.Choice(["table", "json", "ddp", "python"]), default="table", show_default=True,
-              help="What goes to stdout: the table, the record, or a snippet to paste.")  # fmt: skip
-@click.option("--mode", metavar="MODE", shell_complete=complete_mode,
-              help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]")  # fmt: skip
-@click.option("--rate", metavar="RATE", help="What if links had this rate: 10gbit.")
-@click.option("--latency", metavar="DURATION", help="What if a message took this long to arrive: 50us.")
-@click.option("--workers", type=int, metavar="N", help="What if there were N workers, in a ring.")
-@click.option("--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25.")
-@overlap_option
-@click.option("--job", type=int, metavar="N", help="Which job of a comparison of two, counted from 1.")
-@json_option
-def plan(
-    profile: Path,
-    fabric: str | None,
-    modes: str | None,
-    emit: str,
-    mode: str | None,
-    rate: str | None,
-    latency: str | None,
-    workers: int | None,
-    compute_scale: float | None,
-    overlap: str,
-    job: int | None,
-    json_to: str | None,
-) -> None:
+def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
 
     PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Everything printed is
@@ -81,15 +65,16 @@ def plan(
     from xbench.report.planned import FOR_DDP, fastest_in_ddp, show_planned
 
     check_json(json_to)
+    emit = config.emit
     if emit != "table" and json_to == "-":
         raise SpecError(f"--emit {emit} and --json - both want stdout", hint="write --json FILE")
-    wanted, chosen = _snippets_mode(emit, mode), _modes(modes)
-    measured = read(profile, job)
-    change = _change(measured, fabric, rate, latency, workers, compute_scale)
+    wanted, chosen = _snippets_mode(emit, config.mode), _modes(config.modes)
+    measured = read(profile, config.job)
+    change = _change(measured, config)
     if chosen is not None:
         needed = [wanted] if wanted is not None else FOR_DDP if emit == "ddp" else []
         chosen = list(dict.fromkeys([*chosen, *needed]))
-    planned = replan(what_if(measured, change), chosen, overlap=overlap)  # type: ignore[arg-type]
+    planned = replan(what_if(measured, change), chosen, overlap=config.overlap)
     wanted = wanted or (fastest_in_ddp(planned) if emit == "ddp" else fastest(planned))
     if emit == "python" and wanted is None:
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
@@ -193,29 +178,20 @@ def _snippets_mode(emit: str, mode: str | None) -> str | None:
     return name
 
 
-def _change(
-    measured: Measured,
-    fabric: str | None,
-    rate: str | None,
-    latency: str | None,
-    workers: int | None,
-    compute_scale: float | None,
-) -> Change:
+def _change(measured: Measured, config: PlanConfig) -> Change:
     """What is asked for in place of what was measured. Raises SpecError."""
-    from xbench.fabrics import parse_fabric
     from xbench.planning.what_if import Change, change_to
-    from xbench.units import parse_rate, parse_seconds
 
     there = Change()
-    if fabric is not None:
-        for option, value in (("--rate", rate), ("--workers", workers)):
+    if config.fabric is not None:
+        for option, value in (("--rate", config.rate_bps), ("--workers", config.workers)):
             if value is not None:
                 raise SpecError(f"--fabric and {option} exclude each other", hint="--fabric says rate and workers")
-        there = change_to(parse_fabric(fabric), measured.fabric)
+        there = change_to(config.fabric, measured.fabric)
     return Change(
-        rate_bps=parsed("--rate", parse_rate, rate) if rate is not None else there.rate_bps,
-        latency_s=parsed("--latency", parse_seconds, latency) if latency is not None else None,
-        workers=workers if workers is not None else there.workers,
-        compute_scale=compute_scale,
+        rate_bps=config.rate_bps if config.rate_bps is not None else there.rate_bps,
+        latency_s=config.latency_s,
+        workers=config.workers if config.workers is not None else there.workers,
+        compute_scale=config.compute_scale,
         ranks_per_host=there.ranks_per_host,
     )

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.completing import RUNS, complete_result, complete_workload
+from xbench.commands.completing import complete_result, complete_workload
 from xbench.commands.options import (
     check_json,
-    device_option,
     echo_utf8,
+    field_option,
     json_option,
     show_result,
-    timeout_option,
     write_json,
 )
 from xbench.commands.outputs import STDOUT, resolve
 from xbench.commands.results import ResultPath
 from xbench.commands.themes import ThemedCommand, examples
+from xbench.config import RunConfig
 from xbench.errors import SpecError, unknown
 
 if TYPE_CHECKING:
@@ -59,10 +59,9 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
         click.option("--pairs", type=click.IntRange(1, 200), help=f"Launch pairs.  [default: {pairs}]"),
         click.option("--budget", type=click.FloatRange(0.1, 1440), metavar="MINUTES",
                      help="Minutes to spend at most, in place of the suite's budget_minutes."),
-        device_option("auto", help="Where to compute; auto takes GPUs where there are any."),
-        timeout_option,
-        click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
-                     help="Folder that keeps each run's record."),
+        field_option(RunConfig, "device", help="Where to compute; auto takes GPUs where there are any."),
+        field_option(RunConfig, "timeout_s"),
+        field_option(RunConfig, "output"),
         json_option,
     )  # fmt: skip
 
@@ -131,7 +130,6 @@ def check_command(
     junit_to: str | None,
     inject: str | None,
     json_to: str | None,
-    layer: str,
     **options: Any,
 ) -> int:
     """Measure the suite, and judge it against a revision or a stored baseline.
@@ -145,7 +143,7 @@ def check_command(
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
     slow_step = _injected(inject)
-    request = _request(layer=layer, **options)
+    request = _request(**options)
     request.base, request.baseline, request.slow_step = base, baseline, slow_step
     request.confirm = request.suite.confirm and not no_confirm
     if slow_step > 1.0 and "wall" not in request.layers:

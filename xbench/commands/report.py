@@ -45,13 +45,9 @@ OF_SEVERAL = "html"
 def report(
     results: tuple[Path, ...],
     show_all: bool,
-    html_to: str | None,
-    trace_to: str | None,
-    markdown_to: str | None,
-    csv_to: str | None,
-    junit_to: str | None,
     json_to: str | None,
     verbose: bool,
+    **formats: str | None,
 ) -> None:
     """Show a saved result again; needs neither torch nor a GPU.
 
@@ -65,7 +61,7 @@ def report(
         click.echo(f"the latest run: {results[0]}", err=True)
     from xbench.records import load
 
-    asked = {"html": html_to, "trace": trace_to, "markdown": markdown_to, "csv": csv_to, "junit": junit_to}
+    asked = {name: formats[f"{name}_to"] for name in ("html", "trace", "markdown", "csv", "junit")}
     check_json(json_to)
     outputs = resolve(asked, results)
     _check_together(len(results), outputs, json_to)

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from xbench.commands.completing import LATEST, RUNS
+from xbench.commands.completing import LATEST
+from xbench.config import RUNS
 from xbench.errors import SpecError
 from xbench.record_files import run_folders
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from xbench.commands.completing import RUNS
+from xbench.config import RUNS
 from xbench.record_files import run_folders
 
 

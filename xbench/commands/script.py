@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xbench.commands.options import check_json, effort_from
+from xbench.commands.options import check_json, takes
 from xbench.errors import SpecError, unknown
+from xbench.option_fields import option, read_config
 
 COMMANDS = ("compare", "profile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptConfig:
+    """What `xbench script` takes."""
+
+    engine: str = option(
+        "--engine",
+        type=click.Choice(["torchrun", "slurm", "kubernetes"]),
+        required=True,
+        help="What starts the ranks there.",
+    )
+    nodes: int = option("--nodes", type=click.IntRange(1, 100_000), default=2, help="Machines to run on.")
+    ranks: int | None = option(
+        "--ranks-per-node",
+        type=click.IntRange(1, 1024),
+        help="Ranks on each node.  [default: one a GPU, two a GPU for a paired mode]",
+    )
+    gpus: int = option(
+        "--gpus-per-node", type=click.IntRange(0, 1024), default=0, help="GPUs to ask Slurm or Kubernetes for."
+    )
+    name: str = option("--name", default="xbench", help="Name of the job: letters, digits and hyphens.")
+    time: str | None = option("--time", metavar="LIMIT", help="Slurm's time limit, as it writes it: 30, 1:30:00, 2-12.")
+    partition: str | None = option("--partition", help="Slurm's partition.")
+    account: str | None = option("--account", help="Slurm's account.")
+    image: str | None = option("--image", help="The container image for Kubernetes: one with xbench in it.")
+    output: Path | None = option(
+        "--output",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Where to write it.  [default: stdout]",
+    )
 
 
 @click.command(
@@ -19,81 +53,38 @@ COMMANDS = ("compare", "profile")
     short_help="Write the launch script of a comparison for torchrun, Slurm or Kubernetes.",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["torchrun", "slurm", "kubernetes"]),
-    required=True,
-    help="What starts the ranks there.",
-)
-@click.option("--nodes", type=click.IntRange(1, 100_000), default=2, show_default=True, help="Machines to run on.")
-@click.option(
-    "--ranks-per-node",
-    "ranks",
-    type=click.IntRange(1, 1024),
-    help="Ranks on each node.  [default: one a GPU, two a GPU for a paired mode]",
-)
-@click.option(
-    "--gpus-per-node",
-    "gpus",
-    type=click.IntRange(0, 1024),
-    default=0,
-    show_default=True,
-    help="GPUs to ask Slurm or Kubernetes for.",
-)
-@click.option("--name", default="xbench", show_default=True, help="Name of the job: letters, digits and hyphens.")
-@click.option("--time", metavar="LIMIT", help="Slurm's time limit, as it writes it: 30, 1:30:00, 2-12.")
-@click.option("--partition", help="Slurm's partition.")
-@click.option("--account", help="Slurm's account.")
-@click.option("--image", help="The container image for Kubernetes: one with xbench in it.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Where to write it.  [default: stdout]",
-)
+@takes(ScriptConfig, "engine", "nodes", "ranks", "gpus", "name", "time", "partition", "account", "image", "output")
 @click.argument("command", metavar="COMMAND")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
-def script(
-    engine: str,
-    nodes: int,
-    ranks: int | None,
-    gpus: int,
-    name: str,
-    time: str | None,
-    partition: str | None,
-    account: str | None,
-    image: str | None,
-    output: Path | None,
-    command: str,
-    arguments: tuple[str, ...],
-) -> int:
+def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> int:
     """Write the launch script of a comparison for torchrun, Slurm or Kubernetes.
 
     COMMAND is compare or profile, with its own arguments after it, which are checked here:
     xbench script --engine slurm --nodes 4 compare resnet50 --modes ddp,auto
     """
-    _check(engine, name, time, image, {"--time": time, "--partition": partition, "--account": account})
+    _check(config)
     jobs = check_inner(command, arguments)
-    ranks = ranks or jobs * max(1, gpus)
-    _check_shared(jobs, nodes, ranks, gpus)
-    check_json(str(output) if output is not None else None, "--output")
+    ranks = config.ranks or jobs * max(1, config.gpus)
+    _check_shared(jobs, config.nodes, ranks, config.gpus)
+    check_json(str(config.output) if config.output is not None else None, "--output")
 
     from xbench import scripts
 
     words = tuple(arguments)
-    if engine == "kubernetes" and "--json" not in words:
+    if config.engine == "kubernetes" and "--json" not in words:
         words = (*words, "--json", "-")
     text = scripts.written(
         scripts.Launch(
-            engine, command, words, nodes, ranks, name, time, gpus, partition, account, image,
+            config.engine, command, words, config.nodes, ranks, config.name, config.time, config.gpus,
+            config.partition, config.account, config.image,
             environment=scripts.captured(), withheld=scripts.withheld(), written_with=scripts.versions(),
         )
     )  # fmt: skip
-    if output is None:
+    if config.output is None:
         click.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
-        click.echo(f"wrote {output}", err=True)
+        config.output.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {config.output}", err=True)
     return 0
 
 
@@ -106,30 +97,22 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
         raise unknown("command for a script", command, COMMANDS)
     from xbench.commands.compare import compare
     from xbench.commands.profile import profile
-    from xbench.fabrics import parse_fabric
-    from xbench.schedules import parse_modes
-    from xbench.workloads import parse_workload
+    from xbench.config import ProfileConfig, RunConfig
 
-    chosen = compare if command == "compare" else profile
+    chosen, kind = (compare, RunConfig) if command == "compare" else (profile, ProfileConfig)
     given: dict[str, Any] = chosen.make_context(f"xbench {command}", list(arguments)).params
-    if parse_fabric(given["fabric"]).name not in ("auto", "cluster"):
+    fabric = given["fabric"]
+    config = read_config(kind, given)
+    if config.fabric.name not in ("auto", "cluster"):
         raise SpecError(
-            f"--fabric {given['fabric']} is of one machine, and a script is for the ranks that its engine starts",
+            f"--fabric {fabric} is of one machine, and a script is for the ranks that its engine starts",
             hint="leave --fabric out",
         )
-    names = given["workloads"] or ("resnet50",) if command == "compare" else (given["workload"],)
-    sizes = {key: given[key] for key in ("batch_size", "image_size", "seq_len", "dtype", "optimizer", "seed")}
-    workloads = [parse_workload(name, **sizes) for name in names]
     if command == "profile":
         return 1
-    effort_from(**{key: given[key] for key in ("launches", "rounds", "steps", "quick", "rigorous")})
-    modes = parse_modes(given["modes"])
+    from xbench.runtime.prepare import check_request
 
-    from xbench.runtime.prepare import RunRequest, check_request
-    from xbench.spec import Effort
-
-    request = RunRequest("comparison", workloads, parse_fabric("cluster"), Effort(), modes, given["reference"])
-    return len(check_request(request)[0])
+    return len(check_request(config)[0])
 
 
 def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:
@@ -142,21 +125,23 @@ def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:
         )
 
 
-def _check(engine: str, name: str, time: str | None, image: str | None, of_slurm: dict[str, str | None]) -> None:
+def _check(config: ScriptConfig) -> None:
     """Raise SpecError for a name, a limit or an option that the engine would refuse, or would not get."""
+    engine, name, time, image = config.engine, config.name, config.time, config.image
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", name):
         raise SpecError(
             f"--name: {name!r} is no name for a job", hint="lower-case letters, digits and hyphens, as in xbench-2"
         )
     if time is not None and not re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}", time):
         raise SpecError(f"--time: {time!r} is not a time limit as Slurm writes it", hint="1:30:00")
-    for option, value in of_slurm.items():
+    of_slurm = {"--time": time, "--partition": config.partition, "--account": config.account}
+    for flag, value in of_slurm.items():
         if value is None:
             continue
         if engine != "slurm":
-            raise SpecError(f"{option} is Slurm's, and this is for {engine}", hint="leave it out")
+            raise SpecError(f"{flag} is Slurm's, and this is for {engine}", hint="leave it out")
         if not re.fullmatch(r"[\w.,:@%+/-]+", value):
-            raise SpecError(f"{option}: {value!r} does not fit on a line of #SBATCH")
+            raise SpecError(f"{flag}: {value!r} does not fit on a line of #SBATCH")
     if engine == "kubernetes" and not image:
         raise SpecError("Kubernetes needs an image with xbench in it", hint="--image registry/xbench:tag")
     if engine != "kubernetes" and image:

@@ -12,13 +12,14 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from xbench import environment
+from xbench.config import ConvergeConfig
 from xbench.errors import Interrupted, RunError, SpecError, UsageError, XbenchError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
@@ -29,13 +30,13 @@ from xbench.runtime.assemble import now
 from xbench.runtime.converge_progress import Trainings
 from xbench.runtime.frames import ConvergenceFrame, write_frame
 from xbench.runtime.launch import AuxiliaryCommand, launch
-from xbench.runtime.prepare import RunRequest, prepare
+from xbench.runtime.prepare import prepare
 from xbench.runtime.program import Phase
 from xbench.runtime.progress import Progress
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.schedules import MODES, cycle_of
 from xbench.scratch import socket_folder
-from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import Effort, RunSpec, WorkloadSpec
 from xbench.stats import odd_steps
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, steps_of_all
@@ -59,23 +60,6 @@ DIGITS = Dataset(
 PROFILE_STEPS = 8
 
 
-@dataclass
-class ConvergeRequest:
-    """What a user asked for. `samples` of one seed over all workers go before `epochs`."""
-
-    workload: WorkloadSpec
-    modes: Sequence[ModeSpec]
-    fabric: FabricSpec
-    seeds: int = 3
-    epochs: int = 3
-    samples: int | None = None
-    lr: float | None = None
-    device: str = "auto"
-    timeout_s: float = 120.0
-    output: Path = Path("results/runs")
-    argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
-
-
 IMAGE_SIZE, BATCH_SIZE = 32, 32
 """Defaults for image models: the digits have 8 × 8 pixels, and larger batches mean fewer all-reduces an epoch."""
 
@@ -90,79 +74,69 @@ def sized(spec: WorkloadSpec) -> WorkloadSpec:
     return spec.model_copy(update={"image_size": size, "batch_size": spec.batch_size or BATCH_SIZE})
 
 
-def check(request: ConvergeRequest) -> None:
+def check(config: ConvergeConfig) -> None:
     """Raise a UsageError for what cannot be trained, before anything is started."""
     if importlib.util.find_spec("sklearn") is None:
         raise UsageError(
             "the digits come with scikit-learn, which is not installed", hint="pip install 'xbench-schedules[converge]'"
         )
-    if family_of(request.workload.name) not in ("vision", "factory"):
+    if family_of(config.workloads[0].name) not in ("vision", "factory"):
         raise SpecError(
-            f"the digits are images, and {request.workload.title} takes none", hint="try xbench converge resnet18"
+            f"the digits are images, and {config.workloads[0].title} takes none", hint="try xbench converge resnet18"
         )
-    for mode in request.modes:
+    for mode in config.modes:
         facts = MODES.entry(mode.name).facts
         if mode.name == "sequential" or not (facts.get("synchronous", True) or facts.get("gradients") == "partial"):
             raise SpecError(f"--modes: {mode.text!r} trains no network of its own", hint="try --modes ddp,spb")
-    if request.fabric.name in ("emulated", "cluster"):
+    if config.fabric.name in ("emulated", "cluster"):
         raise SpecError(
-            f"converge starts real ranks that average real gradients, and not on fabric {request.fabric.name!r}",
+            f"converge starts real ranks that average real gradients, and not on fabric {config.fabric.name!r}",
             hint="try --fabric local:ranks=2",
         )
 
 
-def steps_of(request: ConvergeRequest, batch: int) -> tuple[int, int]:
+def steps_of(config: ConvergeConfig, batch: int) -> tuple[int, int]:
     """(steps of one seed, steps an epoch) with batches of so many samples over all workers. Raises SpecError."""
     an_epoch = TRAIN // batch
     if an_epoch < 1:
         raise SpecError(
             f"a batch of {batch} samples over all workers is more than the {TRAIN} digits", hint="try --batch-size 16"
         )
-    steps = request.epochs * an_epoch if request.samples is None else request.samples // batch
+    steps = config.epochs * an_epoch if config.samples is None else config.samples // batch
     if steps < 1:
         raise SpecError(
-            f"--samples: {request.samples} is less than one batch of {batch} over all workers",
+            f"--samples: {config.samples} is less than one batch of {batch} over all workers",
             hint=f"try --samples {batch}",
         )
     return steps, an_epoch
 
 
-def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Path, XbenchError | None]:
+def execute(config: ConvergeConfig, console: Console) -> tuple[Convergence, Path, XbenchError | None]:
     """Train, and write the record: with its path, and the error that cut it short. Earlier errors are raised."""
-    check(request)
-    run, found, notes = prepare(
-        RunRequest(
-            kind="comparison",
-            workloads=[sized(request.workload)],
-            modes=request.modes,
-            fabric=request.fabric,
-            effort=Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS),
-            device=request.device,
-            timeout_s=request.timeout_s,
-            output=request.output,
-            judged=False,
-        )
-    )
+    check(config)
+    effort = Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS)
+    workload = sized(config.workloads[0])
+    run, found, notes = prepare(replace(config, workloads=[workload], effort=effort))
     world = run.fabric.world_size
     if world < 2:
         raise SpecError("one worker has nobody to average gradients with", hint="try --fabric local:ranks=2")
     record = found.workloads[0].record
     batch = record.batch_size * world
-    steps, an_epoch = steps_of(request, batch)
-    seeds = [request.workload.seed + place for place in range(request.seeds)]
+    steps, an_epoch = steps_of(config, batch)
+    seeds = [config.workloads[0].seed + place for place in range(config.seeds)]
     training = Training(
         seeds=seeds, steps=steps, samples=steps * batch, epochs=steps / an_epoch, batch_size=record.batch_size,
-        optimizer=record.spec.optimizer, lr=_lr(request, record),
+        optimizer=record.spec.optimizer, lr=_lr(config, record),
     )  # fmt: skip
-    folder = new_run_folder(request.output, f"convergence-{record.title.replace(':', '-')}")
+    folder = new_run_folder(config.output, f"convergence-{record.title.replace(':', '-')}")
 
     progress = Progress(console, launches=1)
-    trainings = Trainings(progress, run.modes, request.seeds, -(-steps // an_epoch))
+    trainings = Trainings(progress, run.modes, config.seeds, -(-steps // an_epoch))
     say = progress.say
     for note in notes:
         say(note)
     say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {run.device}")
-    say(f"{len(run.modes)} modes, {request.seeds} seeds of each, {steps} steps a seed ({training.epochs:.3g} epochs)")
+    say(f"{len(run.modes)} modes, {config.seeds} seeds of each, {steps} steps a seed ({training.epochs:.3g} epochs)")
     curves = Curves(world, run, an_epoch, say, trainings.standing)
     warnings = [*found.warnings, *environment.noise_warnings()]
     error: XbenchError | None = None
@@ -174,7 +148,7 @@ def execute(request: ConvergeRequest, console: Console) -> tuple[Convergence, Pa
                 fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
             frame = ConvergenceFrame(
                 created=now(),
-                command=shlex.join(["xbench", *list(request.argv)[1:]]),
+                command=shlex.join(["xbench", *sys.argv[1:]]),
                 run=run,
                 environment=facts,
                 fabric=fabric.describe(run.backend),
@@ -240,8 +214,8 @@ def _odd_steps(run: RunSpec, curves: Sequence[ConvergenceCurve]) -> list[str]:
     return odd_steps.sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
 
 
-def _lr(request: ConvergeRequest, record: WorkloadRecord) -> float:
-    return request.lr if request.lr is not None else {"sgd": 0.01, "adamw": 1e-4}[record.spec.optimizer]
+def _lr(config: ConvergeConfig, record: WorkloadRecord) -> float:
+    return config.lr if config.lr is not None else {"sgd": 0.01, "adamw": 1e-4}[record.spec.optimizer]
 
 
 class Curves:

@@ -1,15 +1,13 @@
-"""What a user asked for, checked and resolved before a rank is started: RunRequest → prepare → RunSpec."""
+"""What a user asked for, checked and resolved before a rank is started: RunConfig → prepare → RunSpec."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
 
 from xbench import gpu_errors
+from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
 from xbench.fabrics.cluster import cluster_rank, divided
@@ -17,67 +15,25 @@ from xbench.fabrics.engines import ranks_around
 from xbench.fabrics.meeting import check_meeting_point
 from xbench.host import tuning
 from xbench.planning.plans import NEED_COST
-from xbench.runtime.course import Course
 from xbench.runtime.unavailable import check_available, check_device, check_real
 from xbench.schedules.copies import chosen_copies
-from xbench.spec import (
-    Collectives,
-    Compress,
-    Copies,
-    DeviceType,
-    Effort,
-    FabricSpec,
-    ModeSpec,
-    Overlap,
-    RunSpec,
-    WorkloadSpec,
-)
+from xbench.spec import DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
 
 
-@dataclass
-class RunRequest:
-    """What a user asked for, parsed and not yet resolved."""
-
-    kind: Literal["profile", "comparison"]
-    workloads: Sequence[WorkloadSpec]
-    fabric: FabricSpec
-    effort: Effort
-    modes: Sequence[ModeSpec] = ()
-    reference: str | None = None
-    device: str = "auto"
-    """auto, cpu, cuda, or cuda:N for one GPU."""
-    nvtx: bool = False
-    timeout_s: float = 120.0
-    output: Path = Path("results/runs")
-    copies: Copies | None = None
-    """None: the way of the backend (`schedules.copies`)."""
-    compress: Compress | None = None
-    overlap: Overlap = "backward"
-    """Whether `auto` may let gradients travel on into the next forward pass."""
-    collectives: Collectives = "torch"
-    argv: Sequence[str] = field(default_factory=lambda: ["xbench", *sys.argv[1:]])
-    judged: bool = True
-    """Whether modes are compared with each other; a paired mode is compared with `sequential`."""
-    course: Course | None = None
-    """What decides on each launch; None: `effort` does."""
-    title: str | None = None
-    """What the name of the run's folder calls it; None: `kind`."""
-
-
-def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
+def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
     """Workloads (one, twice, where a paired mode needs two) and modes that fit each other. Raises SpecError.
 
     Two jobs at once are compared with the same two one after the other, so `sequential` is added where it is missing.
     """
-    workloads, modes = tuple(request.workloads), tuple(request.modes)
+    workloads, modes = tuple(config.workloads), tuple(config.modes)
     if not workloads:
         raise SpecError("no workload was named", hint="xbench workloads lists them")
     paired = [mode.text for mode in modes if mode.paired]
     in_turns = next((mode.text for mode in modes if mode.name == "crossover" and mode.carrier == "auto"), None)
-    if request.overlap == "forward" and in_turns is not None:
+    if config.overlap == "forward" and in_turns is not None:
         raise SpecError(
             f"{in_turns} waits for a job's gradients before its next turn, and --overlap forward lets auto wait in it",
             hint="write crossover:optimal",
@@ -86,13 +42,13 @@ def check_request(request: RunRequest) -> tuple[tuple[WorkloadSpec, ...], tuple[
         raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
     if paired and len(workloads) == 1:
         workloads = workloads * 2
-    if request.reference is not None and request.reference not in [mode.text for mode in modes]:
+    if config.reference is not None and config.reference not in [mode.text for mode in modes]:
         raise SpecError(
-            f"the reference {request.reference!r} is not among the modes",
+            f"the reference {config.reference!r} is not among the modes",
             hint=f"it can be {', '.join(m.text for m in modes)}",
         )
     # Different jobs at once are compared through what each takes alone, whoever compares them.
-    if paired and (request.judged or len(set(workloads)) > 1) and not any(m.name == "sequential" for m in modes):
+    if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == "sequential" for m in modes):
         modes = (*modes, ModeSpec(text="sequential", name="sequential", carrier="ddp", paired=True))
     return workloads, modes
 
@@ -125,42 +81,42 @@ def beside(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
     ]
 
 
-def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
+def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     """Fill in every default and check everything that can be checked before a rank is started.
 
     Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
     """
-    workloads, modes = check_request(request)
+    workloads, modes = check_request(config)
     tuned = tuning.is_on()
-    _check_nvtx(request.nvtx, request.device)
-    chosen_copies(request.copies, "", request.compress)
-    notes = check_available(modes, request.collectives, request.compress)
-    notes += beside(request.modes, modes)
-    ours = ranks_around(os.environ) if request.fabric.name == "auto" else None
-    if request.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
+    _check_nvtx(config.nvtx, config.device)
+    chosen_copies(config.copies, "", config.compress)
+    notes = check_available(modes, config.collectives, config.compress)
+    notes += beside(config.modes, modes)
+    ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
+    if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
         # The probe takes seconds, so what is wrong whatever it finds is said before it.
-        asked, _ = _chosen(request.fabric, 0, len(workloads))
+        asked, _ = _chosen(config.fabric, 0, len(workloads))
         _check_fabric(asked, workloads, modes)
-        check_real(asked, modes, request.collectives)
+        check_real(asked, modes, config.collectives)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
-    found = probe(list(workloads), request.device, _ranks_here(request.fabric, len(workloads)))
-    if found.gpu_trouble is not None and request.device == "auto":
+    found = probe(list(workloads), config.device, _ranks_here(config.fabric, len(workloads)))
+    if found.gpu_trouble is not None and config.device == "auto":
         notes.append(f"no GPU is used: {found.gpu_trouble}")
-    if found.device == "cuda" and found.gpus == 1 and request.device == "auto" and request.fabric.name == "auto":
+    if found.device == "cuda" and found.gpus == 1 and config.device == "auto" and config.fabric.name == "auto":
         notes.append(
             "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
             "with collectives that take as long as a link's figures say"
         )
-        found = probe(list(workloads), "cpu", _ranks_here(request.fabric, len(workloads)))
+        found = probe(list(workloads), "cpu", _ranks_here(config.fabric, len(workloads)))
     if found.device == "cuda":
         notes.append(UNTRIED_ON_GPU)
     notes += found.warnings
     device: DeviceType = found.device
-    _check_nvtx(request.nvtx, device)
-    check_device(device, request.collectives)
-    fabric, reason = _chosen(request.fabric, found.gpus if device == "cuda" else 0, len(workloads))
-    if request.fabric.name == "auto":
+    _check_nvtx(config.nvtx, device)
+    check_device(device, config.collectives)
+    fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0, len(workloads))
+    if config.fabric.name == "auto":
         notes.append(reason)
     if fabric.name == "cluster" and len(workloads) > 1:
         notes.append(
@@ -183,33 +139,33 @@ def prepare(request: RunRequest) -> tuple[RunSpec, Preflight, list[str]]:
         ranks = _ranks_here(fabric, len(workloads))
         gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
-    reference = request.reference
+    reference = config.reference
     if reference is not None and reference not in [mode.text for mode in modes]:
         raise SpecError(f"the reference {reference!r} is planned from a link's speed, and {fabric} has no link")
-    if request.kind == "comparison" and reference is None:
+    if config.kind == "comparison" and reference is None:
         reference = default_reference(modes)
-    compress = request.compress
+    compress = config.compress
     if compress is not None and all(item.record.dtype == compress for item in found.workloads):
         notes.append(f"nothing to compress: gradients are {compress} already")
         compress = None
     run = RunSpec(
-        kind=request.kind,
+        kind=config.kind,
         workloads=resolved,
         modes=modes,
         reference=reference,
         fabric=fabric,
-        effort=request.effort,
+        effort=config.effort,
         device=device,
         gpu=found.gpu,
-        timeout_s=request.timeout_s,
+        timeout_s=config.timeout_s,
         host_tuning=tuned,
-        nvtx=request.nvtx,
+        nvtx=config.nvtx,
         copies=chosen_copies(
-            request.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
+            config.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
         ),
         compress=compress,
-        overlap=request.overlap,
-        collectives=request.collectives,
+        overlap=config.overlap,
+        collectives=config.collectives,
     )
     return run, found, notes
 

@@ -1,6 +1,6 @@
 """A whole run: resolve what was asked for, raise the fabric, launch the ranks, keep what they measure, make the record.
 
-    RunRequest → prepare → RunSpec → fabric → launches → Collector → record.json
+    RunConfig → prepare → RunSpec → fabric → launches → Collector → record.json
 
 Whatever happens after the first rank has started, a record is written: complete, or marked incomplete with the reason.
 Where this process is killed, the run's folder has what makes that record: its frame and its journals
@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from xbench import environment
+from xbench.config import RunConfig
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
@@ -35,16 +36,14 @@ from xbench.runtime.frames import RunFrame, write_frame
 from xbench.runtime.inside import excused, our_rank, run_inside
 from xbench.runtime.journal import Journals, kept_by
 from xbench.runtime.launch import AuxiliaryCommand, Outcome, launch
-from xbench.runtime.prepare import RunRequest, prepare
+from xbench.runtime.prepare import prepare
 from xbench.runtime.program import JobPlan, Program
 from xbench.runtime.progress import Progress
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.runtime.shortage import Shortages
 from xbench.runtime.unavailable import backend_of
 from xbench.scratch import socket_folder
-from xbench.spec import (
-    RunSpec,
-)
+from xbench.spec import RunSpec
 
 WORKER = "xbench.runtime.worker"
 
@@ -71,21 +70,24 @@ def check_output(output: Path) -> None:
         raise SpecError(f"--output: nothing may be written to {str(there)!r}", hint="try --output /tmp/xbench")
 
 
-def execute(request: RunRequest, console: Console) -> Result:
-    """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record."""
-    starts_ranks = request.fabric.name not in ("auto", "cluster")  # then those around us, if any, take no part
+def execute(config: RunConfig, console: Console, course: Course | None = None) -> Result:
+    """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record.
+
+    `course` decides on each launch; None: the effort does.
+    """
+    starts_ranks = config.fabric.name not in ("auto", "cluster")  # then those around us, if any, take no part
     speaks = starts_ranks or our_rank() == 0
     if not speaks:
         console = Console(quiet=True)
     if speaks:
-        check_output(request.output)
+        check_output(config.output)
     try:
-        run, found, notes = prepare(request)
+        run, found, notes = prepare(config)
     except XbenchError as refused:
         if not speaks:
             excused(refused)
         raise
-    course: Course = request.course or Fixed(run)
+    course = course or Fixed(run)
     notes += course.check(run)
     progress = Progress(console, launches=course.launches, run=run)
     records = [item.record for item in found.workloads]
@@ -98,10 +100,10 @@ def execute(request: RunRequest, console: Console) -> Result:
     for note in notes:
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
-    folder = new_run_folder(request.output, f"{request.title or request.kind}-{name}") if speaks else request.output
+    folder = new_run_folder(config.output, f"{config.title or config.kind}-{name}") if speaks else config.output
     collector = Collector(run, [item.record.batch_size for item in found.workloads])
     error: XbenchError | None = None
-    command = shlex.join(["xbench", *list(request.argv)[1:]]).encode(errors="replace").decode()
+    command = shlex.join(["xbench", *sys.argv[1:]]).encode(errors="replace").decode()
     warnings = [*found.warnings, *environment.noise_warnings()]
     plans: list[JobPlan] = []
     path = folder / RECORD

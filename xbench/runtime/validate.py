@@ -17,15 +17,17 @@ The record is saved after every cell: a run that dies keeps its cells, and `resu
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
 
 from xbench import environment
+from xbench.config import ValidateConfig
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.fabrics import parse_fabric
 from xbench.interrupts import interrupts_held
@@ -39,12 +41,11 @@ from xbench.records import (
     load,
 )
 from xbench.runtime.assemble import now
-from xbench.runtime.prepare import RunRequest
 from xbench.runtime.program import BLOCK_S
 from xbench.runtime.run import execute
 from xbench.runtime.run_folder import keep, new_run_folder
 from xbench.runtime.validation_cells import cell_of, failed_cell, unsteady
-from xbench.spec import Collectives, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.stats.validation import goals, summaries
 from xbench.units import parse_rate
 from xbench.workloads.probe import probe
@@ -58,75 +59,57 @@ GUESSED_COMPUTE_S = 0.5
 AGAIN = 1
 
 
-@dataclass
-class ValidateRequest:
-    """What a user asked for, parsed."""
-
-    workloads: Sequence[WorkloadSpec]
-    fabrics: Sequence[FabricSpec]
-    modes: Sequence[ModeSpec]
-    held_out: Sequence[FabricSpec] = ()
-    cell_s: float = 150.0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    overlap: Overlap = "backward"
-    collectives: Collectives = "torch"
-    timeout_s: float = 120.0
-    output: Path = Path("results/runs")
-    resume: Validation | None = None
-    command: str = "xbench validate"
-
-
-def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Path, XbenchError | None]:
+def validate(config: ValidateConfig, console: Console) -> tuple[Validation, Path, XbenchError | None]:
     """Run every cell that is missing: the record, where it is kept, and the error that ended it early, if one did.
 
     A cell that fails is kept with its reason, and the others run. Raises UsageError before anything is launched, also
     for a resumed record of other modes.
     """
-    asked = [mode.text for mode in request.modes]
-    if request.resume is not None and request.resume.modes != asked:
+    asked = [mode.text for mode in config.modes]
+    if config.resume is not None and config.resume.modes != asked:
         raise SpecError(
-            f"--resume: that validation is of {', '.join(request.resume.modes)}, and --modes asks for "
+            f"--resume: that validation is of {', '.join(config.resume.modes)}, and --modes asks for "
             f"{', '.join(asked)}",
-            hint=f"write --modes {','.join(request.resume.modes)}",
+            hint=f"write --modes {','.join(config.resume.modes)}",
         )
-    if request.resume is not None and request.resume.overlap != request.overlap:
+    if config.resume is not None and config.resume.overlap != config.overlap:
         raise SpecError(
-            f"--resume: auto could overlap the {request.resume.overlap} pass in that validation, and --overlap is "
-            f"{request.overlap}",
-            hint=f"write --overlap {request.resume.overlap}",
+            f"--resume: auto could overlap the {config.resume.overlap} pass in that validation, and --overlap is "
+            f"{config.overlap}",
+            hint=f"write --overlap {config.resume.overlap}",
         )
-    if request.resume is not None and request.resume.collectives != request.collectives:
+    if config.resume is not None and config.resume.collectives != config.collectives:
         raise SpecError(
-            f"--resume: the all-reduce was that of {request.resume.collectives} in that validation, and --backend is "
-            f"{request.collectives}",
-            hint=f"write --backend {request.resume.collectives}",
+            f"--resume: the all-reduce was that of {config.resume.collectives} in that validation, and --backend is "
+            f"{config.collectives}",
+            hint=f"write --backend {config.resume.collectives}",
         )
-    found = probe(list(request.workloads), request.device, max(f.world_size for f in _all_fabrics(request)))
+    found = probe(list(config.workloads), config.device, max(f.world_size for f in config.matrix.all))
     workloads = [item.record for item in found.workloads]
-    place = new_run_folder(request.output, "validation") / RECORD
-    done = list(request.resume.cells) if request.resume is not None else []
+    place = new_run_folder(config.output, "validation") / RECORD
+    done = list(config.resume.cells) if config.resume is not None else []
     kept: list[ValidationCell] = []
     error: XbenchError | None = None
     described = environment.capture(found.model_dump())
-    cells = list(product(_all_fabrics(request), zip(found.specs, workloads, strict=True)))
+    cells = list(product(config.matrix.all, zip(found.specs, workloads, strict=True)))
     with interrupts_held() as held:
         for number, (fabric, (spec, workload)) in enumerate(cells):
             before = next((cell for cell in done if _same(cell, spec, fabric)), None)
             if before is not None:
                 kept.append(before)
                 continue
-            effort = effort_for(workload, fabric, kept, request)
+            effort = effort_for(workload, fabric, kept, config)
             console.print(f"cell {number + 1} of {len(cells)}: {workload.title} on {fabric}", highlight=False)
             try:
                 with held.let_through():
-                    cell, error = _run_cell(request, spec, workload, fabric, effort, kept, console)
+                    cell, error = _run_cell(config, spec, workload, fabric, effort, kept, console)
                 kept.append(cell)
             except KeyboardInterrupt:
                 error = Interrupted("interrupted")
             except Interrupted as caught:
                 error = caught
             finally:
-                partial = record(request, described, [*kept, *_missing(done, kept)], complete=False)
+                partial = record(config, described, [*kept, *_missing(done, kept)], complete=False)
                 kept_at = keep(partial, place)
             error = held.interrupted() or error
             if error is not None:
@@ -134,7 +117,7 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
         complete = len(kept) == len(cells)
         cells_made = kept if complete else [*kept, *_missing(done, kept)]
         told = str(error) if error is not None and not complete else None
-        made = record(request, described, cells_made, complete=complete, error=told)
+        made = record(config, described, cells_made, complete=complete, error=told)
         kept_at = keep(made, place)
         error = held.interrupted() or error
     if error is None and all(cell.error is not None for cell in kept):
@@ -143,7 +126,7 @@ def validate(request: ValidateRequest, console: Console) -> tuple[Validation, Pa
 
 
 def record(
-    request: ValidateRequest,
+    config: ValidateConfig,
     described: Environment,
     cells: Sequence[ValidationCell],
     *,
@@ -154,23 +137,23 @@ def record(
     fitted = [cell for cell in cells if cell.predicted_on == cell.fabric.world_size]
     return Validation(
         created=now(),
-        command=request.command,
+        command=shlex.join(["xbench", *sys.argv[1:]]),
         environment=described,
-        modes=[mode.text for mode in request.modes],
-        overlap=request.overlap,
-        collectives=request.collectives,
+        modes=[mode.text for mode in config.modes],
+        overlap=config.overlap,
+        collectives=config.collectives,
         complete=complete,
         error=error,
         cells=list(cells),
         errors=summaries(fitted),
         errors_at_speed=summaries(fitted, at_speed=True),
-        goals=goals(fitted, request.overlap),
+        goals=goals(fitted, config.overlap),
         warnings=environment.noise_warnings(),
     )
 
 
 def effort_for(
-    workload: WorkloadRecord, fabric: FabricSpec, known: Iterable[ValidationCell], request: ValidateRequest
+    workload: WorkloadRecord, fabric: FabricSpec, known: Iterable[ValidationCell], config: ValidateConfig
 ) -> Effort:
     """Rounds and steps that fit the time of a cell, by the bytes, the rate and what earlier cells say of the compute.
 
@@ -182,18 +165,18 @@ def effort_for(
     computed = [cell.compute_s for cell in known if cell.workload.spec == workload.spec and cell.compute_s > 0]
     step_s = link_s + (computed[-1] if computed else GUESSED_COMPUTE_S)
     if step_s < LONG_STEP_S:
-        blocks = request.cell_s / (BLOCK_S * len(request.modes))
+        blocks = 60 * config.cell_minutes / (BLOCK_S * len(config.modes))
         return Effort(launches=1, rounds=next((r for r in ROUNDS if blocks >= r), ROUNDS[-1]))
     if step_s > VERY_LONG_STEP_S:
         return Effort(launches=1, rounds=1, steps=2, warmup_steps=1, parity_steps=1, profile_steps=8)
-    afforded = request.cell_s / (step_s * len(request.modes))
+    afforded = 60 * config.cell_minutes / (step_s * len(config.modes))
     rounds = next((r for r in ROUNDS if afforded / r >= 3), ROUNDS[-1])
     steps = max(2, int(afforded / rounds) - 1)
     return Effort(launches=1, rounds=rounds, steps=steps, warmup_steps=1, parity_steps=2)
 
 
 def _run_cell(
-    request: ValidateRequest,
+    config: ValidateConfig,
     spec: WorkloadSpec,
     workload: WorkloadRecord,
     fabric: FabricSpec,
@@ -202,24 +185,19 @@ def _run_cell(
     console: Console,
 ) -> tuple[ValidationCell, Interrupted | None]:
     """The cell, and the interruption that came once it was measured. Raises Interrupted for one that came before."""
-    asked = RunRequest(
-        kind="comparison",
+    asked = replace(
+        config,
         workloads=[spec],
-        modes=request.modes,
-        reference="ddp" if any(mode.text == "ddp" for mode in request.modes) else None,
+        reference="ddp" if any(mode.text == "ddp" for mode in config.modes) else None,
         fabric=fabric,
         effort=effort,
-        device=request.device,
-        overlap=request.overlap,
-        collectives=request.collectives,
-        timeout_s=max(request.timeout_s, 2 * VERY_LONG_STEP_S),
-        output=request.output,
+        timeout_s=max(config.timeout_s, 2 * VERY_LONG_STEP_S),
     )
     set_aside: list[str] = []
     first: ValidationCell | None = None
     try:
-        source = _source(request, spec, fabric, kept)
-        if source is None and fabric in request.held_out:
+        source = _source(config, spec, fabric, kept)
+        if source is None and fabric in config.matrix.held_out:
             raise RunError("nothing was measured on fewer hosts to predict this from")
         while True:
             result = execute(asked, console)
@@ -248,10 +226,10 @@ def _run_cell(
 
 
 def _source(
-    request: ValidateRequest, spec: WorkloadSpec, fabric: FabricSpec, kept: Sequence[ValidationCell]
+    config: ValidateConfig, spec: WorkloadSpec, fabric: FabricSpec, kept: Sequence[ValidationCell]
 ) -> Comparison | None:
     """The comparison that a held-out cell is predicted from: the same workload and rate on the fabric asked for."""
-    if fabric not in request.held_out:
+    if fabric not in config.matrix.held_out:
         return None
     for cell in kept:
         rate = parse_fabric(cell.fabric.spec).rate
@@ -259,10 +237,6 @@ def _source(
             found = load(Path(cell.record))
             return found if isinstance(found, Comparison) else None
     return None
-
-
-def _all_fabrics(request: ValidateRequest) -> list[FabricSpec]:
-    return [*request.fabrics, *request.held_out]
 
 
 def _same(cell: ValidationCell, spec: WorkloadSpec, fabric: FabricSpec) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
+from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.records import (
     Bounds,
@@ -28,7 +30,7 @@ from xbench.report.lines import columns_line
 from xbench.report.tables import tables
 from xbench.runtime.assemble import Frame, comparison_record, profile_record
 from xbench.runtime.collect import Collector
-from xbench.runtime.prepare import RunRequest, beside, check_request, default_reference
+from xbench.runtime.prepare import beside, check_request, default_reference
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 
@@ -261,8 +263,8 @@ def test_what_ranks_remark_is_told_of_the_fabric_once(kind: Literal["profile", "
     assert record.fabric.notes == [*frame((A,)).fabric.notes, "threads run first"]
 
 
-def request(modes: str, *workloads: WorkloadSpec) -> RunRequest:
-    return RunRequest(kind="comparison", workloads=workloads, modes=parse_modes(modes), fabric=LOCAL, effort=Effort())
+def request(modes: str, *workloads: WorkloadSpec) -> RunConfig:
+    return RunConfig(workloads=workloads, modes=parse_modes(modes), fabric=LOCAL)
 
 
 def test_one_workload_and_a_paired_mode_make_twins() -> None:
@@ -279,8 +281,7 @@ def test_two_jobs_at_once_bring_the_two_one_after_the_other_along() -> None:
     ]
     alone = request("sequential:wfbp,crossover", A)
     assert check_request(alone)[1] == alone.modes
-    unjudged = request("ddp,crossover", A)
-    unjudged.judged = False
+    unjudged = replace(request("ddp,crossover", A), judged=False)
     assert check_request(unjudged)[1] == unjudged.modes
 
 
@@ -329,8 +330,7 @@ def test_different_jobs_at_once_bring_their_control_along() -> None:
 def test_requests_that_cannot_work(
     modes: str, workloads: tuple[WorkloadSpec, ...], reference: str | None, message: str
 ) -> None:
-    asked = request(modes, *workloads)
-    asked.reference = reference
+    asked = replace(request(modes, *workloads), reference=reference)
     with pytest.raises(SpecError, match=message):
         check_request(asked)
 
@@ -338,7 +338,7 @@ def test_requests_that_cannot_work(
 def test_turns_and_gradients_that_travel_on_exclude_each_other() -> None:
     asked = request("ddp,crossover:auto", A)
     check_request(asked)
-    asked.overlap = "forward"
+    asked = replace(asked, overlap="forward")
     with pytest.raises(SpecError, match="crossover:auto waits for a job's gradients before its next turn") as caught:
         check_request(asked)
     assert caught.value.hint == "write crossover:optimal"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from xbench import cli
+from xbench.config import RunConfig
 from xbench.crossover.job import crossover_steps
 from xbench.errors import SpecError
 from xbench.runtime import prepare as preparing
@@ -140,9 +141,9 @@ def test_ranges_on_the_cpu_are_refused_before_anything_is_done(
 def test_ranges_are_refused_where_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Preflight(device="cpu", gpus=0, torch="2.15", torchvision=None, nccl=None, cuda=None, workloads=[])
     monkeypatch.setattr(preparing, "probe", lambda *words: found)
-    request = preparing.RunRequest(
-        kind="comparison", workloads=[WorkloadSpec(name="resnet18")], modes=parse_modes("ddp"), effort=Effort(),
+    config = RunConfig(
+        workloads=[WorkloadSpec(name="resnet18")], modes=parse_modes("ddp"), effort=Effort(),
         fabric=FabricSpec(name="local", ranks=2), nvtx=True,
     )  # fmt: skip
     with pytest.raises(SpecError, match=r"^--nvtx marks the work of GPUs"):
-        preparing.prepare(request)
+        preparing.prepare(config)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.records import WorkloadRecord
 from xbench.runtime import prepare as preparing
-from xbench.runtime.prepare import RunRequest, prepare
+from xbench.runtime.prepare import prepare
 from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
+from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, Probed
 
 SPEC = WorkloadSpec(name="transformer-tiny", batch_size=4, seq_len=8)
@@ -27,10 +28,8 @@ def prepared(
     monkeypatch: pytest.MonkeyPatch, asked: str, fabric: FabricSpec, **fields: Any
 ) -> tuple[RunSpec, list[str]]:
     monkeypatch.setattr(preparing, "probe", lambda specs, device, ranks: found(**fields))
-    request = RunRequest(
-        kind="comparison", workloads=[SPEC], fabric=fabric, effort=Effort(), modes=parse_modes("ddp,wfbp"), device=asked
-    )
-    run, _, notes = prepare(request)
+    config = RunConfig(workloads=[SPEC], fabric=fabric, modes=parse_modes("ddp,wfbp"), device=asked)
+    run, _, notes = prepare(config)
     return run, notes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from xbench.config import Matrix, RunConfig, ValidateConfig
 from xbench.errors import Interrupted, SpecError
 from xbench.fabrics import parse_fabric
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.records import AnyRecord, Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
 from xbench.runtime import validate as matrix
-from xbench.runtime.prepare import RunRequest
 from xbench.runtime.run import Result
-from xbench.runtime.validate import ValidateRequest, effort_for, validate
+from xbench.runtime.validate import effort_for, validate
 from xbench.runtime.validation_cells import cell_of
 from xbench.schedules import parse_modes
-from xbench.spec import WorkloadSpec
+from xbench.spec import FabricSpec, WorkloadSpec
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 
@@ -53,6 +54,10 @@ class Item:
     record: WorkloadRecord
 
 
+def config_of(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec], **fields: Any) -> ValidateConfig:
+    return ValidateConfig(workloads=workloads, matrix=Matrix(fabrics), modes=MODES, **fields)
+
+
 def workload(grad_bytes: int) -> WorkloadRecord:
     return WorkloadRecord(
         spec=WorkloadSpec(name="net"), title="net", parameters=1, tensors=1,
@@ -62,7 +67,7 @@ def workload(grad_bytes: int) -> WorkloadRecord:
 
 def effort(grad_bytes: int, fabric: str, known: list[ValidationCell] | None = None):  # type: ignore[no-untyped-def]
     spec = parse_fabric(fabric)
-    request = ValidateRequest([WorkloadSpec(name="net")], [spec], MODES, cell_s=150.0)
+    request = config_of([WorkloadSpec(name="net")], [spec], cell_minutes=2.5)
     return effort_for(workload(grad_bytes), spec, known or [], request)
 
 
@@ -143,8 +148,8 @@ def resumed(cells: list[ValidationCell], modes: list[str]) -> Validation:
 
 def test_a_validation_over_another_backend_is_not_gone_on_with() -> None:
     before = resumed([], [mode.text for mode in MODES])
-    request = ValidateRequest(
-        [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], MODES, collectives="sockets", resume=before
+    request = config_of(
+        [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], collectives="sockets", resume=before
     )
     with pytest.raises(
         SpecError, match="the all-reduce was that of torch in that validation, and --backend is sockets"
@@ -154,8 +159,8 @@ def test_a_validation_over_another_backend_is_not_gone_on_with() -> None:
 
 
 def test_a_validation_of_other_modes_is_not_gone_on_with() -> None:
-    request = ValidateRequest(
-        [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], MODES, resume=resumed([], ["compute", "ddp"])
+    request = config_of(
+        [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], resume=resumed([], ["compute", "ddp"])
     )
     with pytest.raises(
         SpecError, match="that validation is of compute, ddp, and --modes asks for compute, ddp, single"
@@ -164,10 +169,9 @@ def test_a_validation_of_other_modes_is_not_gone_on_with() -> None:
 
 
 def test_a_validation_with_another_overlap_is_not_gone_on_with() -> None:
-    request = ValidateRequest(
+    request = config_of(
         [WorkloadSpec(name="net")],
         [parse_fabric("local:ranks=2")],
-        MODES,
         overlap="forward",
         resume=resumed([], [mode.text for mode in MODES]),
     )
@@ -176,16 +180,16 @@ def test_a_validation_with_another_overlap_is_not_gone_on_with() -> None:
 
 
 def test_what_auto_may_overlap_is_asked_of_every_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[RunRequest] = []
+    asked: list[RunConfig] = []
 
-    def stopped(request: RunRequest, _: object) -> None:
+    def stopped(request: RunConfig, _: object) -> None:
         asked.append(request)
         raise Interrupted("interrupted")
 
     monkeypatch.setattr(matrix, "execute", stopped)
     monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [workload(MIB)]))
     spec = [WorkloadSpec(name="net")]
-    request = ValidateRequest(spec, [parse_fabric("local:ranks=2")], MODES, overlap="forward", output=tmp_path)
+    request = config_of(spec, [parse_fabric("local:ranks=2")], overlap="forward", output=tmp_path)
     record, _, _ = validate(request, Console(file=io.StringIO()))
     assert [one.overlap for one in asked] == [record.overlap] == ["forward"]
 
@@ -208,7 +212,7 @@ def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(
 
     monkeypatch.setattr(matrix, "_run_cell", interrupted)
     monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [one.workload]))
-    request = ValidateRequest([spec], fabrics, MODES, output=tmp_path, resume=before)
+    request = config_of([spec], fabrics, output=tmp_path, resume=before)
     record, path, error = validate(request, Console(file=io.StringIO()))
     assert isinstance(error, Interrupted)
     assert not record.complete
@@ -234,9 +238,7 @@ def test_a_cell_whose_interruption_came_while_it_was_saved_is_kept(
     monkeypatch.setattr(matrix, "execute", saved_first)
     monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [measured().jobs[0].workload]))
     fabrics = [parse_fabric(f"local:ranks={ranks}") for ranks in (2, 3)]
-    record, path, error = validate(
-        ValidateRequest([spec], fabrics, MODES, output=tmp_path), Console(file=io.StringIO())
-    )
+    record, path, error = validate(config_of([spec], fabrics, output=tmp_path), Console(file=io.StringIO()))
     assert isinstance(error, Interrupted)
     assert [cell.error for cell in record.cells] == [None]
     assert (record.complete, record.error) == (False, "interrupted")
@@ -257,7 +259,7 @@ def test_a_stop_while_the_matrix_is_saved_comes_after_it(
     monkeypatch.setattr(matrix, "_run_cell", lambda *_: (cell, None))
     monkeypatch.setattr(matrix, "keep", slowly)
     monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [cell.workload]))
-    request = ValidateRequest([cell.workload.spec], [parse_fabric("local:ranks=2")], MODES, output=tmp_path)
+    request = config_of([cell.workload.spec], [parse_fabric("local:ranks=2")], output=tmp_path)
     record, path, error = validate(request, Console(file=io.StringIO()))
     assert isinstance(error, Interrupted)
     assert record.complete

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xbench import environment
+from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import NEED_COST
 from xbench.planning.what_if import Change, Scenario, read, what_if
 from xbench.runtime.job_plans import job_plan
-from xbench.runtime.prepare import RunRequest, prepare
+from xbench.runtime.prepare import prepare
 from xbench.runtime.program import JobPlan
 from xbench.runtime.regress.protocol import Answer, Order, PlannedFigures, version
 from xbench.schedules import parse_modes
@@ -32,8 +33,7 @@ def look(order: Order) -> tuple[Answer, RunSpec, JobPlan]:
     scenario = _scenario(order.plan_from)
     _check_planned(modes, scenario)
     run, found, notes = prepare(
-        RunRequest(
-            kind="comparison",
+        RunConfig(
             workloads=[parse_workload(order.workload)],
             modes=modes,
             fabric=parse_fabric(order.fabric),

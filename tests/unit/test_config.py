@@ -1,0 +1,86 @@
+"""The options of commands, as fields of their configs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from xbench.config import (
+    ConvergeConfig,
+    EffortOptions,
+    MatrixOptions,
+    ProfileConfig,
+    RunConfig,
+    TuneConfig,
+    ValidateConfig,
+)
+from xbench.errors import SpecError
+from xbench.fabrics import parse_fabric
+from xbench.option_fields import option_of, options_of, read_config
+from xbench.plan_config import PlanConfig, ScaleConfig
+from xbench.schedules import parse_modes
+from xbench.spec import Effort
+
+KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, ValidateConfig, PlanConfig, ScaleConfig)
+
+
+def test_efforts() -> None:
+    assert EffortOptions().read() == Effort(launches=2, rounds=6, steps=None)
+    quick = EffortOptions(quick=True).read()
+    assert (quick.launches, quick.rounds, quick.steps) == (1, 6, 4)
+    rigorous = EffortOptions(rigorous=True).read()
+    assert (rigorous.launches, rigorous.rounds, rigorous.steps) == (5, 8, None)
+    own = EffortOptions(launches=3, steps=9, quick=True).read()
+    assert (own.launches, own.rounds, own.steps) == (3, 6, 9)
+    with pytest.raises(SpecError, match="exclude each other"):
+        EffortOptions(quick=True, rigorous=True).read()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_option_has_a_flag_and_help(kind: type) -> None:
+    for field in dataclasses.fields(kind):
+        for owner, name in options_of(kind, field.name) if field.metadata else []:
+            option = option_of(owner, name)
+            assert option.flags[0].startswith("--")
+            assert option.click["help"]
+
+
+def test_what_is_typed_is_read_and_what_is_no_field_stays() -> None:
+    values = {"names": ("resnet18", "vgg11"), "batch_size": 2, "modes": "ddp,auto", "fabric": "local:ranks=2", "x": 1}
+    config = read_config(RunConfig, values)
+    assert [spec.name for spec in config.workloads] == ["resnet18", "vgg11"]
+    assert [spec.batch_size for spec in config.workloads] == [2, 2]
+    assert config.modes == parse_modes("ddp,auto")
+    assert config.fabric == parse_fabric("local:ranks=2")
+    assert values == {"x": 1}
+
+
+def test_a_matrix_is_every_rate_between_measured_and_held_out_hosts() -> None:
+    matrix = MatrixOptions(rates="1gbit, 10gbit,1gbit", held_out=4).read()
+    assert [str(fabric) for fabric in matrix.all] == [
+        "shaped:hosts=2,rate=1gbit",
+        "shaped:hosts=2,rate=10gbit",
+        "shaped:hosts=4,rate=1gbit",
+        "shaped:hosts=4,rate=10gbit",
+    ]
+    assert MatrixOptions(rates="1gbit").read().held_out == []
+    with pytest.raises(SpecError, match="--rates: ',' names nothing"):
+        MatrixOptions(rates=",").read()
+    with pytest.raises(SpecError, match="--held-out: 2 hosts are those that are measured"):
+        MatrixOptions(held_out=2).read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (TuneConfig, {"minutes": 0.1}, "--minutes: 0.1 is not in the range 0.25 to 1440"),
+        (TuneConfig, {"margin_percent": float("nan")}, "--margin: nan is not in the range 0 to 50"),
+        (ConvergeConfig, {"lr": 0.0}, "--lr: 0 is not above 0 and up to 100"),
+        (ScaleConfig, {"error_band": 1.0}, "--error-band: 1 is not a share from 0 to 0.95"),
+        (PlanConfig, {"rate_bps": "fast"}, "--rate: "),
+    ],
+)
+def test_a_value_that_cannot_work_names_its_option(kind: type, values: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read_config(kind, values)

@@ -1,0 +1,373 @@
+"""What the commands that measure take: one field an option, with its flag, help, choices and how it is read.
+
+A command takes fields by name (`commands.options.takes`) and gets them as one frozen value, which goes as it is to what
+carries it out: `runtime.prepare` resolves a `RunConfig` to the `RunSpec` that ranks and records have. To add an option,
+add a field here, name it in the command, and use it in what it configures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
+
+from xbench.errors import SpecError
+from xbench.option_fields import Device, group, listed, option, read_timeout, within
+
+if TYPE_CHECKING:
+    from xbench.records import Validation
+    from xbench.spec import Collectives, Compress, Copies, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
+
+RUNS = Path("results/runs")
+
+
+def read_fabric(text: str) -> FabricSpec:
+    """The fabric of a spec string. Raises SpecError."""
+    from xbench.fabrics import parse_fabric
+
+    return parse_fabric(text)
+
+
+def _modes(text: str) -> tuple[ModeSpec, ...]:
+    from xbench.schedules import parse_modes
+
+    return parse_modes(text)
+
+
+def _workloads(text: str) -> tuple[WorkloadSpec, ...]:
+    from xbench.workloads import parse_workload
+
+    return tuple(parse_workload(name) for name in listed("--workloads", text))
+
+
+def _validation(path: Path) -> Validation:
+    from xbench.records import Validation, load
+
+    before = load(path)
+    if not isinstance(before, Validation):
+        raise SpecError(
+            f"--resume: {str(path)!r} is a {before.kind} record, and no validation",
+            hint="give the folder of a run of xbench validate",
+        )
+    return before
+
+
+def _learning_rate(value: float) -> float:
+    if math.isfinite(value) and 0 < value <= 100:
+        return value
+    raise SpecError(f"--lr: {value:g} is not above 0 and up to 100", hint="try --lr 0.01")
+
+
+def _modes_option(default: str, told: str) -> Any:
+    return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", complete="modes", help=told)
+
+
+def overlap_option() -> Any:
+    """A field for `--overlap`."""
+    told = "What auto's gradients may overlap: forward adds dear and priority to its candidates."
+    return option("--overlap", type=click.Choice(["backward", "forward"]), default="backward", help=told)
+
+
+def _backend_option(*choices: str) -> Any:
+    carriers = {"torch": "torch's", "sockets": "our own over TCP for CPUs", "horovod": "Horovod's, except in DDP"}
+    *others, last = [carriers[choice] for choice in choices]
+    told = f"Whose all-reduce carries gradients: {', '.join(others)} or {last}."
+    return option("--backend", type=click.Choice(choices), default="torch", help=told)
+
+
+def _output_option(told: str) -> Any:
+    return option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, help=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """Workloads by name, and the options that hold for all of them."""
+
+    names: str | Sequence[str] = ()
+    batch_size: int | None = option(
+        "--batch-size", type=click.IntRange(1, 1_000_000), help="Samples a rank trains in a step."
+    )
+    image_size: int | None = option(
+        "--image-size", type=click.IntRange(1, 100_000), help="Height and width of images, in pixels."
+    )
+    seq_len: int | None = option(
+        "--seq-len", type=click.IntRange(1, 10_000_000), help="Tokens a sample, for text models."
+    )
+    dtype: str = option(
+        "--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", help="Type of weights and gradients."
+    )
+    optimizer: str = option(
+        "--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", help="Optimizer used for the step."
+    )
+    seed: int = option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Seed of weights and data.")
+
+    def read(self) -> tuple[WorkloadSpec, ...]:
+        """The workloads; resnet50 where none is named. Raises SpecError."""
+        from xbench.workloads import parse_workload
+
+        names = (self.names,) if isinstance(self.names, str) else self.names or ("resnet50",)
+        values = {key: value for key, value in vars(self).items() if key != "names"}
+        return tuple(parse_workload(name, **values) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffortOptions:
+    """How much is measured: a preset, and single values over it."""
+
+    launches: int | None = option(
+        "--launches", type=click.IntRange(1, 100), help="Independent starts of the ranks.  [default: 2]"
+    )
+    rounds: int | None = option(
+        "--rounds", type=click.IntRange(1, 1000), help="Blocks of every mode a launch.  [default: 6]"
+    )
+    steps: int | None = option(
+        "--steps", type=click.IntRange(2, 10_000), help="Timed steps a block.  [default: about 3 s]"
+    )
+    quick: bool = option("--quick", is_flag=True, default=False, help="1 launch of 6 short rounds: a first look.")
+    rigorous: bool = option(
+        "--rigorous", is_flag=True, default=False, help="5 launches of 8 rounds: for numbers that you will quote."
+    )
+
+    def read(self) -> Effort:
+        """2 launches of 6 rounds; quick 1 of 6 with 4 steps a block; rigorous 5 of 8. SpecError for both at once."""
+        from xbench.spec import Effort
+
+        if self.quick and self.rigorous:
+            raise SpecError("--quick and --rigorous exclude each other", hint="leave one of them out")
+        preset: dict[str, int] = {}
+        if self.quick:
+            preset = {"launches": 1, "rounds": 6, "steps": 4, "profile_steps": 8}
+        elif self.rigorous:
+            preset = {"launches": 5, "rounds": 8, "profile_steps": 32}
+        given = {"launches": self.launches, "rounds": self.rounds, "steps": self.steps}
+        return Effort(**preset | {name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileEffort:
+    """How many steps of a profile have instruments."""
+
+    steps: int = option("--steps", type=click.IntRange(3, 1000), default=16, help="Instrumented steps.")
+
+    def read(self) -> Effort:
+        """One launch."""
+        from xbench.spec import Effort
+
+        return Effort(profile_steps=self.steps, launches=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run as it is asked for: what `xbench compare` takes, and the base of what the other commands take."""
+
+    kind: Literal["profile", "comparison"] = "comparison"
+    title: str | None = None
+    """What the name of the run's folder calls it; None: `kind`."""
+    judged: bool = True
+    """Whether modes are compared with each other; a paired mode is compared with `sequential`."""
+    workloads: Sequence[WorkloadSpec] = group(WorkloadOptions)
+    modes: Sequence[ModeSpec] = _modes_option(
+        "compute,ddp,single,wfbp,mgwfbp,optimal,auto",
+        "Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
+    )
+    reference: str | None = option(
+        "--reference",
+        metavar="MODE",
+        complete="mode",
+        help="What the others are compared with; two jobs, with sequential.  [default: ddp, else the first]",
+    )
+    overlap: Overlap = overlap_option()
+    effort: Effort = group(EffortOptions, default_factory=lambda: EffortOptions().read())
+    fabric: FabricSpec = option(
+        "--fabric",
+        default="auto",
+        unset=lambda: read_fabric("auto"),
+        read=read_fabric,
+        metavar="SPEC",
+        complete="fabric",
+        help="What connects the ranks: local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, "
+        "cluster, or auto.",
+    )
+    device: str = option(
+        "--device",
+        type=Device(["auto", "cpu", "cuda"]),
+        default="auto",
+        metavar="[auto|cpu|cuda|cuda:N]",
+        help="Where to compute; auto takes GPUs where there are any, cuda:3 that one.",
+    )
+    timeout_s: float = option(
+        "--timeout",
+        default="120s",
+        unset=120.0,
+        callback=read_timeout,
+        metavar="DURATION",
+        help="Longest silence of a rank before it counts as hung.",
+    )
+    output: Path = _output_option("Folder that keeps each run's record.")
+    nvtx: bool = option(
+        "--nvtx", is_flag=True, default=False, help="Mark steps, buckets and turns for Nsight Systems; for GPUs only."
+    )
+    copies: Copies | None = option(
+        "--copies",
+        type=click.Choice(["views", "coalesced", "fused"]),
+        help="How gradients get into a collective and back.  [default: views]",
+    )
+    compress: Compress | None = option(
+        "--compress",
+        type=click.Choice(["none", "bf16"]),
+        default="none",
+        unset=None,
+        read=lambda value: None if value == "none" else value,
+        help="What fp32 gradients travel as, in every mode.",
+    )
+    collectives: Collectives = _backend_option("torch", "sockets", "horovod")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig(RunConfig):
+    """What `xbench profile` takes."""
+
+    kind: Literal["profile", "comparison"] = "profile"
+    effort: Effort = group(ProfileEffort, default_factory=lambda: ProfileEffort().read())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneConfig(RunConfig):
+    """What `xbench tune` takes."""
+
+    title: str | None = "tune"
+    minutes: float = option(
+        "--minutes", type=float, default=10.0, read=within("--minutes", 0.25, 1440.0), help="How long it may take."
+    )
+    modes: Sequence[ModeSpec] = _modes_option(
+        "auto,ddp-tuned,optimal,mgwfbp,single", "The candidates, to be timed against ddp; xbench modes lists them."
+    )
+    margin_percent: float = option(
+        "--margin",
+        type=float,
+        default=2.0,
+        read=within("--margin", 0.0, 50.0),
+        metavar="PERCENT",
+        help="The least gain that is worth a change.",
+    )
+    keep: str | None = option(
+        "--keep", metavar="FILE", help="File that keeps the winner.  [default: tuned.json beside the record]"
+    )
+    collectives: Collectives = _backend_option("torch", "sockets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvergeConfig(RunConfig):
+    """What `xbench converge` takes. `samples` of one seed over all workers go before `epochs`."""
+
+    judged: bool = False
+    modes: Sequence[ModeSpec] = _modes_option(
+        "ddp,spb,spb:variant=temporal", "The schedules, and crossover; xbench modes lists them."
+    )
+    dataset: str = option(
+        "--dataset",
+        type=click.Choice(["digits"]),
+        default="digits",
+        help="What is learnt: scikit-learn's handwritten digits.",
+    )
+    seeds: int = option(
+        "--seeds", type=click.IntRange(1, 100), default=3, help="Trainings of every mode, each from a seed of its own."
+    )
+    epochs: int = option(
+        "--epochs", type=click.IntRange(1, 1000), default=3, help="Passes over the data in each training."
+    )
+    samples: int | None = option(
+        "--samples", type=click.IntRange(1, 1_000_000_000), help="Samples in each training, in place of --epochs."
+    )
+    lr: float | None = option(
+        "--lr",
+        type=float,
+        read=_learning_rate,
+        help="Learning rate at first.  [default: 0.01 for sgd, 0.0001 for adamw]",
+    )
+
+
+class Matrix(NamedTuple):
+    """The fabrics of a validation: those that are measured, and those that are predicted from the first."""
+
+    fabrics: Sequence[FabricSpec] = ()
+    held_out: Sequence[FabricSpec] = ()
+
+    @property
+    def all(self) -> list[FabricSpec]:
+        """All fabrics, in the order in which they are run."""
+        return [*self.fabrics, *self.held_out]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixOptions:
+    """Shaped links of every rate, between so many hosts."""
+
+    rates: str = option(
+        "--rates",
+        default="10gbit,1gbit,100mbit",
+        metavar="R,S,...",
+        help="Rates of the links, as tc(8) writes them.",
+    )
+    hosts: int = option(
+        "--hosts", type=click.IntRange(2, 8), default=2, help="Hosts to measure on: network namespaces."
+    )
+    held_out: int | None = option(
+        "--held-out",
+        type=click.IntRange(2, 8),
+        metavar="H",
+        help="Also run on H hosts, and predict that from what was measured on --hosts.",
+    )
+
+    def read(self) -> Matrix:
+        """The fabrics. Raises SpecError."""
+        if self.held_out == self.hosts:
+            raise SpecError(
+                f"--held-out: {self.held_out} hosts are those that are measured", hint=f"try {2 * self.hosts}"
+            )
+        rates = listed("--rates", self.rates)
+        return Matrix(
+            [read_fabric(f"shaped:hosts={self.hosts},rate={rate}") for rate in rates],
+            [read_fabric(f"shaped:hosts={self.held_out},rate={rate}") for rate in rates if self.held_out],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateConfig(RunConfig):
+    """What `xbench validate` takes: a matrix of `workloads` and `fabrics`."""
+
+    workloads: Sequence[WorkloadSpec] = option(
+        "--workloads",
+        default="transformer-tiny,mobilenet_v2,resnet18,densenet121,resnet50,vgg11",
+        unset=(),
+        read=_workloads,
+        metavar="A,B,...",
+        complete="workloads",
+        help="Workloads: names, or file.py:make.",
+    )
+    matrix: Matrix = group(MatrixOptions, default=Matrix())
+    modes: Sequence[ModeSpec] = _modes_option(
+        "compute,ddp,single,wfbp,mgwfbp,optimal,auto", "Single-job modes to predict and to measure."
+    )
+    collectives: Collectives = _backend_option("torch", "sockets")
+    cell_minutes: float = option(
+        "--cell-minutes",
+        type=click.FloatRange(0.1, 600),
+        default=2.5,
+        help="About how long the timed blocks of a cell may take.",
+    )
+    resume: Validation | None = option(
+        "--resume",
+        read=_validation,
+        metavar="RESULT",
+        complete="result",
+        help="Go on from this validation: its cells are kept.",
+    )
+    device: str = option(
+        "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", help="Where to compute."
+    )
+    output: Path = _output_option("Folder that keeps the record and each cell's.")

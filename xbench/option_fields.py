@@ -1,0 +1,134 @@
+"""Fields of a dataclass that are options of a command line: flag, help, choices, and how what is typed is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from xbench.errors import SpecError
+from xbench.units import parse_seconds
+
+Config = TypeVar("Config")
+Parsed = TypeVar("Parsed")
+
+
+class Option(NamedTuple):
+    """What a command line needs to know of a field. `complete` names what completes it: see `commands.options`."""
+
+    flags: tuple[str, ...]
+    click: Mapping[str, Any]
+    read: Callable[[Any], Any] | None = None
+    complete: str | None = None
+
+
+def option(
+    *flags: str,
+    unset: Any = dataclasses.MISSING,
+    read: Callable[[Any], Any] | None = None,
+    complete: str | None = None,
+    **arguments: Any,
+) -> Any:
+    """A field that has a flag. `arguments` are those of `click.option`; `read` makes the field's value of click's.
+
+    `unset` is the value, or what makes it, where no command line gives one; else that is click's default.
+    """
+    metadata = {"option": Option(flags, arguments, read, complete)}
+    value = arguments.get("default") if unset is dataclasses.MISSING else unset
+    if callable(value):
+        return dataclasses.field(default_factory=value, metadata=metadata)
+    return dataclasses.field(default=value, metadata=metadata)
+
+
+def group(options: type, **default: Any) -> Any:
+    """A field whose value is `read()` of several options."""
+    return dataclasses.field(metadata={"group": options}, **default)
+
+
+def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
+    """The config that a command's parameters say. They are taken out of `values`; what is no field stays there."""
+    made: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        options, own = field.metadata.get("group"), field.metadata.get("option")
+        if options is not None:
+            names = [one.name for one in dataclasses.fields(options) if one.name in values]
+            if names:
+                made[field.name] = options(**{name: values.pop(name) for name in names}).read()
+        elif own is not None and field.name in values:
+            value = values.pop(field.name)
+            made[field.name] = own.read(value) if own.read is not None and value is not None else value
+    return kind(**made)
+
+
+def option_of(kind: Any, name: str) -> Option:
+    """The option of a field. Raises LookupError where there is none."""
+    found: Option = {field.name: field for field in dataclasses.fields(kind)}[name].metadata["option"]
+    return found
+
+
+def options_of(kind: Any, name: str) -> list[tuple[type, str]]:
+    """Where the options of that name are, each as a class and the name of its field.
+
+    The name is a field's, a group's, which stands for all of its fields, or that of a field in a group.
+    """
+    groups = {field.name: field.metadata["group"] for field in dataclasses.fields(kind) if "group" in field.metadata}
+    members = {
+        group: [field.name for field in dataclasses.fields(group) if "option" in field.metadata]
+        for group in groups.values()
+    }
+    if name in groups:
+        return [(groups[name], member) for member in members[groups[name]]]
+    return next(([(group, name)] for group, names in members.items() if name in names), [(kind, name)])
+
+
+def parsed(flag: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
+    """The value, or the parser's SpecError with the option's name in it."""
+    try:
+        return parse(text)
+    except SpecError as error:
+        raise SpecError(f"{flag}: {error}", hint=error.hint) from None
+
+
+def listed(flag: str, text: str) -> list[str]:
+    """The names between the commas, each once. Raises SpecError for none."""
+    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise SpecError(f"{flag}: {text!r} names nothing", hint="separate names by commas")
+    return found
+
+
+class Device(click.Choice[str]):
+    """`auto`, `cpu`, `cuda`, or `cuda:3` for one GPU."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See `click.ParamType.convert`."""
+        if isinstance(value, str) and re.fullmatch(r"cuda:[0-9]+", value):
+            return value
+        return str(super().convert(value, param, ctx))
+
+
+def read_timeout(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    """Seconds from 90, 90s or 1.5min, or click's usage error, which names the option."""
+    try:
+        seconds = parse_seconds(value)
+    except SpecError as error:
+        raise click.BadParameter(f"{error}: {error.hint}", context, parameter) from None
+    if not 1 <= seconds <= 86_400:
+        raise click.BadParameter(f"{value} is not in the range 1 s to 86400 s", context, parameter)
+    return seconds
+
+
+def within(flag: str, low: float, high: float) -> Callable[[float], float]:
+    """Reads a number; SpecError for one outside [low, high]."""
+
+    def read(value: float) -> float:
+        if math.isfinite(value) and low <= value <= high:
+            return value
+        close = min(max(value, low), high) if math.isfinite(value) else low
+        raise SpecError(f"{flag}: {value:g} is not in the range {low:g} to {high:g}", hint=f"try {flag} {close:g}")
+
+    return read
