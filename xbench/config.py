@@ -68,7 +68,7 @@ def _modes_option(default: str, told: str) -> Any:
 
 def overlap_option() -> Any:
     """A field for `--overlap`."""
-    told = "What auto's gradients may overlap: forward adds dear and priority to its candidates."
+    told = "Pass that auto's communication may overlap: forward adds dear and priority to its candidates."
     return option("--overlap", type=click.Choice(["backward", "forward"]), default="backward", help=told)
 
 
@@ -89,13 +89,13 @@ class WorkloadOptions:
 
     names: str | Sequence[str] = ()
     batch_size: int | None = option(
-        "--batch-size", type=click.IntRange(1, 1_000_000), help="Samples a rank trains in a step."
+        "--batch-size", type=click.IntRange(1, 1_000_000), help="Samples per rank and step."
     )
     image_size: int | None = option(
         "--image-size", type=click.IntRange(1, 100_000), help="Height and width of images, in pixels."
     )
     seq_len: int | None = option(
-        "--seq-len", type=click.IntRange(1, 10_000_000), help="Tokens a sample, for text models."
+        "--seq-len", type=click.IntRange(1, 10_000_000), help="Tokens per sample, for text models."
     )
     dtype: str = option(
         "--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", help="Type of weights and gradients."
@@ -103,7 +103,7 @@ class WorkloadOptions:
     optimizer: str = option(
         "--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", help="Optimizer used for the step."
     )
-    seed: int = option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Seed of weights and data.")
+    seed: int = option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Random seed for weights and data.")
 
     def read(self) -> tuple[WorkloadSpec, ...]:
         """The workloads; resnet50 where none is named. Raises SpecError."""
@@ -122,10 +122,10 @@ class EffortOptions:
         "--launches", type=click.IntRange(1, 100), help="Independent starts of the ranks.  [default: 2]"
     )
     rounds: int | None = option(
-        "--rounds", type=click.IntRange(1, 1000), help="Blocks of every mode a launch.  [default: 6]"
+        "--rounds", type=click.IntRange(1, 1000), help="Timed blocks of each mode per launch.  [default: 6]"
     )
     steps: int | None = option(
-        "--steps", type=click.IntRange(2, 10_000), help="Timed steps a block.  [default: about 3 s]"
+        "--steps", type=click.IntRange(2, 10_000), help="Timed steps per block.  [default: about 3 s]"
     )
     quick: bool = option("--quick", is_flag=True, default=False, help="1 launch of 6 short rounds: a first look.")
     rigorous: bool = option(
@@ -151,7 +151,9 @@ class EffortOptions:
 class ProfileEffort:
     """How many steps of a profile have instruments."""
 
-    steps: int = option("--steps", type=click.IntRange(3, 1000), default=16, help="Instrumented steps.")
+    steps: int = option(
+        "--steps", type=click.IntRange(3, 1000), default=16, help="Steps that are timed layer by layer."
+    )
 
     def read(self) -> Effort:
         """One launch."""
@@ -172,13 +174,14 @@ class RunConfig:
     workloads: Sequence[WorkloadSpec] = group(WorkloadOptions)
     modes: Sequence[ModeSpec] = _modes_option(
         "compute,ddp,single,wfbp,mgwfbp,optimal,auto",
-        "Schedules and paired modes; xbench modes lists them. MODE@NAME names a second copy.",
+        "Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.",
     )
     reference: str | None = option(
         "--reference",
         metavar="MODE",
         complete="mode",
-        help="What the others are compared with; two jobs, with sequential.  [default: ddp, else the first]",
+        help="Mode that the others are compared with; pairs of jobs are compared with sequential.  "
+        "[default: ddp, else the first]",
     )
     overlap: Overlap = overlap_option()
     effort: Effort = group(EffortOptions, default_factory=lambda: EffortOptions().read())
@@ -205,16 +208,16 @@ class RunConfig:
         unset=120.0,
         callback=read_timeout,
         metavar="DURATION",
-        help="Longest silence of a rank before it counts as hung.",
+        help="Fail if a rank reports nothing for this long.",
     )
-    output: Path = _output_option("Folder that keeps each run's record.")
+    output: Path = _output_option("Folder for the records of runs.")
     nvtx: bool = option(
         "--nvtx", is_flag=True, default=False, help="Mark steps, buckets and turns for Nsight Systems; for GPUs only."
     )
     copies: Copies | None = option(
         "--copies",
         type=click.Choice(["views", "coalesced", "fused"]),
-        help="How gradients get into a collective and back.  [default: views]",
+        help="How gradients are copied into a collective and back.  [default: views]",
     )
     compress: Compress | None = option(
         "--compress",
@@ -222,7 +225,7 @@ class RunConfig:
         default="none",
         unset=None,
         read=lambda value: None if value == "none" else value,
-        help="What fp32 gradients travel as, in every mode.",
+        help="Type that fp32 gradients are sent as, in every mode.",
     )
     collectives: Collectives = _backend_option("torch", "sockets", "horovod")
 
@@ -241,10 +244,10 @@ class TuneConfig(RunConfig):
 
     title: str | None = "tune"
     minutes: float = option(
-        "--minutes", type=float, default=10.0, read=within("--minutes", 0.25, 1440.0), help="How long it may take."
+        "--minutes", type=float, default=10.0, read=within("--minutes", 0.25, 1440.0), help="Time limit in minutes."
     )
     modes: Sequence[ModeSpec] = _modes_option(
-        "auto,ddp-tuned,optimal,mgwfbp,single", "The candidates, to be timed against ddp; xbench modes lists them."
+        "auto,ddp-tuned,optimal,mgwfbp,single", "Candidates to time against ddp; xbench modes lists them."
     )
     margin_percent: float = option(
         "--margin",
@@ -252,10 +255,10 @@ class TuneConfig(RunConfig):
         default=2.0,
         read=within("--margin", 0.0, 50.0),
         metavar="PERCENT",
-        help="The least gain that is worth a change.",
+        help="Smallest gain that is worth a change.",
     )
     keep: str | None = option(
-        "--keep", metavar="FILE", help="File that keeps the winner.  [default: tuned.json beside the record]"
+        "--keep", metavar="FILE", help="File to write the winner to.  [default: tuned.json beside the record]"
     )
     collectives: Collectives = _backend_option("torch", "sockets")
 
@@ -266,16 +269,16 @@ class ConvergeConfig(RunConfig):
 
     judged: bool = False
     modes: Sequence[ModeSpec] = _modes_option(
-        "ddp,spb,spb:variant=temporal", "The schedules, and crossover; xbench modes lists them."
+        "ddp,spb,spb:variant=temporal", "Modes to train with; xbench modes lists them."
     )
     dataset: str = option(
         "--dataset",
         type=click.Choice(["digits"]),
         default="digits",
-        help="What is learnt: scikit-learn's handwritten digits.",
+        help="Data to train on: scikit-learn's handwritten digits.",
     )
     seeds: int = option(
-        "--seeds", type=click.IntRange(1, 100), default=3, help="Trainings of every mode, each from a seed of its own."
+        "--seeds", type=click.IntRange(1, 100), default=3, help="Trainings of each mode, each from its own seed."
     )
     epochs: int = option(
         "--epochs", type=click.IntRange(1, 1000), default=3, help="Passes over the data in each training."
@@ -287,7 +290,7 @@ class ConvergeConfig(RunConfig):
         "--lr",
         type=float,
         read=_learning_rate,
-        help="Learning rate at first.  [default: 0.01 for sgd, 0.0001 for adamw]",
+        help="Initial learning rate.  [default: 0.01 for sgd, 0.0001 for adamw]",
     )
 
 
@@ -314,13 +317,16 @@ class MatrixOptions:
         help="Rates of the links, as tc(8) writes them.",
     )
     hosts: int = option(
-        "--hosts", type=click.IntRange(2, 8), default=2, help="Hosts to measure on: network namespaces."
+        "--hosts",
+        type=click.IntRange(2, 8),
+        default=2,
+        help="Number of hosts to measure on; each is a network namespace.",
     )
     held_out: int | None = option(
         "--held-out",
         type=click.IntRange(2, 8),
         metavar="H",
-        help="Also run on H hosts, and predict that from what was measured on --hosts.",
+        help="Also measure on H hosts, and predict that from the measurements on --hosts.",
     )
 
     def read(self) -> Matrix:
@@ -358,16 +364,16 @@ class ValidateConfig(RunConfig):
         "--cell-minutes",
         type=click.FloatRange(0.1, 600),
         default=2.5,
-        help="About how long the timed blocks of a cell may take.",
+        help="Approximate time for the timed blocks of a cell, in minutes.",
     )
     resume: Validation | None = option(
         "--resume",
         read=_validation,
         metavar="RESULT",
         complete="result",
-        help="Go on from this validation: its cells are kept.",
+        help="Continue this validation: its cells are kept.",
     )
     device: str = option(
         "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", help="Where to compute."
     )
-    output: Path = _output_option("Folder that keeps the record and each cell's.")
+    output: Path = _output_option("Folder for the record, and for those of its cells.")

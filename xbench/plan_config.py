@@ -43,7 +43,9 @@ class WhatIfConfig:
     compute_scale: float | None = option(
         "--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25."
     )
-    job: int | None = option("--job", type=int, metavar="N", help="Which job of a comparison of two, counted from 1.")
+    job: int | None = option(
+        "--job", type=int, metavar="N", help="Job to plan for, counted from 1, where a comparison has two."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +59,7 @@ class PlanConfig(WhatIfConfig):
         complete="fabric",
         help="Plan for shaped:hosts=H,rate=R[,ranks=K] in place of what was measured.",
     )
-    modes: str | None = option(
-        "--modes", metavar="A,B,...", complete="modes", help="Which modes to plan.  [default: all]"
-    )
+    modes: str | None = option("--modes", metavar="A,B,...", complete="modes", help="Modes to plan.  [default: all]")
     emit: str = option(
         "--emit",
         type=click.Choice(["table", "json", "ddp", "python"]),
@@ -72,7 +72,7 @@ class PlanConfig(WhatIfConfig):
         complete="mode",
         help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]",
     )
-    workers: int | None = option("--workers", type=int, metavar="N", help="What if there were N workers, in a ring.")
+    workers: int | None = option("--workers", type=int, metavar="N", help="What if there were N workers in a ring.")
     overlap: Overlap = overlap_option()
 
 
@@ -87,16 +87,16 @@ class ScaleConfig(WhatIfConfig):
         "--topology",
         default="ring",
         metavar="NAME",
-        help="How all-reduces go: ring, tree (double binary trees), halving-doubling, doubling, or "
+        help="All-reduce algorithm: ring, tree (double binary trees), halving-doubling, doubling, or "
         "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host.",
     )
     modes: str | None = option(
-        "--modes", metavar="A,B,...", complete="modes", help="Which modes to predict.  [default: all but compute]"
+        "--modes", metavar="A,B,...", complete="modes", help="Modes to predict.  [default: all but compute]"
     )
     error_band: float | None = option(
         "--error-band",
         type=float,
         read=_error_band,
         metavar="SHARE",
-        help="How far predictions may be off.  [default: the record's own worst error, else 0.15]",
+        help="Relative error of predictions.  [default: the record's own worst error, else 0.15]",
     )

@@ -89,7 +89,7 @@ def json_option(command: F) -> F:
         "json_to",
         metavar="FILE|-",
         shell_complete=complete_file,
-        help="Write the record as JSON too; with - it goes to stdout, and tables go to stderr.",
+        help="Also write the record as JSON; with - it goes to stdout, and tables go to stderr.",
     )(command)
 
 

@@ -21,7 +21,7 @@ from xbench.config import ProfileConfig
     ),
 )
 @click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet50")
-@click.option("--all", "all_layers", is_flag=True, help="Every layer, not only the ten that take longest.")
+@click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(
     ProfileConfig,
     "effort",

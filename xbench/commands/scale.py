@@ -44,7 +44,10 @@ from xbench.plan_config import ScaleConfig
     "error_band",
     "job",
     click.option(
-        "--csv", "csv_to", metavar="FILE|-", help="Write a CSV with one row a mode and size; with - it goes to stdout."
+        "--csv",
+        "csv_to",
+        metavar="FILE|-",
+        help="Write a CSV with one row per mode and size; with - it goes to stdout.",
     ),
     json_option,
     verbose_option,
