@@ -256,7 +256,8 @@ class Watched(torch.nn.Linear):
         return super().forward(inputs)
 
 def make():
-    return Watched(64, 8), torch.randn(8, 64), lambda outputs, batch: outputs.square().mean()
+    batch = torch.randn(8, 64), torch.randn(8, 8)
+    return Watched(64, 8), batch, torch.nn.functional.mse_loss
 """
 
 
