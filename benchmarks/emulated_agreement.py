@@ -30,8 +30,8 @@ from typing import Any
 from xbench import environment
 from xbench.records import Comparison, load
 from xbench.records.parts import Estimate
-from xbench.runtime.collect import block_step_s
-from xbench.runtime.validation_cells import cell_of
+from xbench.runs.event_collector import block_step_s
+from xbench.runs.validation_cells import cell_of
 from xbench.stats.summary import median_estimate
 
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from xbench.modes import mode_info
 from xbench.records import Comparison, load
-from xbench.runtime.validation_cells import cell_of
+from xbench.runs.validation_cells import cell_of
 from xbench.units import format_percent, format_signed_percent
 
 

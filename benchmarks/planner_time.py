@@ -22,8 +22,8 @@ from xbench import environment
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal_contiguous
+from xbench.planning.optimal_linear import optimal_line
 from xbench.planning.simulate import Buckets, transfers
-from xbench.planning.straight import optimal_line
 
 ALPHA_S, BETA_S_PER_BYTE = 3e-4, 8e-9
 SIZES = (60, 160, 600, 2000)

@@ -26,7 +26,7 @@ from typing import Any
 
 from xbench import environment
 from xbench.records import Regression, load
-from xbench.runtime.regress import baselines
+from xbench.regress import baselines
 
 
 def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:

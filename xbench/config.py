@@ -1,7 +1,7 @@
 """What the commands that measure take: one field an option, with its flag, help, choices and how it is read.
 
 A command takes fields by name (`commands.options.takes`) and gets them as one frozen value, which goes as it is to what
-carries it out: `runtime.prepare` resolves a `RunConfig` to the `RunSpec` that ranks and records have. To add an option,
+carries it out: `runs.prepare` resolves a `RunConfig` to the `RunSpec` that ranks and records have. To add an option,
 add a field here, name it in the command, and use it in what it configures.
 """
 

@@ -30,9 +30,9 @@ from typing import Any
 import psutil
 
 from xbench import __version__
+from xbench.cluster.live.attempt import losses
 from xbench.cluster.live.ledger import JOBS, Ended, Resized, read
 from xbench.records import LiveRun, load
-from xbench.runtime.cluster.incarnation import losses
 
 INTERVAL = 20
 STEPS = {"gang": 200, "small": 80}

@@ -18,8 +18,8 @@ import pytest
 from typed_commands import NETNS, TINY, command, only_record
 
 from xbench.fabrics import links
+from xbench.rank.journal import JournalReader
 from xbench.records import Comparison
-from xbench.runtime.journal import JournalReader
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import FabricError, SpecError
-from xbench.fabrics import host_names, leftovers, links, open_fabric, parse_fabric, shaped
+from xbench.fabrics import host_names, links, open_fabric, parse_fabric, shaped, stale
 from xbench.units import parse_rate
 
 REPOSITORY = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def test_every_host_reaches_every_other_and_nothing_is_left():
         assert subprocess.run(affinity, capture_output=True, text=True).stdout.strip() == str(fabric.hosts[0].all_cores)
         assert len(set(fabric.free_ports(2) + fabric.free_ports(2))) == 4
     assert ours("a1b2c3") == []
-    assert not (leftovers.owner_folder() / "a1b2c3.json").exists()
+    assert not (stale.owner_folder() / "a1b2c3.json").exists()
     fabric.close()
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from typed_commands import xbench
 
+from xbench.rank.journal import pid_alive
 from xbench.records import Comparison, load
-from xbench.runtime.journal import pid_alive
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +24,7 @@ WORDS = ["compare", "synthetic:layers=6,bytes=16k", "--quick", "--steps", "3", "
          "--fabric", "local:ranks=2"]  # fmt: skip
 SAME_SECOND = "import sys, time; time.strftime = lambda form: '20260131-142501'; import xbench.cli as cli; "
 SLOW_SAVE = (
-    "import pathlib, sys, time; import xbench.cli as cli; import xbench.runtime.run as run; keep = run.keep\n"
+    "import pathlib, sys, time; import xbench.cli as cli; import xbench.runs.execute as run; keep = run.keep\n"
     "def slowly(*given):\n"
     "    pathlib.Path(sys.argv[1], 'saving').touch(); time.sleep(2); return keep(*given)\n"
     "run.keep = slowly\n"

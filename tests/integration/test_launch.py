@@ -12,9 +12,9 @@ import pytest
 from typed_commands import wait_until_gone
 
 from xbench.errors import FabricError, RankError, RunError
-from xbench.fabrics import leftovers, links, open_fabric, parse_fabric, shaped
-from xbench.runtime.journal import pid_alive
-from xbench.runtime.launch import AuxiliaryCommand, launch
+from xbench.fabrics import links, open_fabric, parse_fabric, shaped, stale
+from xbench.launch.launcher import AuxiliaryCommand, launch
+from xbench.rank.journal import pid_alive
 
 RANKS = Path(__file__).parent / "ranks"
 pytestmark = [
@@ -151,7 +151,7 @@ PARENT = """
     from pathlib import Path
     from xbench.errors import Interrupted
     from xbench.fabrics import open_fabric, parse_fabric
-    from xbench.runtime.launch import launch
+    from xbench.launch.launcher import launch
 
     folder = Path(sys.argv[1])
     (folder / "plan.json").write_text(json.dumps({"steps": 1000000, "pause_s": 0.01}))
@@ -203,7 +203,7 @@ def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path):
 
 def test_a_killed_parent_takes_its_ranks_along_and_clean_removes_the_rest(tmp_path):
     parent = Parent(tmp_path, "c0ffe2")
-    assert not set(leftovers.clean().removed) & set(parent.namespaces())  # a live run is left alone
+    assert not set(stale.clean().removed) & set(parent.namespaces())  # a live run is left alone
     assert len(parent.namespaces()) == 3
     parent.process.kill()
     parent.process.wait()

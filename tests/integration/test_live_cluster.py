@@ -15,9 +15,9 @@ import psutil
 import pytest
 from typed_commands import command, xbench
 
+from xbench.cluster.live.attempt import losses
 from xbench.cluster.live.ledger import JOBS, LEDGER, Started, read
 from xbench.records import LiveRun, load
-from xbench.runtime.cluster.incarnation import losses
 
 pytestmark = pytest.mark.integration
 

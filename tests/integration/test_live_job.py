@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typed_commands import wait_until_gone
 
+from xbench.cluster.live import checkpoints
+from xbench.cluster.live.attempt import events_of, incarnation_of, incarnations, losses
 from xbench.cluster.live.engine import OVER, LiveJob, Look
+from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free
+from xbench.cluster.live.samples import EPOCH_STEPS
 from xbench.errors import RunError, SpecError
-from xbench.runtime.cluster import checkpoints
-from xbench.runtime.cluster.incarnation import events_of, incarnation_of, incarnations, losses
-from xbench.runtime.cluster.local import LocalEngine, LocalRunning, free
-from xbench.runtime.cluster.samples import EPOCH_STEPS
 
 pytestmark = pytest.mark.integration
 

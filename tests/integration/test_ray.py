@@ -14,13 +14,13 @@ import psutil
 import pytest
 from typed_commands import ran, xbench
 
+from xbench.cluster.live.attempt import losses
 from xbench.cluster.live.engine import OVER, LiveJob, Look
 from xbench.cluster.live.ledger import JOBS
+from xbench.cluster.live.ray_attempt import RayRunning
+from xbench.cluster.live.ray_engine import RayEngine
 from xbench.errors import SpecError
 from xbench.records import LiveRun, load
-from xbench.runtime.cluster.incarnation import losses
-from xbench.runtime.cluster.ray_engine import RayEngine
-from xbench.runtime.cluster.ray_running import RayRunning
 
 pytestmark = [
     pytest.mark.integration,

@@ -13,7 +13,7 @@ import pytest
 from typed_commands import command, ran
 
 from xbench.records import Regression, load
-from xbench.runtime.regress.protocol import Answer
+from xbench.regress.protocol import Answer
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ import torch
 from typed_commands import NETNS, TINY, left_behind, only_record, ran, xbench
 
 from xbench.kernels.pack import told
+from xbench.rank.parity_checker import COMPRESSED_TOLERANCE, compressed
 from xbench.records import Comparison, Profile, load
-from xbench.runtime.parity_checker import COMPRESSED_TOLERANCE, compressed
 
 pytestmark = pytest.mark.integration
 SHORT = ("--quick", "--rounds", "4", "--steps", "3")

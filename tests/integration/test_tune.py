@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typed_commands import TINY, left_behind, only_record, said_by_two_ranks, xbench
 
+from xbench.rank.program import JobPlan
 from xbench.records import Comparison, Tuned, load, save
-from xbench.runtime.program import JobPlan
-from xbench.runtime.tune import choice_of, tuned_record
+from xbench.runs.tune import choice_of, tuned_record
 
 pytestmark = pytest.mark.integration
 RANK = Path(__file__).parent / "ranks" / "paste_tuned.py"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from xbench.fabrics import links, shaped
-from xbench.fabrics.leftovers import owner_lives
+from xbench.fabrics.stale import owner_lives
+from xbench.rank.journal import pid_alive
 from xbench.records import Comparison, Profile, load
-from xbench.runtime.journal import pid_alive
 
 NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
 TINY = "transformer-tiny"
@@ -83,7 +83,7 @@ def present() -> set[str]:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout if has_ip() else ""
     matches = [links.NAMESPACE.fullmatch(line.split()[0]) for line in listed.splitlines()]
     names = [match[0] for match in matches if match is not None and not owner_lives(match["run"])]
-    ranks = subprocess.run(["pgrep", "-af", "xbench.runtime.worker|crossover.arbiter"], capture_output=True, text=True)
+    ranks = subprocess.run(["pgrep", "-af", "xbench.rank.main|crossover.arbiter"], capture_output=True, text=True)
     return {*names, *(line for line in ranks.stdout.splitlines() if _worker_of(int(line.split()[0])) == WORKER)}
 
 

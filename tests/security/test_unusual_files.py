@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hostile import GOLDEN, is_sentence
 
-from xbench import cli, records, toml_tables
+from xbench import cli, records, toml_config
 from xbench.cluster.live.jobs_file import load_jobs
 from xbench.cluster.traces import load_trace, reading
 from xbench.errors import SpecError, XbenchError
@@ -94,7 +94,7 @@ def strange(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_what_is_no_file_of_text_is_refused_at_once(
     reader: Callable[[Path], Any], strange: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (records, toml_tables, reading):
+    for module in (records, toml_config, reading):
         monkeypatch.setattr(module, "MOST_BYTES", 1 << 16)  # or a sparse file would be read for a while
     if "\0" in str(strange) and reader in (reading.read_text, reading.read_archive):
         pytest.skip("a trace's path comes from the command line, which cannot hold a NUL")
@@ -163,7 +163,7 @@ def test_a_toml_file_that_is_wrong(name: str, tmp_path: Path) -> None:
 def test_dots_in_values_and_short_keys_are_no_deep_keys(tmp_path: Path) -> None:
     path = tmp_path / "some.toml"
     path.write_text(f'a = [{", ".join(["1.5"] * 500)}]\nb = "{"a." * 50}"\nc.d.e = 1\r\n', encoding="utf-8")
-    found = toml_tables.read_toml(path, SpecError("missing"))
+    found = toml_config.read_toml(path, SpecError("missing"))
     assert len(found["a"]) == 500
     assert found["c"] == {"d": {"e": 1}}
 

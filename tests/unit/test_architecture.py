@@ -31,8 +31,8 @@ OTHER_MEANINGS = [  # modules in which the name of a mode means something else
     ("xbench.environment", "horovod"),  # the package, whose version is recorded
     ("xbench.spec", "horovod"),  # the library of --backend, here and below
     ("xbench.config", "horovod"),
-    ("xbench.runtime.carried", "horovod"),
-    ("xbench.runtime.unavailable", "horovod"),
+    ("xbench.rank.transport", "horovod"),
+    ("xbench.runs.unavailable", "horovod"),
 ]
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import xbench
-from xbench.compiled import cut_by_ddp, is_region, plain_name, region_of, regions, visible
 from xbench.errors import SpecError
 from xbench.schedules.engine import trainable
+from xbench.torch_compile import cut_by_ddp, is_region, plain_name, region_of, regions, visible
 
 
 def model() -> nn.Sequential:

@@ -16,7 +16,7 @@ from xbench.records import AnyRecord, Comparison, Profile, Validation, loads
 from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of
 from xbench.report.snippets import attach_snippet
-from xbench.runtime.prepare import prepare
+from xbench.runs.prepare import prepare
 from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from xbench import scratch
+from xbench.cluster.live import ray_engine
 from xbench.errors import SpecError
-from xbench.fabrics import leftovers
-from xbench.runtime.cluster import ray_engine
+from xbench.fabrics import stale
 from xbench.scratch import OWNER, Scratch, part_file, remove_left, socket_folder
 
 KILLED = """
@@ -91,7 +91,7 @@ def test_unfinished_files_of_dead_processes_are_removed_wherever_results_lie(tem
     dead, alive = f".record.json.{dead_pid()}-k3x9_2ab.part", f".record.json.{os.getpid()}-k3x9_2ab.part"
     for name in (dead, alive, "record.json", ".hidden.part"):
         (run.parent / name).touch()
-    removed = leftovers.clean_files(temporary / "runs")
+    removed = stale.clean_files(temporary / "runs")
     assert removed == [run.parent / dead]
     assert sorted(path.name for path in run.parent.iterdir()) == sorted(
         [alive, "launch0", "record.json", ".hidden.part"]

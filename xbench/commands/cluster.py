@@ -161,8 +161,8 @@ def restart_command(
     WORKLOAD is as for `xbench profile`. Checkpoint, tear-down, launch and first step are timed, and the loss curve is
     held to that of a run without a stop; exit code 3 says that it does not go on.
     """
+    from xbench.cluster.live.restart import RestartRequest, measure
     from xbench.report.console import make_console
-    from xbench.runtime.cluster.restart import RestartRequest, measure
 
     check_json(json_to)
     console = make_console()

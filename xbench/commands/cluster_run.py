@@ -65,9 +65,9 @@ def run_command(
     and starts anew. In the end each job's completion time stands beside that of the simulator. A run that was
     interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
     """
+    from xbench.cluster.live import run as live
     from xbench.cluster.registry import parse_policy
     from xbench.report.console import make_console
-    from xbench.runtime.cluster import run as live
 
     check_json(json_to)
     console = make_console()

@@ -54,7 +54,7 @@ def run_and_render(config: RunConfig, json_to: str | None, *, verbose: bool, all
     check_json(json_to)
 
     from xbench.report.console import make_console
-    from xbench.runtime.run import execute
+    from xbench.runs.execute import execute
 
     console = make_console()
     result = execute(config, console)

@@ -46,7 +46,7 @@ def converge(config: ConvergeConfig, json_to: str | None) -> int:
     check_json(json_to)
 
     from xbench.report.console import make_console
-    from xbench.runtime.converge import execute
+    from xbench.runs.converge import execute
 
     console = make_console()
     record, path, error = execute(config, console)

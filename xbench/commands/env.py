@@ -28,10 +28,10 @@ def env(like: Path | None, json_to: str | None) -> None:
     and a fingerprint: times of two results compare when theirs are equal. Takes a few seconds, and answers without
     torch.
     """
+    from xbench.machine.inventory import held_against, take_inventory
     from xbench.records import load
     from xbench.report.console import make_console
     from xbench.report.machine import render_machine
-    from xbench.runtime.inventory import held_against, take_inventory
 
     check_json(json_to)
     other = None

@@ -38,10 +38,10 @@ def list_fabrics() -> int:
               help="Folder of results, below which unfinished files are looked for.")  # fmt: skip
 def clean(everything: bool, output: Path) -> int:
     """Remove what killed runs left: namespaces and processes in them, temporary folders, unfinished files."""
-    from xbench.fabrics import leftovers
+    from xbench.fabrics import stale
 
-    files = leftovers.clean_files(output)
-    done = leftovers.clean(everything)
+    files = stale.clean_files(output)
+    done = stale.clean(everything)
     files += done.files
     for name in [*done.removed, *files]:
         click.echo(f"removed {name}", err=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xbench.records import Regression
-    from xbench.runtime.regress.asked import Kept, RegressRequest
+    from xbench.regress.request import Kept, RegressRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,7 +89,7 @@ def init_command(workload: str, action: str) -> int:
 
     Run it in the root of your repository. A file that is there already is never overwritten.
     """
-    from xbench.runtime.regress.starter import ACTION, WORKFLOW, start
+    from xbench.regress.init_files import ACTION, WORKFLOW, start
 
     for path in start(workload, Path.cwd(), action):
         click.echo(f"wrote {path}", err=True)
@@ -150,7 +150,7 @@ def check_command(
         raise SpecError("--inject slows steps, and --layer deterministic times none", hint="--layer wall times them")
 
     from xbench.regress import exit_code
-    from xbench.runtime.regress.check import check
+    from xbench.regress.check import check
 
     console = _console()
     kept = check(request, console)
@@ -173,7 +173,7 @@ def record_command(json_to: str | None, layer: str, **options: Any) -> int:
     """
     check_json(json_to)
     request = _request(layer=layer, **options)
-    from xbench.runtime.regress.record import record
+    from xbench.regress.record import record
 
     return _stored(record(request, console := _console()), console, json_to)
 
@@ -187,7 +187,7 @@ def calibrate_command(json_to: str | None, **options: Any) -> int:
     """
     check_json(json_to)
     request = _request(layer="wall", **options)
-    from xbench.runtime.regress.record import calibrate
+    from xbench.regress.record import calibrate
 
     return _stored(calibrate(request, console := _console()), console, json_to)
 
@@ -198,7 +198,7 @@ def calibrate_command(json_to: str | None, **options: Any) -> int:
 @click.option("--protocol", is_flag=True, help="Print the version of orders and answers.")
 def launch_command(order: Path | None, answer: Path | None, protocol: bool) -> int:
     """Carry out one ORDER of a check, and write the ANSWER: how a check talks to the xbench of another revision."""
-    from xbench.runtime.regress.protocol import VERSION, Order
+    from xbench.regress.protocol import VERSION, Order
 
     if protocol:
         click.echo(f'{{"protocol": {VERSION}}}')
@@ -207,7 +207,7 @@ def launch_command(order: Path | None, answer: Path | None, protocol: bool) -> i
         raise SpecError("an order and a place for its answer are needed", hint="xbench regress check gives them")
     from pydantic import ValidationError
 
-    from xbench.runtime.regress.answering import answer as carried_out
+    from xbench.regress.worker_command import answer as carried_out
 
     try:
         asked = Order.model_validate_json(order.read_text(encoding="utf-8"))
@@ -230,7 +230,7 @@ def _request(
 ) -> RegressRequest:
     """What was asked for, with the suite read and cut down to the checks that were named. Raises SpecError."""
     from xbench.regress import load_suite
-    from xbench.runtime.regress.asked import BOTH, RegressRequest
+    from xbench.regress.request import BOTH, RegressRequest
 
     suite = load_suite(config)
     known = [check.name for check in suite.checks]

@@ -110,7 +110,7 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
         )
     if command == "profile":
         return 1
-    from xbench.runtime.prepare import check_request
+    from xbench.runs.prepare import check_request
 
     return len(check_request(config)[0])
 

@@ -17,7 +17,7 @@ from xbench.errors import RunError, SpecError
 from xbench.modes import TUNED
 
 if TYPE_CHECKING:
-    from xbench.runtime.run import Result
+    from xbench.runs.execute import Result
     from xbench.spec import ModeSpec
 
 QUICK_MINUTES = 4.0
@@ -66,8 +66,8 @@ def tune(config: TuneConfig, json_to: str | None) -> int:
     modes = _candidates(config.modes)
 
     from xbench.report.console import make_console
-    from xbench.runtime.run import execute
-    from xbench.runtime.tune import REFERENCE, Tune
+    from xbench.runs.execute import execute
+    from xbench.runs.tune import REFERENCE, Tune
     from xbench.spec import Effort
 
     effort = Effort(profile_steps=QUICK_STEPS) if config.minutes < QUICK_MINUTES else Effort()
@@ -90,8 +90,8 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     from xbench.report.kinds.comparison import ComparisonView
     from xbench.report.kinds.tuned import judged, snippet, told
     from xbench.report.view import Detail
-    from xbench.runtime.run_folder import keep as keep_record
-    from xbench.runtime.tune import choice_of, tuned_record
+    from xbench.runs.run_folder import keep as keep_record
+    from xbench.runs.tune import choice_of, tuned_record
 
     console, record = make_console(), of_kind(result.record, Comparison)
     assert record is not None  # that is what was asked for

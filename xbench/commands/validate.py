@@ -47,7 +47,7 @@ def validate(config: ValidateConfig, markdown_to: str | None, json_to: str | Non
     """
     from xbench.report.console import make_console
     from xbench.report.kinds.validation import markdown
-    from xbench.runtime.validate import validate as run
+    from xbench.runs.validate import validate as run
 
     check_json(json_to)
     check_json(markdown_to, option="--markdown")

@@ -1,7 +1,7 @@
 """Ranks that an engine (torchrun, srun, mpirun, horovodrun) started. This fabric starts nothing itself.
 
 The environment tells each process its rank (`xbench.fabrics.engines`) and the address of rank 0
-(`xbench.fabrics.meeting`). Two jobs that share the devices divide the ranks: each gets half of every host's. The
+(`xbench.fabrics.rendezvous`). Two jobs that share the devices divide the ranks: each gets half of every host's. The
 neighbours 2i and 2i + 1 on a host share device i.
 """
 

@@ -1,6 +1,6 @@
 """Base class of all fabrics: hosts on which ranks can be started, and facts about the links between them.
 
-A fabric exists from its construction until `close`, whatever happens in between. It starts no ranks: `runtime.launch`
+A fabric exists from its construction until `close`, whatever happens in between. It starts no ranks: `launch.launcher`
 puts a `HostSlot`'s `prefix` before a command and adds its `env`, and the command then runs on that host. A new fabric
 is one file with a subclass of `Fabric`, and one line in `xbench.fabrics.FABRICS`.
 """

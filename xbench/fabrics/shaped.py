@@ -2,7 +2,7 @@
 
 `xbench.fabrics.links` builds the links and explains the size of their buckets. This file gives them an owner and a
 lifetime. The namespaces are always removed: at the end of the context, at the interpreter's exit, or after a `kill -9`
-through `xbench fabric clean`, which finds their owner by `xbench.fabrics.leftovers`.
+through `xbench fabric clean`, which finds their owner by `xbench.fabrics.stale`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from xbench.errors import FabricError, SpecError
-from xbench.fabrics import host_names, leftovers, link_check, links
+from xbench.fabrics import host_names, link_check, links, stale
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
 from xbench.interrupts import interrupts_held
@@ -45,7 +45,7 @@ class ShapedFabric(Fabric):
         if not re.fullmatch(r"[0-9a-f]{6}", run_id):
             raise ValueError(f"a run id is six hexadecimal digits, and {run_id!r} is not")
         self._ports = itertools.count(FIRST_PORT)
-        self._owner: Path | None = leftovers.claim(run_id)
+        self._owner: Path | None = stale.claim(run_id)
         atexit.register(self.close)
         try:
             links.raise_links(run_id, spec.hosts, parse_rate(spec.rate or DEFAULT_RATE))
@@ -183,7 +183,7 @@ class ShapedFabric(Fabric):
                 name = links.namespace(self.run_id, host)
                 if os.path.exists(f"/run/netns/{name}"):
                     try:
-                        leftovers.remove(name)
+                        stale.remove(name)
                     except FabricError:
                         remaining.append(name)
                 else:  # deleted by another process, which leaves its hosts file

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xbench.planning import merge
-from xbench.planning.climb import Hill
 from xbench.planning.contention import Contention, share
 from xbench.planning.cost import Curve, FloatArray, Transfer
 from xbench.planning.gradients import Gradient, require_ready_order
+from xbench.planning.local_search import Hill
 from xbench.planning.merge import named
 from xbench.planning.simulate import Buckets, bucket_bytes
 from xbench.records import CostModel, Parts

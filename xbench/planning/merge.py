@@ -24,8 +24,8 @@ import numpy as np
 
 from xbench.planning.cost import Curve, Transfer
 from xbench.planning.gradients import Gradient, dtypes_of, require_ready_order
+from xbench.planning.optimal_linear import optimal_line
 from xbench.planning.simulate import Buckets, transfers
-from xbench.planning.straight import optimal_line
 
 P = ParamSpec("P")
 

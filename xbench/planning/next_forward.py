@@ -50,8 +50,8 @@ import numpy as np
 from xbench.planning import merge
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Transfer
+from xbench.planning.periodic import Parcel, Period, Task, run
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
-from xbench.planning.steady import Parcel, Period, Task, run
 from xbench.planning.step import StepModel
 from xbench.records import Layer, Slice, Timeline
 

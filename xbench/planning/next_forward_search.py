@@ -35,10 +35,10 @@ from functools import cached_property
 
 from xbench.modes import mode_info, mode_that_travels
 from xbench.planning import merge
-from xbench.planning.climb import Hill
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
 from xbench.planning.gradients import Gradient
+from xbench.planning.local_search import Hill
 from xbench.planning.merge import named
 from xbench.planning.next_forward import Net, as_step, forward_layers, part_sizes
 from xbench.planning.simulate import Buckets, Step, bucket_bytes

@@ -25,10 +25,10 @@ from xbench.modes import mode_info, planned_modes, tried_modes, waiting_modes
 from xbench.planning.cost import Curve
 from xbench.planning.findings import crossovers
 from xbench.planning.gradients import dtypes_of
+from xbench.planning.optimal_linear import optimal_line
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
-from xbench.planning.straight import optimal_line
 from xbench.planning.topology import Topology, carried_contention, carried_over, message, terms
 from xbench.planning.what_if import Measured, Scenario
 from xbench.planning.what_if_checks import check_ring

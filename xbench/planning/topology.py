@@ -21,7 +21,7 @@ Sources: Thakur, Rabenseifner, Gropp 2005 (ring, doubling, halving and doubling)
 binary trees, pipelined so that each byte crosses a link once a direction). The straight lines are those of
 `planning.cost`, which a test holds these to.
 
-Many messages in a row are no faster than the link is for long, however fast each is alone: `planning.pace`.
+Many messages in a row are no faster than the link is for long, however fast each is alone: `planning.sustained_rate`.
 
 What is assumed, besides: the reduction (γ seconds a byte) hides in β, as no all-reduce can tell them apart; ring and
 halving-doubling are not changed by that (both weigh β + γ/2), trees and doubling come out at most γ/2 too low a byte.
@@ -43,7 +43,7 @@ from xbench.errors import SpecError, unknown
 from xbench.planning import cost
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve, FloatArray
-from xbench.planning.pace import UNPACED, Pace, no_sooner, pace_of
+from xbench.planning.sustained_rate import UNPACED, Pace, no_sooner, pace_of
 from xbench.records import CostModel, CostSegment, Interval
 from xbench.spec import known_options, parse_int, parse_options
 from xbench.units import parse_rate, parse_seconds

@@ -19,8 +19,8 @@ Marks divide the step, so that nothing is counted twice and nothing is lost:
 Layers without a gradient in a step (frozen, unused) take no part in that step: their forward time goes to the layer
 before them. Forward calls during backward (activation checkpointing) belong to backward.
 
-A region that torch.compile made one graph of (see `xbench.compiled`) is one layer here, and its kind says so: what is
-inside it cannot be told apart, but its call can be seen, and each parameter's accumulation, which comes after it.
+A region that torch.compile made one graph of (see `xbench.torch_compile`) is one layer here, and its kind says so. Its
+parts cannot be told apart, but its call and each parameter's accumulation after it can be seen.
 
 Nothing waits for the device within a step or between steps: a mark is a number or a recorded event, and is read after
 the last. On a GPU a mark costs the host a few microseconds, and the device nothing while the host is ahead of it.
@@ -40,9 +40,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from xbench.compiled import WRAPPER, plain_name, region_of, regions
 from xbench.errors import WorkloadError
 from xbench.profilers.clock import Clock, Mark
+from xbench.torch_compile import WRAPPER, plain_name, region_of, regions
 
 ROOT_NAME = "(model)"
 """Name of the layer that the model itself is, where it owns parameters directly."""

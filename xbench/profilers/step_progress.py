@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from xbench.compiled import visible
 from xbench.profilers.layers import StepWorkload, bare_step
+from xbench.torch_compile import visible
 
 
 class Progress:

@@ -54,7 +54,7 @@ ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discrim
 
 REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="docs/report.md")
 """Functions that make a killed run's record from its journals, by the kind that its `frame.json` names."""
-REBUILDERS.add("measured", "xbench.runtime.rebuild:measured", "profile, compare, tune")
-REBUILDERS.add("convergence", "xbench.runtime.rebuild:convergence", "converge")
-REBUILDERS.add("restart", "xbench.runtime.rebuild:restart", "cluster restart")
-REBUILDERS.add("live", "xbench.runtime.rebuild:live", "cluster run")
+REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
+REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
+REBUILDERS.add("restart", "xbench.cluster.live.rebuild:restart", "cluster restart")
+REBUILDERS.add("live", "xbench.cluster.live.rebuild:live", "cluster run")

@@ -1,4 +1,4 @@
-"""The gate of `xbench regress`, but for the measuring: what is watched, what may be compared, and the verdicts.
+"""The performance gate, `xbench regress`: what a suite watches, how both revisions are measured, and the verdicts.
 
 | file | what it holds |
 | --- | --- |
@@ -6,16 +6,33 @@
 | `suite` | xbench.toml to a checked `Suite` |
 | `comparable` | whether the workload changed, and which fields keep two sides from being compared |
 | `judge` | a `Regression` with its raw samples to one with verdicts; the exit code |
+| `request`, `check`, `record`, `baselines` | the flows, their arguments, and the folder of baselines |
+| `session` | first launches, then pairs of launches in A-B-B-A order |
+| `pairs` | length of a launch, and the number of pairs that fit the budget |
+| `alternation` | turns of two launches that are alive at once |
+| `checkout` | revisions of a git repository, beside the working tree |
+| `revision_runner` | the processes that carry out one revision's jobs |
+| `protocol` | versioned jobs and results between revisions |
+| `worker_command`, `resolve` | a job in a revision's own xbench: one launch, or the workload and its plans |
+| `rank` | one rank of such a launch |
+| `counters` | collectives and peak memory of a step |
+| `measurements` | a result to the measurements of the suite's cases |
+| `init_files` | the files that `xbench regress init` writes |
+
+    check → revision_runner → `python -m xbench regress launch ORDER ANSWER` in the checkout → ranks
+
+Each launch is a process of the revision's own xbench: base and head share no memory, no imports, and no cache but the
+machine's.
 
     suite = load_suite(Path("xbench.toml"))
-    ...                                       # runtime.regress looks at both sides
+    ...                                       # session measures both revisions
     worth_timing(regression)                  # the checks that launches could decide
     regression = judge(regression)            # the first launches
     suspected(regression)                     # what fresh launches have to confirm
     regression = judge(regression.model_copy(update={"confirmation": pairs}))
     return exit_code(regression, strict=False)
 
-Nothing here imports torch.
+Importing this package does not import torch.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from xbench.regress.metrics import METRICS
 from xbench.schedules import parse_mode
 from xbench.spec import ModeSpec
 from xbench.text import cut, one_line
-from xbench.toml_tables import known_keys, read_toml, validated
+from xbench.toml_config import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
 __all__ = ["load_suite", "parse_threshold"]

@@ -22,7 +22,6 @@ from pydantic import ValidationError
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.compiled import plain_name
 from xbench.errors import SpecError, listed, nearest, unknown
 from xbench.host import tuning
 from xbench.modes import MODES, UNMERGED
@@ -33,6 +32,7 @@ from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.equal_ranks import broadcast_state, check_equal
 from xbench.spec import Compress, Copies
+from xbench.torch_compile import plain_name
 
 PlanSource = Plan | Profile | Comparison | Tuned | str | os.PathLike[str] | Sequence[Sequence[str]] | Mapping[str, Any]
 

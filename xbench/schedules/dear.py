@@ -33,10 +33,10 @@ from torch.nn import Module
 
 from xbench.schedules.base import Setup
 from xbench.schedules.bucket import Travelling, Views
-from xbench.schedules.departures import Departures, Parcel
-from xbench.schedules.exchange import Exchange, Share
 from xbench.schedules.first_use import FirstUse
+from xbench.schedules.launch_queue import Departures, Parcel
 from xbench.schedules.next_forward import NextForward, Piece, PutOff
+from xbench.schedules.pairwise import Exchange, Share
 
 
 class _Halves:

@@ -37,7 +37,6 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from xbench.compiled import plain_name
 from xbench.errors import SpecError, UsageError, nearest
 from xbench.schedules.backward_end import BackwardEnd
 from xbench.schedules.bucket import Bucket, Sent, Travelling, bucket_of
@@ -45,6 +44,7 @@ from xbench.schedules.copies import chosen_copies
 from xbench.schedules.optimizer_hooks import Arguments, before_each_step, closure_of, with_wait
 from xbench.schedules.trainable_set import TrainableSet, refuse_wrapped
 from xbench.spec import Compress, Copies
+from xbench.torch_compile import plain_name
 
 Wait = Literal["backward", "step"]
 _ATTACHED = "_xbench_engine"

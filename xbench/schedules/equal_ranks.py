@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
-from xbench.compiled import plain_name
 from xbench.equal_ranks import apart
 from xbench.errors import UsageError
+from xbench.torch_compile import plain_name
 
 
 def check_equal(model: Module, group: dist.ProcessGroup | None) -> None:

@@ -29,7 +29,6 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.compiled import plain_name
 from xbench.errors import UsageError
 from xbench.horovod.group import SENT_BY_HOROVOD
 from xbench.horovod.options import Settings
@@ -38,6 +37,7 @@ from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import trainable
 from xbench.schedules.optimizer_hooks import Arguments, closure_of, takes_hooks, with_wait
 from xbench.schedules.trainable_set import TrainableSet
+from xbench.torch_compile import plain_name
 
 NEVER = 2**31 - 1
 

@@ -44,15 +44,15 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from xbench.compiled import regions
 from xbench.errors import SpecError, UsageError
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.bucket import Bucket, Views, flat_bucket
-from xbench.schedules.departures import Departures, Parcel
 from xbench.schedules.engine import PER_PARAMETER, TWICE, Engine, Watch, trainable
 from xbench.schedules.first_use import FirstUse
+from xbench.schedules.launch_queue import Departures, Parcel
 from xbench.schedules.optimizer_hooks import closure_of
 from xbench.schedules.own_group import own_group
+from xbench.torch_compile import regions
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Of a bucket where no plan says how large."""

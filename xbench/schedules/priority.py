@@ -32,7 +32,7 @@ from torch.nn import Module
 from xbench.records.measured_parts import Parts
 from xbench.schedules.base import Setup
 from xbench.schedules.bucket import Views, start_all_reduce
-from xbench.schedules.departures import Departures, Parcel
+from xbench.schedules.launch_queue import Departures, Parcel
 from xbench.schedules.next_forward import BUCKET_BYTES, NextForward, Piece, PutOff, check_parts
 
 

@@ -7,8 +7,8 @@ import sys
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.compiled import plain_name
 from xbench.errors import UsageError
+from xbench.torch_compile import plain_name
 
 
 class TrainableSet:

@@ -33,10 +33,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from xbench.compiled import Recordings, compiled_inside, recorded_by, regions
 from xbench.errors import SpecError, WorkloadError, XbenchError
 from xbench.gpu_errors import check_index, gpu_index, lower_what, no_gpu, shortage, unusable_gpu
 from xbench.spec import DeviceType, WorkloadSpec
+from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regions
 from xbench.workloads.build import build
 from xbench.workloads.catalog import family_of
 from xbench.workloads.memory import Footprint, check_fits, footprint

@@ -12,7 +12,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
-from xbench.runtime.journal import Journal
+from xbench.rank.journal import Journal
 
 
 def main(argument, job, directory):

@@ -22,8 +22,8 @@ from xbench.errors import UsageError
 from xbench.modes import MODES
 from xbench.schedules.base import Handle, Schedule, Setup
 from xbench.schedules.engine import trainable
-from xbench.schedules.exchange import Exchange
 from xbench.schedules.next_forward import NextForward
+from xbench.schedules.pairwise import Exchange
 
 
 def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:

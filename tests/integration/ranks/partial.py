@@ -20,12 +20,12 @@ from schedules import run_scenarios
 from torch import Tensor, nn
 
 import xbench
-from xbench.compiled import plain_name
 from xbench.errors import UsageError
 from xbench.planning.partial import Split
-from xbench.runtime.converge_rank import kept_bytes
+from xbench.rank.converge import kept_bytes
 from xbench.schedules.base import Handle
 from xbench.schedules.spb import Partial
+from xbench.torch_compile import plain_name
 
 
 def kinds(world: int) -> list[str]:

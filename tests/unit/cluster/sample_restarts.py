@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from xbench.cluster.live.restart_result import compare_losses, record_of
 from xbench.records import Environment, Restart, RestartTimes, WorkloadRecord
-from xbench.runtime.cluster.restart_result import compare_losses, record_of
-from xbench.runtime.frames import RestartFrame
+from xbench.runs.frames import RestartFrame
 from xbench.spec import WorkloadSpec
 
 CUT = {1: 1.0, 2: 0.9, 3: 0.8, 4: 0.70001, 5: 0.6}

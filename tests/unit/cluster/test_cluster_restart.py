@@ -16,17 +16,17 @@ from click.testing import CliRunner
 from golden_file import GOLDEN, golden
 
 from xbench.cluster.compare import parse_costs
+from xbench.cluster.live import restart as restarting
+from xbench.cluster.live.restart import RestartRequest, measure
+from xbench.cluster.live.restart_result import compare_losses, loss_sentence, times_of
 from xbench.commands.cluster import cluster
 from xbench.errors import Interrupted, RecordError, RunError, SpecError
 from xbench.records import Restart, dump, load, loads, save
 from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
-from xbench.runtime.cluster import restart as restarting
-from xbench.runtime.cluster.restart import RestartRequest, measure
-from xbench.runtime.cluster.restart_result import compare_losses, loss_sentence, times_of
-from xbench.runtime.frames import RestartFrame, write_frame
-from xbench.runtime.run_folder import keep
+from xbench.runs.frames import RestartFrame, write_frame
+from xbench.runs.run_folder import keep
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 

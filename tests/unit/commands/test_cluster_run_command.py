@@ -15,7 +15,7 @@ from xbench import cli
 from xbench.cluster.live.engine import LiveJob, Look
 from xbench.cluster.live.ledger import LEDGER
 from xbench.records import LiveRun, load
-from xbench.runtime.run_folder import keep
+from xbench.runs.run_folder import keep
 
 Outcome = tuple[int, str, str]
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xbench.runtime.cluster.local.LocalEngine", Quick)
+    monkeypatch.setattr("xbench.cluster.live.local_engine.LocalEngine", Quick)
     monkeypatch.setattr("xbench.cluster.live.controller.POLL_S", 0.001)
     monkeypatch.setattr(Quick, "kept", {}, raising=False)
     (tmp_path / "jobs.toml").write_text(JOBS, encoding="utf-8")
@@ -263,7 +263,7 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
         os.kill(os.getpid(), number)
         return keep(record, path)
 
-    monkeypatch.setattr("xbench.runtime.cluster.run.keep", slowly)
+    monkeypatch.setattr("xbench.cluster.live.run.keep", slowly)
     code, _, err = run("jobs.toml", "--folder", "here")
     assert code == 130
     assert "error: interrupted" in err

@@ -11,10 +11,10 @@ import pytest
 from xbench import cli
 from xbench.commands import regress
 from xbench.records import Regression, load
+from xbench.regress import revision_runner
+from xbench.regress.protocol import VERSION
+from xbench.regress.record import CALIBRATION_PAIRS
 from xbench.report.kinds.regression_github import LIMIT_BYTES
-from xbench.runtime.regress import sides
-from xbench.runtime.regress.protocol import VERSION
-from xbench.runtime.regress.record import CALIBRATION_PAIRS
 
 SUITE = """
 [regress]
@@ -43,7 +43,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def never(*_: object) -> None:
         raise AssertionError("something was launched")
 
-    monkeypatch.setattr(sides, "Running", never)
+    monkeypatch.setattr(revision_runner, "Running", never)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "xbench.toml").write_text(SUITE)
     return tmp_path

@@ -14,7 +14,7 @@ import pytest
 from xbench import cli
 from xbench.record_files import run_folders
 from xbench.records import load, save
-from xbench.runtime.run_folder import new_run_folder
+from xbench.runs.run_folder import new_run_folder
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RUNS = Path("results/runs")

@@ -40,7 +40,7 @@ from code_blocks import xbench_words as words_of
 
 import xbench
 from xbench import cli
-from xbench.runtime.inventory import take_inventory
+from xbench.machine.inventory import take_inventory
 from xbench.scripts import captured
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkout)
     for name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE", *captured()):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("xbench.runtime.inventory.take_inventory", taken_once)
+    monkeypatch.setattr("xbench.machine.inventory.take_inventory", taken_once)
     monkeypatch.setattr("xbench.horovod.available.obstacle", lambda: None)  # typed where Horovod is built
-    for function in ("run.execute", "converge.execute", "validate.validate"):
-        monkeypatch.setattr(f"xbench.runtime.{function}", _launch)
+    for function in ("execute.execute", "converge.execute", "validate.validate"):
+        monkeypatch.setattr(f"xbench.runs.{function}", _launch)
 
 
 class Copied(io.BytesIO):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import FabricError
-from xbench.fabrics import host_names, leftovers, links
+from xbench.fabrics import host_names, links, stale
 from xbench.fabrics.user_namespace import supervise
 from xbench.interrupts import interrupts_held, stop_signals_interrupt
 
@@ -107,9 +107,9 @@ def _dead_owner(folder, run_id):
 
 def test_clean_removes_what_nobody_owns_and_keeps_what_a_live_run_needs(tmp_path, monkeypatch):
     machine = Namespaces(monkeypatch, ["xbaaaaaa-0", "xbaaaaaa-sw", "xbbbbbbb-0", "xbcccccc-1"])
-    leftovers.claim("aaaaaa", tmp_path)
+    stale.claim("aaaaaa", tmp_path)
     _dead_owner(tmp_path, "bbbbbb")
-    done = leftovers.clean(folder=tmp_path)
+    done = stale.clean(folder=tmp_path)
     assert done.removed == ["xbbbbbbb-0", "xbcccccc-1"]
     assert done.kept == machine.names == ["xbaaaaaa-0", "xbaaaaaa-sw"]
     assert [path.name for path in tmp_path.iterdir()] == ["aaaaaa.json"]
@@ -117,19 +117,19 @@ def test_clean_removes_what_nobody_owns_and_keeps_what_a_live_run_needs(tmp_path
 
 def test_clean_all_removes_live_ones_too(tmp_path, monkeypatch):
     machine = Namespaces(monkeypatch, ["xbaaaaaa-0"])
-    leftovers.claim("aaaaaa", tmp_path)
-    assert leftovers.clean(True, tmp_path).removed == ["xbaaaaaa-0"]
+    stale.claim("aaaaaa", tmp_path)
+    assert stale.clean(True, tmp_path).removed == ["xbaaaaaa-0"]
     assert machine.names == []
 
 
 def test_a_process_id_given_to_somebody_else_is_not_the_owner(tmp_path):
-    leftovers.claim("aaaaaa", tmp_path)
-    assert leftovers.owner_lives("aaaaaa", tmp_path)
+    stale.claim("aaaaaa", tmp_path)
+    assert stale.owner_lives("aaaaaa", tmp_path)
     (tmp_path / "aaaaaa.json").write_text(json.dumps({"pid": os.getpid(), "started_ticks": 1}))
-    assert not leftovers.owner_lives("aaaaaa", tmp_path)
+    assert not stale.owner_lives("aaaaaa", tmp_path)
     (tmp_path / "aaaaaa.json").write_text("{")
-    assert not leftovers.owner_lives("aaaaaa", tmp_path)
-    assert not leftovers.owner_lives("dddddd", tmp_path)
+    assert not stale.owner_lives("aaaaaa", tmp_path)
+    assert not stale.owner_lives("dddddd", tmp_path)
 
 
 def test_clean_says_which_hosts_files_of_namespaces_that_are_gone_it_removed(tmp_path, monkeypatch):
@@ -139,8 +139,8 @@ def test_clean_says_which_hosts_files_of_namespaces_that_are_gone_it_removed(tmp
         (hosts / name).mkdir(parents=True)
     monkeypatch.setattr(host_names, "left", lambda: ["xbaaaaaa-0", "xbbbbbbb-1"])
     monkeypatch.setattr(host_names, "take", lambda name: (hosts / name).rmdir())
-    leftovers.claim("aaaaaa", tmp_path)
-    assert [path.name for path in leftovers.clean(folder=tmp_path).files] == ["xbbbbbbb-1"]
+    stale.claim("aaaaaa", tmp_path)
+    assert [path.name for path in stale.clean(folder=tmp_path).files] == ["xbbbbbbb-1"]
     assert sorted(path.name for path in hosts.iterdir()) == ["mine", "xbaaaaaa-0"]
 
 
@@ -150,13 +150,13 @@ def test_a_namespace_that_somebody_else_removes_first_is_no_error(monkeypatch):
 
     Namespaces(monkeypatch, [])
     monkeypatch.setattr(links, "remove_namespace", gone)
-    assert leftovers.remove("xbdddddd-9") == []
+    assert stale.remove("xbdddddd-9") == []
 
 
 @pytest.mark.parametrize("planted", ["link", "open", "file"])
 def test_a_folder_of_owners_that_others_may_write_to_is_refused(tmp_path, monkeypatch, planted):
-    monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(leftovers.os, "access", lambda *_: False)  # /run/xbench is root's
+    monkeypatch.setattr(stale.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(stale.os, "access", lambda *_: False)  # /run/xbench is root's
     place, elsewhere = tmp_path / f"xbench-{os.getuid()}", tmp_path / "elsewhere"
     elsewhere.mkdir()
     if planted == "link":
@@ -167,16 +167,16 @@ def test_a_folder_of_owners_that_others_may_write_to_is_refused(tmp_path, monkey
     else:
         place.touch()
     with pytest.raises(FabricError, match="only this user can write to") as caught:
-        leftovers.claim("aaaaaa")
+        stale.claim("aaaaaa")
     assert "TMPDIR" in caught.value.hint
     assert list(elsewhere.iterdir()) == []
 
 
 def test_a_folder_of_owners_in_the_temporary_folder_is_private(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(leftovers.os, "access", lambda *_: False)
-    assert leftovers.owner_folder() == leftovers.owner_folder() == tmp_path / f"xbench-{os.getuid()}"
-    assert leftovers.owner_folder().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(stale.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(stale.os, "access", lambda *_: False)
+    assert stale.owner_folder() == stale.owner_folder() == tmp_path / f"xbench-{os.getuid()}"
+    assert stale.owner_folder().stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.usefixtures("hangs_up")

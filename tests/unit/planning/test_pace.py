@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from xbench.planning.contention import Contention
 from xbench.planning.cost import Curve
-from xbench.planning.pace import Pace, no_sooner, pace_of
+from xbench.planning.sustained_rate import Pace, no_sooner, pace_of
 from xbench.planning.topology import Topology, carried_contention, carried_over, message, paced
 from xbench.planning.what_if_link import carried_to
 from xbench.records import Contention as Measured

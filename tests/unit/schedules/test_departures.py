@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from xbench.schedules.bucket import Travelling
-from xbench.schedules.departures import Departures, Parcel
+from xbench.schedules.launch_queue import Departures, Parcel
 
 
 class Collective:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from xbench.errors import SpecError, WorkloadError
-from xbench.runtime.journal import process_state
+from xbench.rank.journal import process_state
 from xbench.spec import WorkloadSpec
 from xbench.workloads import memory, parse_workload, preflight, resolve
 from xbench.workloads import probe as probing

@@ -198,7 +198,7 @@ def test_compiling_with_cuda_graphs_is_refused_by_name(write: Callable[[str], Wo
 
 
 def test_modes_without_cuda_graphs_are_not_refused(write: Callable[[str], WorkloadSpec]) -> None:
-    from xbench.compiled import recorded_by
+    from xbench.torch_compile import recorded_by
 
     for mode in ("default", "max-autotune-no-cudagraphs"):
         spec = write(f"def make():\n    return torch.compile(NET, mode={mode!r}), BATCH, LOSS")

@@ -38,7 +38,7 @@ from xbench.cluster.speeds import RingSpeed, TableSpeed, scaled_speed
 from xbench.errors import SpecError, UsageError
 from xbench.records import load
 from xbench.text import counted
-from xbench.toml_tables import known_keys, read_toml, validated
+from xbench.toml_config import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
 MOST = 2**31 - 1

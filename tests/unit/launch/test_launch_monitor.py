@@ -1,0 +1,443 @@
+"""The monitor on a clock that the test turns: every way for a launch to end, exactly."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.errors import FabricError, RankError, RunError
+from xbench.launch.monitor import COLLECT_S, END_S, AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch
+from xbench.rank.journal import Journal, JournalReader
+
+SILENCE_S = 60.0
+START_S = 180.0
+KILLED_9 = "E0101 torch] failed (exitcode: -9) local_rank: 0 (pid: {pid}) of binary: python\n"
+
+
+class World:
+    """Two hosts of one rank, one or two jobs, a clock, a process table and links, all in the test's hand."""
+
+    def __init__(self, folder, jobs=1, hosts=2, ranks=1, auxiliary=False):
+        self.now = 1000.0
+        self.states = {}
+        self.fault = None
+        self.full = False
+        self.events = []
+        self.logs = {}
+        self.folder = folder
+        self.journals = {}
+        agents, watches = [], []
+        for job in range(jobs):
+            for host in range(hosts):
+                self.logs[job, host] = ""
+                agents.append(AgentWatch(host, lambda key=(job, host): self.logs[key], job))
+                for local in range(ranks):
+                    reader = JournalReader(folder, job, host * ranks + local)
+                    watches.append(RankWatch(reader, host, local, shared=jobs > 1))
+        auxiliaries = [AuxiliaryWatch(0, lambda: "OSError: no socket\n", "arbiter")] if auxiliary else []
+        probes = Probes(
+            clock=lambda: self.now,
+            alive=lambda pid: self.states.get(pid, "R") is not None,
+            state=lambda pid: self.states.get(pid, "R"),
+            link_fault=lambda: self.fault,
+            disk_full=lambda: self.full,
+        )
+        take = lambda job, rank, event: self.events.append((job, rank, event["event"]))  # noqa: E731
+        self.notes = []
+        noted = lambda job, rank, at_s, text: self.notes.append((job, rank, text))  # noqa: E731
+        self.monitor = Monitor(watches, agents, auxiliaries, take, SILENCE_S, probes, start_s=START_S, on_note=noted)
+
+    def hello(self, rank, job=0):
+        journal = self.journals[job, rank] = Journal(self.folder, job, rank)
+        journal.write("hello", rank=rank, job=job, host=rank, pid=self.pid(rank, job))
+        return journal
+
+    def hello_all(self, ranks=2, jobs=1):
+        for job in range(jobs):
+            for rank in range(ranks):
+                self.hello(rank, job)
+        assert self.monitor.poll() is None
+
+    @staticmethod
+    def pid(rank, job=0):
+        return 100 + 10 * job + rank
+
+    def die(self, rank, job=0):
+        self.states[self.pid(rank, job)] = None
+
+    def agent(self, host, code, job=0):
+        next(a for a in self.monitor.agents if (a.job, a.host) == (job, host)).code = code
+
+    def wait(self, seconds):
+        """Let time pass and look; the verdict."""
+        self.now += seconds
+        return self.monitor.poll()
+
+    def cause(self):
+        """The verdict's error after the collecting second."""
+        assert self.monitor.poll() is None
+        verdict = self.wait(COLLECT_S)
+        assert verdict is not None
+        return verdict.error
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def error(message, t=None):
+    fields = {"message": message, "traceback": f"Traceback\n{message}"}
+    return {**fields, **({"t": t} if t is not None else {})}
+
+
+def test_all_ranks_end_and_all_agents_leave(world):
+    world.hello_all()
+    for journal in world.journals.values():
+        journal.write("block", mode="ddp")
+        journal.write("end")
+    assert world.monitor.poll() is None
+    world.agent(0, 0)
+    assert world.monitor.poll() is None
+    world.agent(1, 0)
+    verdict = world.monitor.poll()
+    assert (verdict.error, verdict.warnings) == (None, [])
+    assert world.events == [(0, r, e) for r in (0, 1) for e in ("hello",)] + [
+        (0, r, e) for r in (0, 1) for e in ("block", "end")
+    ]
+
+
+def test_an_agent_that_will_not_leave_is_a_warning(world):
+    world.hello_all()
+    for journal in world.journals.values():
+        journal.write("end")
+    world.agent(0, 0)
+    assert world.monitor.poll() is None
+    assert world.wait(END_S - 1) is None
+    verdict = world.wait(1)
+    assert verdict.error is None
+    assert verdict.warnings == ["the agent on host 1 did not end after its ranks were done, and was ended"]
+
+
+def test_an_error_of_ones_own_comes_before_the_loss_of_a_peer(world):
+    world.hello_all()
+    world.journals[0, 0].write("error", **error("RuntimeError: [gloo/pair.cc:538] Connection closed by peer"))
+    world.journals[0, 1].note("optimal step 12: computing")
+    world.journals[0, 1].write("error", **error("ValueError: shapes differ\nmore of it"))
+    told = world.cause()
+    assert isinstance(told, RankError)
+    assert str(told) == "rank 1 on host 1 (optimal step 12: computing) raised ValueError: shapes differ more of it"
+    assert told.detail.startswith("Traceback")
+
+
+def test_a_kill_comes_before_every_error(world):
+    world.hello_all()
+    world.journals[0, 0].write("error", **error("ValueError: anything"))
+    world.journals[0, 1].write("phase", name="round 2 optimal")
+    world.die(1)
+    assert world.monitor.poll() is None
+    world.logs[0, 1] = KILLED_9.format(pid=world.pid(1))
+    told = world.wait(COLLECT_S).error
+    assert str(told) == "rank 1 on host 1 (round 2 optimal) was killed (SIGKILL)"
+    assert "--batch-size" in told.hint
+
+
+def test_the_earliest_of_equals_is_the_cause(world):
+    world.hello_all()
+    for rank, at_s in ((0, 20.0), (1, 10.0)):
+        with open(world.folder / f"job0-rank{rank}.jsonl", "a") as stream:
+            stream.write(json.dumps({"event": "error", **error(f"ValueError: {rank}", at_s)}) + "\n")
+    assert str(world.cause()) == "rank 1 on host 1 raised ValueError: 1"
+
+
+def test_a_rank_that_its_agent_ended_is_no_cause(tmp_path):
+    world = World(tmp_path, hosts=1, ranks=2)
+    world.hello_all()
+    world.journals[0, 1].write("error", **error("RuntimeError: Connection reset by peer"))
+    world.die(0)
+    world.die(1)
+    world.agent(0, 1)
+    world.logs[0, 0] = f"W0101 Sending process {world.pid(0)} closing signal SIGTERM\n"
+    assert str(world.cause()) == "rank 1 on host 0 raised RuntimeError: Connection reset by peer"
+
+
+def test_an_agent_that_ends_its_ranks_and_then_says_why(world):
+    world.hello_all()
+    world.die(1)
+    world.logs[0, 1] = f"W0101 Sending process {world.pid(1)} closing signal SIGTERM\n"
+    assert world.monitor.poll() is None
+    assert world.wait(COLLECT_S) is None
+    world.logs[0, 1] += "Traceback (most recent call last):\n  File x\nSignalException: got signal 15\n"
+    world.agent(1, 1)
+    assert world.wait(1).error.args == ("rank 1 on host 1 did not finish: SignalException: got signal 15",)
+
+
+def test_an_agent_that_ends_its_ranks_and_never_says_why(world):
+    world.hello_all()
+    world.journals[0, 1].note("ddp step 2")
+    world.die(1)
+    world.journals[0, 0].write("end")
+    world.logs[0, 1] = f"W0101 Sending process {world.pid(1)} closing signal SIGTERM\n"
+    assert world.monitor.poll() is None
+    assert world.wait(END_S - 1) is None
+    told = world.wait(1).error
+    assert str(told) == "rank 1 on host 1 (ddp step 2) was ended by its agent, which gave no reason"
+
+
+def test_an_end_that_is_read_late_is_no_trouble(world):
+    world.hello_all()
+    world.agent(0, 0)
+    assert world.monitor.poll() is None
+    world.journals[0, 0].write("end")
+    assert world.wait(COLLECT_S) is None
+    world.journals[0, 1].write("end")
+    world.agent(1, 0)
+    assert world.monitor.poll().error is None
+
+
+def test_a_rank_that_leaves_without_a_word(world):
+    world.hello_all()
+    world.die(1)
+    world.logs[0, 1] = (
+        "Traceback (most recent call last):\n  File x\nKeyError: 'lost'\n"
+        f"E0101 torch] failed (exitcode: 3) local_rank: 0 (pid: {world.pid(1)}) of binary: python\n"
+    )
+    assert str(world.cause()) == "rank 1 on host 1 ended with exit code 3: KeyError: 'lost'"
+
+
+def test_a_rank_whose_end_nobody_saw(world):
+    world.hello_all()
+    world.die(0)
+    assert str(world.cause()) == "rank 0 on host 0 disappeared before its work was done"
+
+
+def test_a_killed_agent_is_named_itself(world):
+    world.hello_all()
+    world.die(0)
+    world.agent(0, -9)
+    assert str(world.cause()) == "the agent of host 0 was killed (SIGKILL)"
+
+
+def test_the_link_is_named_when_ranks_only_lost_each_other(world):
+    world.hello_all()
+    world.fault = "the link of host 1 is down"
+    for journal in world.journals.values():
+        journal.write("error", **error("RuntimeError: Timed out waiting 3000ms for recv operation"))
+    told = world.cause()
+    assert isinstance(told, FabricError)
+    assert str(told) == "the link of host 1 is down, so the ranks lost each other"
+
+
+def test_a_stopped_rank_is_named_when_the_other_gave_up(world):
+    world.hello_all()
+    world.journals[0, 1].note("ddp step 3")
+    world.states[world.pid(1)] = "T"
+    world.journals[0, 0].write("error", **error("RuntimeError: Timed out waiting 3000ms for recv operation"))
+    assert str(world.cause()) == "rank 1 on host 1 (ddp step 3) was stopped, and the others gave up waiting"
+
+
+def test_a_full_disk_explains_everything(world):
+    world.hello_all()
+    world.die(0)
+    world.full = True
+    told = world.cause()
+    assert type(told) is RunError
+    assert str(told) == "the disk that holds the run's folder is full"
+
+
+def test_ranks_that_never_start_are_explained_by_the_log(world):
+    world.hello(0)
+    world.agent(1, 1)
+    world.logs[0, 1] = "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'nothing'\n"
+    told = world.cause()
+    assert str(told) == "rank 1 on host 1 did not start: ModuleNotFoundError: No module named 'nothing'"
+    assert told.detail == world.logs[0, 1]
+
+
+def test_an_agent_that_leaves_before_its_ranks_are_done(world):
+    world.hello_all()
+    world.journals[0, 0].write("end")
+    world.agent(1, 0)
+    assert str(world.cause()) == "rank 1 on host 1 did not finish"
+
+
+def test_a_rank_that_dies_after_its_end_is_told(world):
+    world.hello_all()
+    for journal in world.journals.values():
+        journal.write("end")
+    world.die(1)
+    world.agent(0, 0)
+    world.agent(1, 1)
+    world.logs[0, 1] = f"E0101 torch] failed (exitcode: -11) local_rank: 0 (pid: {world.pid(1)}) of binary: python\n"
+    assert str(world.cause()) == "rank 1 on host 1 finished its work and then was killed (SIGSEGV)"
+
+
+def test_start_up_has_its_own_patience(world):
+    world.hello(0)
+    assert world.monitor.poll() is None
+    world.logs[0, 1] = "still importing\n"
+    assert world.wait(START_S - 1) is None
+    told = world.wait(1).error
+    assert str(told) == "rank 1 on host 1 did not start within 180 s"
+    assert told.detail == "still importing\n"
+
+
+def test_silence_names_the_rank_that_does_not_wait(world):
+    world.hello_all()
+    world.journals[0, 0].note("ddp step 4: waiting for gradients")
+    world.journals[0, 1].note("ddp step 4: backward")
+    assert world.monitor.poll() is None
+    assert world.wait(SILENCE_S - 1) is None
+    told = world.wait(1).error
+    assert str(told) == "rank 1 on host 1 (ddp step 4: backward) hung: no sign of life for 60 s"
+    assert "--timeout" in told.hint
+
+
+def test_silence_names_the_longest_silent_of_those_that_wait(world):
+    world.hello_all()
+    world.journals[0, 1].note("waiting for gradients")
+    world.journals[0, 0].note("waiting for gradients")
+    assert world.monitor.poll() is None
+    assert str(world.wait(SILENCE_S).error).startswith("rank 1 on host 1")
+
+
+def test_silence_names_the_rank_that_is_stopped(world):
+    world.hello_all()
+    world.journals[0, 0].note("ddp step 4: backward")
+    world.journals[0, 1].note("ddp step 4: waiting for gradients")
+    world.states[world.pid(1)] = "T"
+    assert world.monitor.poll() is None
+    assert str(world.wait(SILENCE_S).error).startswith(
+        "rank 1 on host 1 (ddp step 4: waiting for gradients) is stopped (as by SIGSTOP)"
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_any_sign_of_life_of_any_rank_ends_the_silence(world, rank):
+    world.hello_all()
+    for step in range(5):
+        assert world.wait(SILENCE_S - 1) is None
+        if step % 2:
+            world.journals[0, rank].note(f"step {step}")
+        else:
+            world.journals[0, rank].write("phase", name=f"phase {step}")
+        assert world.monitor.poll() is None
+    assert world.wait(SILENCE_S) is not None
+
+
+def test_a_link_that_is_down_is_found_long_before_the_silence_counts(world):
+    world.hello_all()
+    assert world.wait(6) is None
+    world.fault = "the link of host 0 is gone"
+    told = world.wait(6).error
+    assert isinstance(told, FabricError)
+    assert str(told) == "the link of host 0 is gone, so the ranks cannot reach each other"
+
+
+def test_messages_name_the_job_where_there_are_two(tmp_path):
+    world = World(tmp_path, jobs=2)
+    world.hello_all(jobs=2)
+    world.journals[1, 0].write("error", **error("ValueError: no"))
+    assert str(world.cause()) == "rank 0 of job 1 on host 0 raised ValueError: no"
+
+
+def test_an_auxiliary_process_that_fails_is_the_cause(tmp_path):
+    world = World(tmp_path, auxiliary=True)
+    world.hello_all()
+    world.monitor.auxiliaries[0].code = 1
+    assert str(world.cause()) == "the arbiter on host 0 ended with exit code 1: OSError: no socket"
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_an_auxiliary_process_may_leave_quietly(tmp_path, code):
+    world = World(tmp_path, auxiliary=True)
+    world.hello_all()
+    world.monitor.auxiliaries[0].code = code
+    assert world.wait(COLLECT_S) is None
+    assert world.wait(COLLECT_S) is None
+
+
+OCCURRENCES = st.lists(
+    st.tuples(st.sampled_from(["event", "note", "error", "end", "die", "agent", "agent 0", "wait"]), st.integers(0, 1)),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OCCURRENCES)
+def test_whatever_happens_a_launch_ends(tmp_path_factory, occurrences):
+    """Any order of events, deaths and exits is followed by a verdict once everything is quiet."""
+    world = World(tmp_path_factory.mktemp("launch"))
+    for rank in (0, 1):
+        world.hello(rank)
+    for what, rank in occurrences:
+        journal = world.journals[0, rank]
+        match what:
+            case "event":
+                journal.write("block", mode="ddp")
+            case "note":
+                journal.note("step")
+            case "error":
+                journal.write("error", message="x", traceback="y")
+            case "end":
+                journal.write("end")
+            case "die":
+                world.die(rank)
+            case "agent":
+                world.agent(rank, 1)
+            case "agent 0":
+                world.agent(rank, 0)
+        if (verdict := world.wait(0.05)) is not None:
+            break
+    else:
+        assert any(world.wait(START_S) for _ in range(4))  # trouble, that dissolves, then agents that will not leave
+        return
+    assert verdict.error is None or str(verdict.error)
+
+
+def test_what_a_rank_says_for_people_takes_the_place_of_its_exception(world):
+    world.hello_all()
+    world.journals[0, 1].note("round 2 wfbp step 3: computing")
+    told = {"said": "ran out of GPU memory: 2.00 GiB were wanted", "hint": "a smaller --batch-size needs less"}
+    world.journals[0, 1].write("error", **error("OutOfMemoryError: CUDA out of memory. Tried"), **told)
+    found = world.cause()
+    assert str(found) == (
+        "rank 1 on host 1 (round 2 wfbp step 3: computing) ran out of GPU memory: 2.00 GiB were wanted"
+    )
+    assert found.hint == "a smaller --batch-size needs less"
+    assert "CUDA out of memory" in found.detail
+
+
+def test_an_explained_error_is_a_cause_even_where_its_text_speaks_of_lost_peers(world):
+    world.hello_all()
+    world.journals[0, 0].write("error", **error("RuntimeError: connection closed by peer", t=1.0))
+    text = "DistBackendError: NCCL error, timeout: Duplicate GPU detected"
+    world.journals[0, 1].write("error", **error(text, t=2.0), said="found another rank on its GPU", hint=None)
+    assert str(world.cause()) == "rank 1 on host 1 found another rank on its GPU"
+
+
+def test_an_error_names_the_users_line_and_all_it_says(world):
+    world.hello_all()
+    world.journals[0, 1].note("profile step 2 of 10")
+    world.journals[0, 1].write("error", **error("RuntimeError: no way:\n  at all."), place="train.py:12")
+    told = str(world.cause())
+    assert told == "rank 1 on host 1 (profile step 2 of 10): train.py:12 raised RuntimeError: no way: at all"
+
+
+def test_a_note_is_handed_on_once(world):
+    world.hello_all()
+    world.journals[0, 1].note("profile step 2 of 10")
+    assert world.wait(0.1) is None
+    assert world.wait(0.1) is None
+    world.journals[0, 1].note("profile step 3 of 10")
+    assert world.wait(0.1) is None
+    assert world.notes == [(0, 1, "profile step 2 of 10"), (0, 1, "profile step 3 of 10")]
+
+
+def test_an_error_of_ours_is_a_sentence_already(world):
+    world.hello_all()
+    world.journals[0, 1].write("error", **error("WorkloadError: no"), told="parameter 'a' is new", hint="run it once")
+    cause = world.cause()
+    assert str(cause) == "rank 1 on host 1: parameter 'a' is new"
+    assert cause.hint == "run it once"

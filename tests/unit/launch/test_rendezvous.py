@@ -1,0 +1,101 @@
+"""How given ranks learn who is there and what each is to do: a fake store, no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from xbench.errors import RankError, SpecError
+from xbench.fabrics.engines import ClusterRank
+from xbench.launch import rendezvous
+from xbench.launch.placement import Present, seats
+from xbench.launch.rendezvous import choose_interface, come
+from xbench.rank.shared_notes import FolderBoard, StoreBoard
+
+
+class Store:
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.kept[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.kept[key].encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.kept for key in keys)
+
+
+def rank(number: int, world: int) -> ClusterRank:
+    return ClusterRank("mpirun", number, world, number, world)
+
+
+def here(number: int, host: str = "a", address: str | None = "10.0.0.1") -> Present:
+    return Present(number, host, host, address, (0, 1))
+
+
+def test_every_rank_learns_every_seat() -> None:
+    store = Store()
+    store.set("here/1", json.dumps(asdict(here(1))))
+    zero = come(store, rank(0, 2), here(0), 2, patience_s=1.0)
+    assert zero == seats([here(0), here(1)], 2, "mpirun")
+    assert come(store, rank(1, 2), here(1), 2, patience_s=1.0) == zero
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    store = Store()
+    with pytest.raises(RankError, match=r"^rank 1 and 1 more of 3 did not come within 0 s$"):
+        come(store, rank(0, 3), here(0), 1, patience_s=0.0)
+    with pytest.raises(SpecError, match="rank 1 and 1 more of 3 did not come"):  # whoever comes late learns it
+        come(store, rank(1, 3), here(1), 1, patience_s=0.0)
+
+
+def test_ranks_that_an_old_run_s_variables_promise_are_told_with_what_to_unset() -> None:
+    stale = replace(rank(0, 2), bare=True)
+    with pytest.raises(RankError) as caught:
+        come(Store(), stale, here(0), 1, patience_s=0.0)
+    assert caught.value.hint == "if no engine started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
+
+
+def test_a_rank_that_cannot_take_part_is_named_with_its_reason() -> None:
+    store = Store()
+    store.set("here/1", json.dumps({"cannot": "no data here", "hint": "fetch it", "name": "node1"}))
+    with pytest.raises(RankError, match=r"^rank 1 on node1 cannot take part: no data here$") as caught:
+        come(store, rank(0, 2), here(0), 1, patience_s=1.0)
+    assert caught.value.hint == "fetch it"
+
+
+def test_ranks_that_cannot_be_divided_are_refused_on_every_rank() -> None:
+    store = Store()
+    store.set("here/1", json.dumps(asdict(here(1, "b"))))
+    for number, host in ((0, "a"), (1, "b")):
+        with pytest.raises(SpecError, match="mpirun started 1 on a"):
+            come(store, rank(number, 2), here(number, host), 2, patience_s=1.0)
+
+
+def test_the_user_s_interface_is_kept_and_else_the_one_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(rendezvous, "chosen_interface", lambda own, others: asked.append((own, others)) or "eth7")
+    store = Store()
+    for one in (here(0, "a", "127.0.1.1"), here(1, "a", "127.0.1.1"), here(2, "b", "10.0.0.2")):
+        store.set(f"here/{one.rank}", json.dumps(asdict(one)))
+    own = here(0, "a", "127.0.1.1")
+    assert choose_interface(own, store, 3, {"GLOO_SOCKET_IFNAME": "ib0"}) is None
+    environ: dict[str, str] = {"TP_SOCKET_IFNAME": "ib0"}
+    assert choose_interface(own, store, 3, environ) == "eth7"
+    assert environ == {"GLOO_SOCKET_IFNAME": "eth7", "TP_SOCKET_IFNAME": "ib0"}
+    assert asked == [("127.0.1.1", ["10.0.0.2"])]
+
+
+def test_notes_in_a_folder_and_at_a_store_are_alike(tmp_path: Path) -> None:
+    for board in (FolderBoard(tmp_path), StoreBoard(Store())):
+        assert not board.has("plan0.json")
+        board.put("plan0.json", "{}")
+        board.put("plan0.json", "[]")
+        assert board.has("plan0.json")
+        assert board.get("plan0.json") == "[]"
+    assert [path.name for path in tmp_path.iterdir()] == ["plan0.json"]

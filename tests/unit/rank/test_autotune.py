@@ -1,0 +1,410 @@
+"""How auto settles on a plan: the short list, how long it may take, and what is chosen. The runs are faked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from xbench.modes import tried_modes
+from xbench.planning.auto import Candidate
+from xbench.planning.contention import Contention
+from xbench.planning.gradients import Gradient
+from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
+from xbench.rank import autotune
+from xbench.rank.autotune import Tried, try_candidates
+from xbench.records import CostModel, Layer, Plan, Tensor
+
+COST = CostModel(
+    backend="gloo", world_size=2, alpha_s=1e-3, beta_s_per_byte=1e-7, alpha_ci95=(1e-3, 1e-3), beta_ci95=(1e-7, 1e-7),
+    max_relative_residual=0.0, points=[],
+)  # fmt: skip
+GRADIENTS = tuple(Gradient(f"g{k}", 20_000 * (k % 3 + 1), 0.01 * (k + 1)) for k in range(6))
+STEP = StepModel(GRADIENTS, forward_s=0.02, backward_s=0.06, optimizer_s=0.005)
+SHARED = Contention(np.zeros(1), np.full((2, 1), 1.5), np.full((2, 1), 1.5), hook_s=0.001)
+PLANNER = Planner(STEP, COST, SHARED)
+RANK: Any = object()
+
+
+def candidates(*seconds: float) -> list[Candidate]:
+    return [Candidate(f"c{k}", [[k]], step_s) for k, step_s in enumerate(seconds)]
+
+
+def test_rounds_fill_the_time_and_are_few() -> None:
+    # a round is three steps of each candidate, and 25 s are to spend on five of them
+    assert autotune._rounds(candidates(0.5, 0.5)) == 5
+    assert autotune._rounds(candidates(1.0, 1.0)) == 4
+    assert autotune._rounds(candidates(4.0, 4.3)) == 1
+    assert autotune._rounds(candidates(4.0, 4.4)) == 0
+    assert autotune._rounds(candidates(0.0)) == 5
+    # of short steps, ten seconds on ten of them; one of 10 ms is taken eleven times in a round
+    assert autotune._rounds(candidates(0.1, 0.1)) == 10
+    assert autotune._rounds(candidates(0.2, 0.2)) == 8
+    assert autotune._rounds(candidates(*[0.01] * 13)) == 6
+    assert autotune._rounds(candidates(*[0.01] * 9)) == 10
+
+
+def test_what_time_does_not_allow_is_dropped_slowest_first_and_ddp_last() -> None:
+    def kept(*named: tuple[str, float]) -> list[str]:
+        return [c.name for c in autotune._affordable([Candidate(name, [[0]], step_s) for name, step_s in named])]
+
+    # two rounds of three steps each in 25 s: steps that add up to 4.16 s
+    assert kept(("auto", 1.0), ("optimal", 1.0), ("ddp", 1.1)) == ["auto", "optimal", "ddp"]
+    assert kept(("auto", 1.3), ("optimal", 1.4), ("ddp", 1.5), ("wfbp", 1.6)) == ["auto", "ddp"]
+    assert kept(("auto", 1.3), ("optimal", 1.4), ("mgwfbp", 1.35), ("wfbp", 1.6)) == ["auto", "optimal", "mgwfbp"]
+    assert kept(("auto", 9.0), ("optimal", 9.0), ("ddp", 9.0)) == ["auto", "ddp"]
+    assert kept(("auto", 99.0)) == ["auto"]
+
+
+def test_candidates_are_compared_within_rounds() -> None:
+    # the machine takes twice as long in the second round, and three times in the third
+    first = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    tenth_less = [0.9, 0.9, 1.8, 1.8, 2.7, 2.7]
+    disturbed_once = [1.1, 1.1, 2.2, 2.2, 9.0, 9.0]
+    assert autotune._in_pairs([first, tenth_less, disturbed_once], 2) == pytest.approx([2.0, 1.8, 2.2])
+
+
+def test_short_steps_are_timed_more_often() -> None:
+    assert [autotune._steps(step_s) for step_s in (0.0, 0.001, 0.01, 0.03, 0.06, 2.0)] == [12, 12, 10, 4, 2, 2]
+
+
+def test_one_slow_step_of_many_does_not_make_a_round_slow() -> None:
+    slow_once = [1.0, 1.0, 9.0, 1.0, 1.0, 1.0]
+    assert autotune._in_pairs([[1.0] * 6, slow_once], 3) == pytest.approx([1.0, 1.0])
+
+
+def test_indices_are_places_in_ready_order() -> None:
+    plan = PLANNER.plan("single")
+    swapped = plan.model_copy(update={"buckets": [["g3", "g0"], ["g5"], ["g1", "g2", "g4"]]})
+    assert autotune._indices(PLANNER, swapped) == [[3, 0], [5], [1, 2, 4]]
+
+
+def steps_of(planner: Planner, plans: Sequence[Candidate]) -> list[float]:
+    return [planner.simulate("auto", candidate.buckets).step_s for candidate in plans]
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
+def test_the_factor_is_the_one_that_made_the_times(factor: float) -> None:
+    shortlist = [Candidate("one", [[0, 1, 2], [3, 4, 5]], 1.0), Candidate("each", [[k] for k in range(6)], 1.0)]
+    measured = steps_of(replace(PLANNER, contention=SHARED.amplified(factor)), shortlist)
+    assert autotune._factor(PLANNER, list(zip(measured, shortlist, strict=True))) == pytest.approx(factor, rel=1e-3)
+
+
+def test_a_factor_beyond_reason_is_the_nearest_allowed() -> None:
+    one = Candidate("one", [[0, 1, 2], [3, 4, 5]], 1.0)
+    assert autotune._factor(PLANNER, [(100.0, one)]) == pytest.approx(4.0, rel=1e-3)
+    assert autotune._factor(PLANNER, [(1e-3, one)]) == pytest.approx(0.25, rel=1e-3)
+
+
+class Runs:
+    """In the place of the real steps: `times` of a short list, in the order of calls; keeps what it was asked."""
+
+    def __init__(self, times: Callable[[Sequence[Candidate]], list[float]]) -> None:
+        self.times = times
+        self.shortlists: list[list[Candidate]] = []
+        self.rounds: list[int] = []
+        self.steps: list[int] = []
+        self.unused: list[Mapping[str, int]] = []
+
+    def __call__(
+        self,
+        rank: Any,
+        planner: Planner,
+        shortlist: Sequence[Candidate],
+        rounds: int,
+        steps: int,
+        unused: Mapping[str, int],
+    ) -> list[Tried]:
+        self.shortlists.append(list(shortlist))
+        self.rounds.append(rounds)
+        self.steps.append(steps)
+        self.unused.append(unused)
+        return [Tried(step_s, rounds * steps) for step_s in self.times(shortlist)]
+
+
+def tried(
+    monkeypatch: pytest.MonkeyPatch, runs: Runs, planner: Planner = PLANNER, modes: Sequence[str] | None = None
+) -> tuple[Plan, dict[str, Plan]]:
+    monkeypatch.setattr(autotune, "_run", runs)
+    plans = planner.plans(modes)
+    return try_candidates(RANK, planner, plans, {"unused.weight": 4}), plans
+
+
+def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    plan, plans = tried(monkeypatch, runs)
+    [shortlist] = runs.shortlists
+    assert shortlist[0].name == "auto"
+    assert plan.buckets == plans["auto"].buckets
+    assert len({str(candidate.buckets) for candidate in shortlist}) == len(shortlist)
+    limit_s = autotune.CLOSE * shortlist[0].step_s
+    assert all(candidate.step_s <= limit_s for candidate in shortlist)
+    on_list = [candidate.buckets for candidate in shortlist]
+    for mode in tried_modes():
+        buckets = autotune._indices(PLANNER, plans[mode])
+        close = PLANNER.simulate("auto", buckets).step_s <= limit_s
+        assert (buckets in on_list) == close, mode
+    assert runs.unused == [{"unused.weight": 4}]
+    assert (runs.rounds, runs.steps) == ([autotune._rounds(shortlist)], [2])
+    assert plan.note is not None
+    assert plan.note.startswith(f"the buckets of 'auto', after {2 * runs.rounds[0]} steps each of: auto ")
+
+
+def second_takes(share: float) -> Runs:
+    """Every candidate as predicted, but the second takes so much of the favourite's time."""
+    return Runs(lambda found: [found[0].step_s, share * found[0].step_s, *(c.step_s * 1.05 for c in found[2:])])
+
+
+def test_a_rival_must_be_faster_than_noise_explains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune, "_rounds", lambda shortlist: 5)
+    plan, plans = tried(monkeypatch, runs := second_takes(0.99))
+    assert plan.buckets == plans["auto"].buckets
+    # four percent over the root of ten steps
+    plan, plans = tried(monkeypatch, runs := second_takes(0.985))
+    [shortlist] = runs.shortlists
+    assert autotune._indices(PLANNER, plan) == shortlist[1].buckets != shortlist[0].buckets
+    assert plan.mode == "auto"
+    assert plan.note is not None
+    assert plan.note.startswith(f"the buckets of {shortlist[1].name!r}, after")
+    assert plan.predicted_step_s == pytest.approx(shortlist[1].step_s)
+
+
+def test_steps_that_take_too_long_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Planner(STEP.scaled(1000.0), COST, SHARED)
+    runs = Runs(lambda shortlist: pytest.fail("nothing was to be run"))
+    plan, plans = tried(monkeypatch, runs, slow)
+    assert plan.buckets == plans["auto"].buckets
+    assert plan.note is not None
+    assert plan.note.startswith("not tried beforehand: ")
+
+
+def test_predictions_that_are_off_are_made_again_and_the_new_plan_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    # three times the contention makes one bucket best, which is not on a list of auto's own plan and wfbp's
+    true = replace(PLANNER, contention=SHARED.amplified(3.0))
+    runs = Runs(lambda shortlist: steps_of(true, shortlist))
+    plan, _ = tried(monkeypatch, runs, modes=["auto", "wfbp"])
+    first, second = runs.shortlists
+    assert [candidate.name for candidate in second][1:] == ["planned again"]
+    measured = steps_of(true, first)
+    assert second[0].buckets == first[measured.index(min(measured))].buckets
+    again_s = steps_of(true, second)[1]
+    # with the factor found the search's own prediction is what is measured
+    assert second[1].step_s == pytest.approx(again_s, rel=1e-3)
+    assert plan.note is not None
+    assert plan.note.startswith("the buckets of 'planned again', after")
+    assert "so it was planned again" in plan.note
+    assert plan.buckets == [[gradient.name for gradient in GRADIENTS]]
+    # and what is shown is the model's own prediction, as for every other mode
+    assert plan.predicted_step_s == PLANNER.simulate("auto", autotune._indices(PLANNER, plan)).step_s
+    chosen_s = steps_of(true, [Candidate("chosen", autotune._indices(PLANNER, plan), 0.0)])[0]
+    assert chosen_s <= min([*measured, again_s]) / (1 - autotune.NOISE / math.sqrt(2 * runs.rounds[-1]))
+
+
+def test_without_contention_nothing_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(lambda shortlist: [2 * candidate.step_s for candidate in shortlist])
+    tried(monkeypatch, runs, Planner(STEP, COST))
+    assert len(runs.shortlists) == 1
+
+
+def test_every_gradient_is_in_the_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = tried(monkeypatch, second_takes(0.5))
+    assert sorted(itertools.chain(*plan.buckets)) == [gradient.name for gradient in GRADIENTS]
+
+
+LAYERS = tuple(
+    Layer(
+        name=f"l{k}", kind="Linear", parameters=g.nbytes // 4, grad_bytes=g.nbytes, forward_s=0.01, backward_s=0.01,
+        ready_s=g.ready_s, share=0.1,
+        tensors=[Tensor(name=g.name, elements=g.nbytes // 4, bytes=g.nbytes, dtype=g.dtype, ready_s=g.ready_s)],
+    )
+    for k, g in enumerate(GRADIENTS)
+)  # fmt: skip
+SLOW = COST.model_copy(update={"beta_s_per_byte": 4e-7})  # 0.1 s for all: more than backward hides
+AHEAD = Planner(replace(STEP, forward_s=0.06), SLOW, SHARED, layers=LAYERS, overlap="forward")
+
+
+def without_attaching(rank: Any, planner: Planner, shortlist: list[Candidate], unused: Any) -> tuple[Any, str]:
+    return shortlist, ""
+
+
+def refusing(name: str) -> Callable[..., tuple[list[Candidate], str]]:
+    def attachable(rank: Any, planner: Planner, shortlist: list[Candidate], unused: Any) -> tuple[Any, str]:
+        return [c for c in shortlist if c.carrier != name], f"; {name} was not tried: a module is called twice"
+
+    return attachable
+
+
+def test_schedules_that_travel_on_are_tried_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune, "_attachable", without_attaching)
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    plan, plans = tried(monkeypatch, runs, AHEAD)
+    [shortlist] = runs.shortlists
+    assert plans["auto"].carrier in ("dear", "priority")
+    assert {"dear", "priority"} <= {candidate.carrier for candidate in shortlist}
+    assert "searched" in {candidate.name for candidate in shortlist}
+    assert (plan.mode, plan.carrier, plan.parts) == ("auto", plans["auto"].carrier, plans["auto"].parts)
+    assert plan.predicted_step_s == plans["auto"].predicted_step_s
+    assert plan.note is not None
+    assert plan.note.startswith(f"carried by '{plan.carrier}', after 10 steps each of: {plan.carrier} ")
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    tried(monkeypatch, runs, replace(AHEAD, overlap="backward"))
+    assert {candidate.carrier for candidate in runs.shortlists[0]} == {None}
+
+
+def named(runs: Runs) -> list[str]:
+    [shortlist] = runs.shortlists
+    return [candidate.name for candidate in shortlist if candidate.name.startswith("priority ")]
+
+
+def test_orders_that_rest_sooner_are_tried_where_time_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune, "_attachable", without_attaching)
+    short = Planner(replace(STEP.scaled(0.1), forward_s=0.006), SLOW, None, layers=LAYERS, overlap="forward")
+    tried(monkeypatch, runs := Runs(lambda shortlist: [candidate.step_s for candidate in shortlist]), short)
+    assert named(runs)
+    [shortlist] = runs.shortlists
+    assert autotune._rounds(shortlist) >= 5
+    orders = [str((c.buckets, c.parts)) for c in shortlist if c.carrier == "priority"]
+    assert len(set(orders)) == len(orders) > 1
+    monkeypatch.setattr(autotune, "_rounds", lambda shortlist: 4)
+    tried(monkeypatch, runs := Runs(lambda shortlist: [candidate.step_s for candidate in shortlist]), short)
+    assert named(runs) == []
+
+
+def test_what_the_model_knows_little_of_does_not_say_how_far_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune, "_attachable", without_attaching)
+    short = Planner(replace(STEP.scaled(0.1), forward_s=0.006), SLOW, SHARED, layers=LAYERS, overlap="forward")
+    off = Runs(lambda found: [c.step_s * (2.0 if c.name.startswith("priority ") else 1.0) for c in found])
+    plan, _ = tried(monkeypatch, off, short)
+    assert len(named(off)) >= len(off.shortlists[0]) / 3
+    assert plan.note is not None
+    assert "planned again" not in plan.note
+
+
+class TimedRank:
+    """Steps of the given times, one after the other."""
+
+    def __init__(self, times: Sequence[float]) -> None:
+        self.device = torch.device("cpu")
+        self.workload = SimpleNamespace(optimizer=SimpleNamespace(zero_grad=lambda set_to_none: None))
+        self.notes = 0
+        self._times = iter(times)
+
+    def note(self, what: str) -> None:
+        self.notes += 1
+
+    def timed_step(self) -> float:
+        return next(self._times)
+
+
+def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank takes turns with this one at being ahead, which costs neither any time."""
+    other = torch.tensor([[[5.0, 2.0, 4.0, 2.0]] * 2] * 2, dtype=torch.float64)
+
+    def all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None) -> None:
+        if tensor.dim() == 3:
+            assert op is dist.ReduceOp.MAX
+            tensor.copy_(torch.maximum(tensor, other.cumsum(-1)))
+
+    monkeypatch.setattr(autotune.dist, "all_reduce", all_reduce)
+    attached: list[str] = []
+
+    def attach(rank: Any, planner: Planner, candidate: Candidate, unused: Any) -> Callable[[], None]:
+        attached.append(candidate.name)
+        return lambda: None
+
+    monkeypatch.setattr(autotune, "_attach", attach)
+    rank: Any = TimedRank([3.0, 4.0, 2.0, 4.0] * 4)
+    found = autotune._run(rank, PLANNER, candidates(1.0, 1.0), 2, 3, {})
+    # ends 3 7 9 13 here and 5 7 11 13 there: steps of 2, 4 and 2 after a warm-up of 5
+    assert found == [Tried(2.0, 6), Tried(2.0, 6)]
+    assert attached == ["c0", "c1", "c1", "c0"]
+    assert rank.notes == 16
+
+
+class Turns:
+    """In the place of the turns: a candidate's step by its name and the round. Keeps who took how many rounds."""
+
+    def __init__(self, step_s: Callable[[str, int], float]) -> None:
+        self.step_s = step_s
+        self.taken: list[tuple[list[str], int]] = []
+
+    def __call__(
+        self, rank: Any, planner: Planner, shortlist: Sequence[Candidate], rounds: int, steps: int, unused: Any
+    ) -> list[list[float]]:
+        begun = sum(before for _, before in self.taken)
+        self.taken.append(([candidate.name for candidate in shortlist], rounds))
+        return [
+            [self.step_s(candidate.name, begun + number) for number in range(rounds) for _ in range(steps)]
+            for candidate in shortlist
+        ]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, turns: Turns, count: int, rounds: int) -> list[Tried]:
+    monkeypatch.setattr(autotune, "_in_turns", turns)
+    return autotune._run(TimedRank([]), PLANNER, candidates(*[1.0] * count), rounds, 2, {})
+
+
+def test_half_of_the_turns_are_for_the_favourite_and_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"c0": 1.0, "c1": 1.2, "c2": 0.9, "c3": 1.1, "c4": 0.8, "c5": 0.95, "c6": 1.3}
+    found = run(monkeypatch, turns := Turns(lambda name, number: seconds[name] * (1 + number)), 7, 9)
+    # 63 turns: four rounds of seven, and in place of five more of them eight of four
+    assert turns.taken == [(list(seconds), 4), (["c0", "c4", "c2", "c5"], 8)]
+    assert [one.steps for one in found] == [24, 8, 24, 8, 24, 24, 8]
+    assert [one.in_final for one in found] == [True, False, True, False, True, True, False]
+    # at the pace of the machine's median round, whatever became of those that left before it
+    assert [one.step_s for one in found] == pytest.approx([6.5 * step_s for step_s in seconds.values()])
+
+
+def test_what_looked_fast_in_the_first_half_alone_is_not_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step_s(name: str, number: int) -> float:
+        return {"c1": 0.7 if number < 2 else 1.2, "c2": 0.9}.get(name, 1.0)
+
+    found = run(monkeypatch, Turns(step_s), 5, 4)
+    assert autotune._fastest(found) == 2
+    # one that left looks better than it, and knows less
+    assert autotune._fastest([*found, Tried(0.8, 4, in_final=False)]) == 2
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(4, 10), (9, 3)])
+def test_few_candidates_or_rounds_are_not_halved(monkeypatch: pytest.MonkeyPatch, count: int, rounds: int) -> None:
+    found = run(monkeypatch, turns := Turns(lambda name, number: 1.0), count, rounds)
+    assert [took for _, took in turns.taken] == [rounds]
+    assert {(one.steps, one.in_final) for one in found} == {(2 * rounds, True)}
+
+
+def test_the_note_says_of_how_many_steps_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(*_: Any) -> list[Tried]:
+        return [Tried(0.1, 24), Tried(0.2, 8, in_final=False)]
+
+    monkeypatch.setattr(autotune, "_run", halved)
+    planner = replace(PLANNER, contention=None)
+    plan = try_candidates(RANK, planner, planner.plans(["auto", "wfbp"]), {})
+    assert plan.note == "the buckets of 'auto', after 8 to 24 steps each of: auto 100 ms, wfbp 200 ms"
+
+
+def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier = AHEAD.plan("auto").carrier
+    assert carrier is not None
+    monkeypatch.setattr(autotune, "_attachable", refusing(carrier))
+    runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
+    plan, _ = tried(monkeypatch, runs, AHEAD)
+    assert carrier not in {candidate.carrier for candidate in runs.shortlists[0]}
+    assert plan.carrier != carrier
+    assert plan.note is not None
+    assert plan.note.endswith(f"; {carrier} was not tried: a module is called twice")
+
+
+def test_where_our_engine_is_faster_in_truth_it_carries_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune, "_attachable", without_attaching)
+    runs = Runs(lambda shortlist: [c.step_s * (1.05 if c.carrier else 0.5) for c in shortlist])
+    plan, _ = tried(monkeypatch, runs, replace(AHEAD, contention=None))
+    assert (plan.carrier, plan.parts) == (None, None)

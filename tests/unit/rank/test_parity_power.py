@@ -1,0 +1,161 @@
+"""The gate's own test: wrong schedules on purpose are refused, or a pass is not shown to mean anything."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from xbench.rank import parity_power
+from xbench.rank.manual_averaging import Gradients, give, local_gradients, trainable
+from xbench.rank.parity_checker import Beside, copies, momentum_of
+from xbench.rank.reference import WEIGHTS
+from xbench.rank.snapshot import Snapshot
+
+STEPS = 3
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks, of which this process is both: what one says, the other says."""
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(
+        dist, "all_gather_object", lambda found, said, group=None: found.__setitem__(slice(2), [said] * 2)
+    )
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def differing() -> Batches:
+    torch.manual_seed(1)
+    return [(torch.randn(4, 8), torch.randint(0, 4, (4,))) for _ in range(2)]
+
+
+def equal() -> Batches:
+    return differing()[:1] * 2
+
+
+def reordered() -> Batches:
+    (x, y), _ = differing()
+    return [(x, y), (x.flip(0), y.flip(0))]
+
+
+def said(
+    model: nn.Module,
+    batches: Batches,
+    optimizer_of: Callable[[Any], torch.optim.Optimizer],
+    *,
+    compressed: bool = False,
+    steps: int = STEPS,
+    momentum: bool = True,
+    weights: tuple[float, ...] = WEIGHTS,
+) -> str | None:
+    """Train the reference on the mean of both batches' gradients, and ask what the gate would let pass."""
+    job: Any = SimpleNamespace(
+        model=model, optimizer=optimizer_of(model.parameters()), inputs=batches[0][0], targets=batches[0][1], loss=None
+    )
+    snapshot = Snapshot(job)
+    states, local, averaged = [copies(model.named_parameters())], [], []
+    for step in range(steps):
+        ranks: list[Gradients] = []
+        for x, y in batches:
+            job.optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) * weights[step % len(weights)]).backward()
+            ranks.append(local_gradients(trainable(model)))
+        mean: Gradients = {
+            name: None if g is None else (g + other) / 2
+            for (name, g), other in zip(ranks[0].items(), ranks[1].values(), strict=True)
+        }
+        give(trainable(model), mean)
+        job.optimizer.step()
+        states.append(copies(model.named_parameters()))
+        local.append(ranks[0])
+        averaged.append(mean)
+    moments = copies(momentum_of(job).items()) if momentum else None
+    snapshot.restore(job)
+
+    def beside() -> Beside:
+        return Beside(job, states, None, momentum=moments, compressed=compressed)
+
+    return parity_power.not_shown(job, snapshot, beside, local, averaged)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("optimizer_of", [sgd, adam])
+def test_ranks_with_batches_of_their_own_show_every_wrong_schedule(
+    optimizer_of: Any, compressed: bool, steps: int
+) -> None:
+    assert said(network(), differing(), optimizer_of, compressed=compressed, steps=steps) is None
+
+
+@pytest.mark.parametrize("batches", [equal, reordered])
+@pytest.mark.parametrize("optimizer_of", [sgd, adam])
+def test_ranks_with_one_batch_would_let_a_schedule_pass_that_never_averages(optimizer_of: Any, batches: Any) -> None:
+    told = said(network(), batches(), optimizer_of)
+    assert told is not None
+    assert told.startswith("a schedule that does not average would pass: the gradients of the ranks are too much alike")
+
+
+def test_a_layer_whose_gradients_are_equal_on_all_ranks_is_named() -> None:
+    class Constant(nn.Module):
+        """A layer whose gradient depends on no sample."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = network()
+            self.constant = nn.Linear(2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x) + self.constant(torch.ones(1, 2)) * torch.tensor([1.0, 0, 0, 0])
+
+    model = Constant()
+    batches = differing()
+    batches[1] = (batches[1][0], batches[0][1])
+    with torch.no_grad():
+        for parameter in model.body[2].parameters():
+            parameter.zero_()  # so that the softmax is the same for all samples
+    told = said(model, batches, lambda p: torch.optim.SGD(p, lr=1e-6))
+    assert told == "a schedule that forgets 'constant' would pass: its gradients are too much alike on all ranks"
+
+
+def test_sums_under_adam_are_seen_in_the_first_moment_alone() -> None:
+    assert said(network(), differing(), adam) is None
+    told = said(network(), differing(), adam, momentum=False)
+    assert told is not None
+    assert told.startswith("a schedule that sums in place of averaging would pass")
+
+
+def test_a_late_schedule_is_seen_because_losses_are_weighted() -> None:
+    slow = lambda parameters: torch.optim.SGD(parameters, lr=1e-5, momentum=0.9)  # noqa: E731
+    assert said(network(), differing(), slow) is None
+    told = said(network(), differing(), slow, weights=(1.0,))
+    assert told is not None
+    assert told.startswith("a schedule that is a step late would pass")
+
+
+def test_a_layer_that_no_rank_uses_cannot_be_forgotten() -> None:
+    model = network()
+    model.unused = nn.Linear(2, 2)
+    forward = nn.Sequential(*list(copy.copy(model).children())[:3])
+    model.forward = forward.forward  # type: ignore[method-assign]
+    assert said(model, differing(), sgd) is None

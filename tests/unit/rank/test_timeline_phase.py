@@ -1,0 +1,182 @@
+"""Recorded steps from the program over the journal to the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_build_records import A, frame, timed
+
+from xbench.rank.journal import Journal, JournalReader
+from xbench.rank.program import phases
+from xbench.rank.timeline_phase import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, Watched, steps_to_record
+from xbench.records import Comparison, Slice, TurnTaken, dump, loads
+from xbench.runs.build_records import comparison_record
+from xbench.runs.event_collector import Collector
+from xbench.schedules import parse_modes
+from xbench.spec import Effort, FabricSpec, RunSpec
+
+COMPUTE = [
+    Slice(name="forward", start_s=0.0, end_s=0.25),
+    Slice(name="backward fc", start_s=0.25, end_s=0.5),
+    Slice(name="optimizer", start_s=0.75, end_s=1.0),
+]
+LINK = [Slice(name="bucket 1", start_s=0.5, end_s=0.75, nbytes=4)]
+
+
+def run_of(modes: str, *, launches: int = 2, jobs: int = 1) -> RunSpec:
+    return RunSpec(
+        kind="comparison", workloads=(A,) * jobs, modes=parse_modes(modes), fabric=FabricSpec(name="local", ranks=2),
+        effort=Effort(launches=launches, rounds=2),
+    )  # fmt: skip
+
+
+def journaled(folder: Path, *events: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the parent reads of what a rank wrote."""
+    folder.mkdir(exist_ok=True)
+    journal = Journal(folder, 0, 0)
+    for kind, fields in events:
+        journal.write(kind, **fields)
+    journal.close()
+    return JournalReader(folder, 0, 0).poll()
+
+
+def recorded(mode: str, began_s: float = 100.0) -> tuple[str, dict[str, Any]]:
+    return "timeline", {
+        "mode": mode,
+        "began_s": began_s,
+        "compute": [part.model_dump() for part in COMPUTE],
+        "communication": [part.model_dump() for part in LINK],
+    }
+
+
+def record_of(collector: Collector, label: str = "real") -> Comparison:
+    said = frame(collector.run.workloads)
+    said.fabric = said.fabric.model_copy(update={"label": label})
+    said.warnings.append("the machine is busy")
+    record = comparison_record(collector.run, said, collector, complete=True, error=None)
+    assert loads(dump(record)) == record
+    return record
+
+
+@pytest.mark.parametrize("label", ["real", "emulated"])
+def test_a_recorded_step_comes_over_the_journal_into_the_record_labelled_as_the_fabric_is(
+    tmp_path: Path, label: str
+) -> None:
+    collector = Collector(run_of("ddp,wfbp"), [4])
+    for mode in ("ddp", "wfbp"):
+        timed(collector, mode, 0, 1.0)
+    for event in journaled(tmp_path, recorded("wfbp")):
+        collector.take(0, 0, event)
+    record = record_of(collector, label)
+    timeline = record.modes["wfbp"].timeline
+    assert timeline is not None
+    assert (timeline.label, timeline.compute, timeline.communication) == (label, COMPUTE, LINK)
+    assert record.modes["ddp"].timeline is None  # a journal without the event, as of a run that was killed
+
+
+def test_the_same_step_of_other_ranks_stands_beside_it(tmp_path: Path) -> None:
+    collector = Collector(run_of("ddp"), [4])
+    timed(collector, "ddp", 0, 1.0)
+    for rank, began_s in ((1, 99.875), (0, 100.0)):
+        (event,) = journaled(tmp_path / str(rank), recorded("ddp", began_s))
+        collector.take(0, rank, event)
+    mode = record_of(collector, "emulated").modes["ddp"]
+    assert mode.timeline is not None
+    (other,) = mode.other_ranks
+    assert (other.rank, other.starts_s, other.label, other.compute) == (1, -0.125, "emulated", COMPUTE)
+
+
+def test_a_step_that_rank_0_does_not_have_is_no_step(tmp_path: Path) -> None:
+    collector = Collector(run_of("ddp"), [4])
+    timed(collector, "ddp", 0, 1.0)
+    (event,) = journaled(tmp_path, recorded("ddp"))
+    collector.take(0, 1, event)
+    mode = record_of(collector).modes["ddp"]
+    assert (mode.timeline, mode.other_ranks) == (None, [])
+
+
+def test_turns_of_all_jobs_come_in_order_of_time(tmp_path: Path) -> None:
+    collector = Collector(run_of("sequential,crossover", jobs=2), [4, 4])
+    timed(collector, "sequential", 0, 1.0)
+    for job in (0, 1):
+        timed(collector, "crossover", job, 1.0)
+    said = {0: [(50.0, 50.5, 51.25), (51.25, 51.75, None)], 1: [(50.5, 51.0, None)]}
+    for job, turns in said.items():
+        (event,) = journaled(tmp_path / str(job), ("turns", {"mode": "crossover", "turns": turns}))
+        collector.take(job, 0, event)
+    assert record_of(collector).modes["crossover"].turns == [
+        TurnTaken(job=0, start_s=0.0, computed_s=0.5, arrived_s=1.25),
+        TurnTaken(job=1, start_s=0.5, computed_s=1.0, arrived_s=None),
+        TurnTaken(job=0, start_s=1.25, computed_s=1.75, arrived_s=None),
+    ]
+
+
+def test_turns_are_watched_from_grant_to_end() -> None:
+    times = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    watched = Watched(lambda: next(times))
+    turns = watched.over(Granted())
+    for _ in range(2):
+        with turns.turn():
+            pass
+    turns.end_block()
+    # asked at 1, held from 2 to 3; asked again at 4, when its gradients were there
+    assert watched.taken() == [(2.0, 3.0, 4.0), (5.0, 6.0, None)]
+
+
+class Granted:
+    """Turns that nobody else wants."""
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        yield
+
+    def end_block(self) -> None:
+        pass
+
+
+def test_a_mode_that_fails_shows_no_timeline(tmp_path: Path) -> None:
+    collector = Collector(run_of("ddp,wfbp"), [4])
+    timed(collector, "ddp", 0, 1.0)
+    for event in journaled(tmp_path, recorded("wfbp")):
+        collector.take(0, 0, event)
+    record = record_of(collector)
+    assert record.modes["wfbp"].status == "failed"
+    assert record.modes["wfbp"].timeline is None
+
+
+def test_what_ranks_warn_of_is_in_the_record_once_and_fails_nothing(tmp_path: Path) -> None:
+    collector = Collector(run_of("ddp"), [4])
+    timed(collector, "ddp", 0, 1.0)
+    (event,) = journaled(tmp_path, ("warning", {"message": "no measured timeline of ddp: no hook"}))
+    for rank in range(2):
+        collector.take(0, rank, event)
+    record = record_of(collector)
+    assert record.warnings == ["the machine is busy", "no measured timeline of ddp: no hook"]
+    assert record.modes["ddp"].status == "ok"
+
+
+def test_timelines_and_turns_come_after_all_blocks_of_the_first_launch_alone() -> None:
+    run = run_of("compute,ddp,crossover,optimal,sequential", jobs=2)
+    first = [phase.kind for phase in phases(run, 0)]
+    assert first[-4:] == ["timeline"] * 4
+    assert set(first[:-4]) == {"profile", "parity", "block"}
+    assert [phase.mode for phase in phases(run, 0)[-4:]] == ["compute", "ddp", "crossover", "optimal"]
+    assert {phase.kind for phase in phases(run, 1)} == {"block"}
+
+
+def test_a_program_with_timelines_survives_its_file() -> None:
+    for phase in phases(run_of("ddp"), 0):
+        assert type(phase).model_validate(json.loads(phase.model_dump_json())) == phase
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "steps"),
+    [(0.0, STEPS), (SLOW_STEP_S, STEPS), (SLOW_STEP_S + 0.1, 1), (TOO_SLOW_STEP_S, 1), (TOO_SLOW_STEP_S + 0.1, 0)],
+)
+def test_long_steps_are_recorded_once_or_not_at_all(predicted_s: float, steps: int) -> None:
+    assert steps_to_record(predicted_s) == steps

@@ -1,0 +1,86 @@
+"""Launches whose links changed meanwhile: a fake fabric, no ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xbench.errors import FabricError, RankError, XbenchError
+from xbench.fabrics.local import LocalFabric
+from xbench.launch import launcher as module
+from xbench.launch.launcher import Outcome, launch
+from xbench.launch.monitor import Verdict
+from xbench.rank.program import JobPlan
+from xbench.regress import worker_command
+from xbench.regress.protocol import Answer, Order
+from xbench.schedules import parse_modes
+from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
+
+CHANGED = "the links changed while ranks used them: the link of host 1 went down and came up again"
+LOCAL = FabricSpec(name="local", ranks=2)
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: Verdict, changed: str | None) -> Outcome:
+    """Result of a launch whose ranks end with this verdict, on links that changed like this."""
+    fabric = LocalFabric(LOCAL, "3f9a1c")
+    monkeypatch.setattr(fabric, "changed", lambda: changed)
+    monkeypatch.setattr(module, "_start", lambda *arguments: None)
+    monkeypatch.setattr(module, "_poll", lambda *arguments: verdict)
+    return launch(fabric, 1, "none", folder / "none", folder, on_event=lambda *event: None, silence_s=1.0)
+
+
+def test_a_launch_whose_links_changed_ends_with_that_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = launched(monkeypatch, tmp_path, Verdict(None, ["noisy"]), CHANGED)
+    assert isinstance(outcome.error, FabricError)
+    assert str(outcome.error) == CHANGED
+    assert outcome.error.hint
+    assert outcome.warnings == ["noisy", CHANGED]
+
+
+def test_an_error_of_the_ranks_stands_and_the_links_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = RankError("rank 1 on host 1 hung")
+    outcome = launched(monkeypatch, tmp_path, Verdict(lost), CHANGED)
+    assert outcome.error is lost
+    assert outcome.warnings == [CHANGED]
+
+
+def test_links_that_did_not_change_are_no_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = launched(monkeypatch, tmp_path, Verdict(None), None)
+    assert (outcome.error, outcome.warnings) == (None, [])
+
+
+STAMPS = [0.0, 0.02, 0.04, 0.06, 3.06, 3.08]
+
+
+@pytest.mark.parametrize(
+    ("error", "blocks"), [(None, 1), (RankError("rank 1 on host 0 hung"), 1), (FabricError(CHANGED), 0)]
+)
+def test_a_launch_of_regress_does_not_count_on_changed_links(
+    monkeypatch: pytest.MonkeyPatch, error: XbenchError | None, blocks: int
+) -> None:
+    def ranks(
+        program: Mapping[str, Any], run: RunSpec, fabric: Any, folder: Path, take: Callable[[int, int, Any], None]
+    ) -> XbenchError | None:
+        for rank in (0, 1):
+            event = {"event": "block", "mode": "ddp", "round": 0, "position": 0, "warmup": 1, "stamps": STAMPS}
+            take(0, rank, event)
+        return error
+
+    monkeypatch.setattr(worker_command, "_ranks", ranks)
+    run = RunSpec(
+        kind="comparison", workloads=(WorkloadSpec(name="resnet18", batch_size=4),), modes=parse_modes("ddp"),
+        fabric=LOCAL, effort=Effort(),
+    )  # fmt: skip
+    order = Order(kind="time", workload="resnet18", modes=("ddp",), fabric="local:ranks=2")
+    made = worker_command._launched(Answer(xbench="1", samples_per_step=8), order, run, JobPlan.model_construct())
+    assert len(made.blocks) == blocks
+    assert made.error == (str(error) if error is not None else None)
+    assert made.warnings == [
+        "ddp, round 1: step 3 took 3.00 s where a step takes 20.0 ms: a rank, a link or the machine stood still "
+        "meanwhile"
+    ]

@@ -1,0 +1,408 @@
+"""Whole checks of a real repository whose trees answer at once: each holds an xbench that takes the step that it says.
+
+Processes, git, records and verdicts are real, and only what a launch does is not.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import shutil
+import signal
+import subprocess
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from regress_fakes import MACHINE, WORKLOAD
+from rich.console import Console
+
+from xbench.errors import Interrupted, RunError
+from xbench.records import AnyRecord, Baseline, Noise, Regression, load, save
+from xbench.regress import baselines, exit_code, load_suite
+from xbench.regress import check as checking
+from xbench.regress import record as recording
+from xbench.regress.check import check
+from xbench.regress.record import calibrate, record
+from xbench.regress.request import Layer, RegressRequest
+from xbench.runs.run_folder import keep
+from xbench.stats.regression import noise_floor
+
+pytestmark = pytest.mark.usefixtures("hangs_up")
+
+SUITE = """
+[regress]
+pairs = 7
+
+[[regress.check]]
+name = "step"
+workload = "resnet18"
+modes = ["ddp"]
+metrics = ["step_time", "collectives"]
+"""
+FAKE = f"""
+import json, os, signal, sys, time
+from pathlib import Path
+
+
+tree = Path(__file__).parents[1]
+step_s = float((tree / "step_s").read_text())
+if "--protocol" in sys.argv:
+    print('{{"protocol": 1}}')
+    sys.exit()
+order = json.loads(Path(sys.argv[3]).read_text())
+made = {{"xbench": "0.1.0"}}
+if order["kind"] == "look":
+    made |= {{"environment": json.loads({MACHINE.model_dump_json()!r}), "resolved": {{}}, "samples_per_step": 4}}
+    workload = json.loads({WORKLOAD.model_dump_json()!r})
+    if (tree / "parameters").exists():
+        workload["parameters"] = int((tree / "parameters").read_text())
+    made |= {{"workload": workload, "planned": {{}}}}
+    made["counted"] = {{"ddp": {{"collectives": 3, "wire_bytes": 40}}}}
+    made["takes_turns"] = (tree / "takes_turns").exists()
+else:
+    count = tree / "launches"
+    number = int(count.read_text()) + 1 if count.exists() else 0
+    count.write_text(str(number))
+    if (tree / "stop_at").exists() and number == int((tree / "stop_at").read_text()):
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+    blocks = 1
+    if order.get("turn_folder"):
+        turns, blocks = Path(order["turn_folder"]), order["rounds"] * order["turns"]
+        (turns / "at-0").touch()
+        while not (turns / "go-0").exists():
+            time.sleep(0.001)
+        with (tree.parent / "log").open("a") as log:
+            log.write(turns.name + " ")
+        (turns / "done-0").touch()
+    jitter = 1 + 0.001 * ((7 * number + int(10_000 * step_s)) % 5)
+    block = {{"mode": "ddp", "round": 0, "steps_s": [step_s * order["slow_step"] * jitter] * order["steps"]}}
+    made |= {{"blocks": [block] * blocks, "samples_per_step": 4}}
+Path(sys.argv[4]).write_text(json.dumps(made))
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false")
+    command = ["git", *(word for one in settings for word in ("-c", one)), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one commit, whose steps take 0.1 s."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    root = tmp_path / "repository"
+    (root / "xbench").mkdir(parents=True)
+    (root / "xbench" / "__init__.py").write_text("")
+    (root / "xbench" / "__main__.py").write_text(FAKE)
+    (root / "xbench.toml").write_text(SUITE)
+    (root / "step_s").write_text("0.1")
+    (root / ".gitignore").write_text("launches\nresults\n__pycache__\n")
+    git(root, "init", "--quiet")
+    git(root, "add", "-A")
+    git(root, "commit", "--quiet", "-m", "the base")
+    return root
+
+
+def request(root: Path, **fields: object) -> RegressRequest:
+    suite = load_suite(root / "xbench.toml")
+    return RegressRequest(suite, root, output=root / "results" / "runs", **fields)  # type: ignore[arg-type]
+
+
+def checked(root: Path, **fields: object) -> tuple[Regression, str]:
+    said = io.StringIO()
+    kept = check(request(root, **fields), Console(file=said, width=200))
+    assert isinstance(kept.record, Regression)
+    assert load(kept.path) == kept.record
+    assert list(root.parent.joinpath("temporary").glob("xb*")) == []
+    assert git(root, "worktree", "list").count("\n") == 0
+    if kept.error is not None:
+        raise kept.error
+    return kept.record, said.getvalue()
+
+
+def verdicts(record: Regression) -> dict[str, str]:
+    return {case.metric: case.verdict for case in record.cases}
+
+
+def test_a_slower_head_regresses_once_fresh_launches_agree(root: Path) -> None:
+    (root / "step_s").write_text("0.12")
+    record, said = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "regressed", "collectives": "equivalent"}
+    assert (len(record.pairs), len(record.confirmation)) == (7, 7)
+    assert "suspected, so measured again by fresh launches: step ddp step_time" in said
+    assert exit_code(record, strict=False) == 3
+    assert record.head.revision == git(root, "rev-parse", "HEAD") + "+"
+
+
+def test_an_unchanged_head_passes_without_a_second_look(root: Path) -> None:
+    record, _ = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
+    assert record.confirmation == []
+    assert exit_code(record, strict=True) == 0
+
+
+def test_a_larger_model_fails_before_anything_is_launched_to_be_timed(root: Path) -> None:
+    (root / "parameters").write_text("11")
+    record, said = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "changed", "collectives": "changed"}
+    assert "step: the model changed: 10 -> 11 parameters\nnothing is timed: the check fails already\n" in said
+    assert (record.complete, record.pairs, (root / "launches").exists()) == (True, [], False)
+    assert exit_code(record, strict=False) == 3
+
+
+def test_a_larger_model_fails_against_a_baseline_too(root: Path) -> None:
+    stored(root, ("deterministic", "wall"))
+    (root / "launches").unlink()
+    (root / "parameters").write_text("11")
+    record, _ = checked(root)
+    assert verdicts(record) == {"step_time": "changed", "collectives": "changed"}
+    assert (record.pairs, (root / "launches").exists()) == ([], False)
+    assert exit_code(record, strict=False) == 3
+
+
+def test_a_larger_model_that_is_expected_passes_untimed_and_the_key_is_called_stale_later(root: Path) -> None:
+    (root / "parameters").write_text("11")
+    (root / "xbench.toml").write_text(f'{SUITE}expect_change = "parameters 10 -> 11"\n')
+    record, _ = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "expected", "collectives": "expected"}
+    assert (record.pairs, exit_code(record, strict=True)) == ([], 0)
+    git(root, "add", "-A")
+    git(root, "commit", "--quiet", "-m", "a larger model")
+    record, said = checked(root, base="HEAD")
+    assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
+    told = "step: the workload is that of base, so expect_change can go"
+    assert told in said
+    assert told in record.warnings
+
+
+def test_a_slow_down_that_was_put_in_on_purpose_is_found_and_named(root: Path) -> None:
+    record, _ = checked(root, base="HEAD", slow_step=1.1)
+    assert verdicts(record)["step_time"] == "regressed"
+    assert record.injected == "every step of head takes 1.1 times as long"
+
+
+def test_without_confirmation_the_first_launches_speak_alone(root: Path) -> None:
+    record, _ = checked(root, base="HEAD", slow_step=1.1, confirm=False)
+    assert record.confirmation == []
+    assert verdicts(record)["step_time"] == "regressed"
+
+
+def test_a_check_that_is_ended_keeps_what_it_has_and_leaves_nothing(root: Path) -> None:
+    (root / "stop_at").write_text("4")  # head's: one that does not count, and three pairs before it
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        checked(root, base="HEAD")
+    (path,) = (root / "results" / "runs").glob("*/record.json")
+    record = load(path)
+    assert isinstance(record, Regression)
+    assert (record.complete, record.error, len(record.pairs)) == (False, "interrupted", 3)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.fixture
+def in_turns(root: Path) -> Path:
+    """The same, where launches take turns; what had one is in `log`, wherever base is checked out."""
+    source = FAKE.replace('tree.parent / "log"', f'Path({str(root.parent)!r}) / "log"')
+    (root / "xbench" / "__main__.py").write_text(source)
+    (root / "takes_turns").touch()
+    git(root, "add", "-A")
+    git(root, "commit", "--quiet", "-m", "turns")
+    return root
+
+
+def test_launches_of_a_pair_are_alive_at_once_and_begin_by_turns(in_turns: Path) -> None:
+    (in_turns / "step_s").write_text("0.12")
+    record, _ = checked(in_turns, base="HEAD")
+    assert verdicts(record)["step_time"] == "regressed"
+    assert {pair.in_turns for pair in (*record.pairs, *record.confirmation)} == {("step",)}
+    turns = (in_turns.parent / "log").read_text().split()
+    assert turns == ["base", "head", "head", "base"] * 3 + ["base", "head"] + (
+        ["base", "head", "head", "base"] * 3 + ["base", "head"]
+    )
+    (found,) = record.pairs[0].head
+    assert found.turn_steps is not None
+    assert len(found.samples) > found.turn_steps
+
+
+def test_a_check_that_is_ended_in_turns_keeps_what_it_has_and_leaves_nothing(in_turns: Path) -> None:
+    (in_turns / "stop_at").write_text("4")
+    with pytest.raises(Interrupted):
+        checked(in_turns, base="HEAD")
+    (path,) = (in_turns / "results" / "runs").glob("*/record.json")
+    record = load(path)
+    assert isinstance(record, Regression)
+    assert (record.complete, record.error, len(record.pairs)) == (False, "interrupted", 3)
+    assert list((in_turns.parent / "temporary").iterdir()) == []
+
+
+def test_a_base_without_the_gate_is_not_comparable_in_one_sentence(root: Path) -> None:
+    (root / "xbench" / "__main__.py").write_text("import sys; sys.exit(2)\n")
+    git(root, "commit", "--quiet", "-am", "an xbench of long ago")
+    (root / "xbench" / "__main__.py").write_text(FAKE)
+    record, said = checked(root, base="HEAD")
+    assert set(verdicts(record).values()) == {"not comparable"}
+    (why,) = {case.reason for case in record.cases}
+    assert "has no xbench regress: it is older than this gate" in why
+    assert "has no xbench regress" in said
+    assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
+
+
+def test_a_base_without_the_suite_s_folder_is_not_comparable(root: Path) -> None:
+    nested = root / "bench"
+    nested.mkdir()
+    for name in ("xbench.toml", "step_s"):
+        shutil.copy(root / name, nested / name)
+    record, _ = checked(nested, base="HEAD")
+    assert {case.verdict for case in record.cases} == {"not comparable"}
+    assert "has no folder 'bench'" in record.cases[0].reason
+
+
+def test_a_head_that_cannot_be_measured_is_an_error_and_no_verdict(root: Path) -> None:
+    (root / "xbench" / "__main__.py").write_text("raise SystemExit('the model is gone')\n")
+    with pytest.raises(RunError, match=r"nothing could be measured: .*the model is gone"):
+        checked(root, base="HEAD")
+
+
+def stored(root: Path, layers: tuple[Layer, ...]) -> Path:
+    kept = record(request(root, layers=layers), Console(file=io.StringIO()))
+    assert isinstance(kept.record, Baseline)
+    assert kept.error is None
+    return kept.path
+
+
+def test_the_baseline_of_this_machine_serves_the_next_check(root: Path) -> None:
+    path = stored(root, ("deterministic", "wall"))
+    assert path.parent.parent == root / "results" / "baselines"
+    baseline = load(path)
+    assert isinstance(baseline, Baseline)
+    assert (path.parent.name, len(baseline.launches)) == (baseline.machine, 7)
+    assert baseline.machine.startswith("cpu-")
+    record, said = checked(root)
+    assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
+    assert record.against == "baseline"
+    assert "check --base REV is the trustworthy way" in said
+    assert any("measured earlier" in warning for warning in record.warnings)
+    (root / "step_s").write_text("0.13")
+    assert verdicts(checked(root)[0])["step_time"] == "regressed"
+
+
+def test_a_baseline_that_loses_checks_is_said_to(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = tmp_path / "baseline.json"
+    golden = Path(__file__).parents[2] / "golden" / "baseline-v1.json"
+    baseline = load(golden)
+    assert isinstance(baseline, Baseline)
+    path.write_bytes(golden.read_bytes())
+    fewer = baseline.model_copy(
+        update={"suite": baseline.suite.model_copy(update={"checks": baseline.suite.checks[:1]})}
+    )
+    recording._say_what_goes(path, fewer, said.append)
+    lost = ", ".join(check.name for check in baseline.suite.checks[1:])
+    assert said == [f"{path} no longer has {lost}: it holds the checks of this command alone"]
+    recording._say_what_goes(path, baseline, said.append)
+    assert len(said) == 1
+
+
+def test_what_no_machine_changes_is_kept_for_any(root: Path) -> None:
+    assert stored(root, ("deterministic",)).parent.name == baselines.ANY
+    record, _ = checked(root, layers=("deterministic",))
+    assert verdicts(record) == {"collectives": "equivalent"}
+    record, _ = checked(root)  # of which the clock's half has nothing to compare with
+    assert verdicts(record)["collectives"] == "equivalent"
+    assert verdicts(record)["step_time"] in ("missing", "not comparable", "inconclusive")
+    assert exit_code(record, strict=False) == 0
+
+
+def test_without_a_baseline_everything_is_missing_and_the_folders_that_are_there_are_named(root: Path) -> None:
+    other = root / "results" / "baselines" / "cpu-of-another"
+    path = stored(root, ("deterministic", "wall"))
+    shutil.move(path.parent, other)
+    record, said = checked(root)
+    assert set(verdicts(record).values()) == {"missing"}
+    assert "there are some of cpu-of-another" in said
+    assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
+
+
+def test_a_baseline_of_another_machine_names_the_field(root: Path) -> None:
+    path = stored(root, ("deterministic", "wall"))
+    path.write_text(path.read_text().replace('"a processor"', '"another"'))
+    record, _ = checked(root, baseline=path)
+    assert verdicts(record) == {"step_time": "not comparable", "collectives": "equivalent"}
+    assert "cpu: another and a processor" in next(c.reason for c in record.cases if c.metric == "step_time")
+
+
+def test_what_was_learned_of_the_noise_moves_the_threshold(root: Path) -> None:
+    kept = calibrate(request(root, layers=("wall",), pairs=9), Console(file=io.StringIO()))
+    assert isinstance(kept.record, Noise)
+    assert kept.path.name == "noise.json"
+    (floor,) = kept.record.floors
+    assert (floor.measured_pairs, floor.checked_pairs) == (9, 7)
+    (root / "xbench.toml").write_text(f'{SUITE}expect_change = "parameters 9 -> 10"\n')  # which changes no step
+    record, said = checked(root, base="HEAD")
+    (used,) = record.floors
+    assert used.floor == pytest.approx(floor.floor)
+    assert "noise floor of this machine is not known" not in said
+
+
+def test_what_was_learned_of_launches_in_turns_says_nothing_of_others(root: Path) -> None:
+    path = calibrate(request(root, layers=("wall",), pairs=9), Console(file=io.StringIO())).path
+    noise = load(path)
+    assert isinstance(noise, Noise)
+    in_turns = [pair.model_copy(update={"in_turns": ("step",)}) for pair in noise.pairs]
+    save(noise.model_copy(update={"pairs": in_turns}), path)
+    record, _ = checked(root, base="HEAD")  # whose trees take no turns
+    assert record.pairs[0].in_turns == ()
+    assert record.floors == []
+
+
+def test_a_baseline_has_the_noise_floor_of_its_own_launches(root: Path) -> None:
+    baseline = load(stored(root, ("deterministic", "wall")))
+    assert isinstance(baseline, Baseline)
+    (floor,) = baseline.floors
+    assert (floor.measured_pairs, floor.checked_pairs) == (6, 7)  # 7 launches: each and the next
+    steps_s = [one.value for launch in baseline.launches for one in launch]
+    differences = [math.log(after / before) for before, after in pairwise(steps_s)]
+    assert floor.floor == pytest.approx(noise_floor(differences, 7))
+    record, _ = checked(root)
+    assert record.floors == [floor]
+
+
+def test_a_calibration_that_is_ended_takes_no_floor_s_place(root: Path) -> None:
+    (root / "stop_at").write_text("5")
+    kept = calibrate(request(root, layers=("wall",)), Console(file=io.StringIO()))
+    assert isinstance(kept.error, Interrupted)
+    assert kept.path.is_relative_to(root / "results" / "runs")
+    assert list((root / "results").glob("baselines/**/*.json")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_the_record_is_saved_comes_after_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def slowly(record: AnyRecord, path: Path) -> Path:
+        if getattr(record, "complete", False):
+            os.kill(os.getpid(), number)
+        return keep(record, path)
+
+    monkeypatch.setattr(checking, "keep", slowly)
+    with pytest.raises(Interrupted):
+        checked(root, base="HEAD")
+    (path,) = (root / "results" / "runs").glob("*/record.json")
+    record = load(path)
+    assert isinstance(record, Regression)
+    assert (record.complete, record.error) == (True, None)
+
+
+def test_two_checks_of_one_second_have_folders_of_their_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: "20260131-142501")
+    for _ in range(2):
+        checked(root, base="HEAD")
+    names = sorted(path.name for path in (root / "results" / "runs").iterdir() if path.is_dir())
+    assert names == ["20260131-142501-regression", "20260131-142501-regression-2"]

@@ -1,0 +1,156 @@
+"""Revisions: which is meant, its files for as long as they are needed, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from xbench.errors import SpecError
+from xbench.regress.checkout import Repository, other_needs, short
+
+GIT = (
+    "git",
+    "-c",
+    "user.name=a",
+    "-c",
+    "user.email=a@b",
+    "-c",
+    "init.defaultBranch=main",
+    "-c",
+    "commit.gpgsign=false",
+)
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run([*GIT, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two commits: `file` says 'old' and then 'new'; the suite's folder is `bench`."""
+    root = tmp_path / "repository"
+    (root / "bench").mkdir(parents=True)
+    git(root, "init")
+    for word in ("old", "new"):
+        (root / "file").write_text(word)
+        (root / "bench" / "xbench.toml").write_text(word)
+        git(root, "add", "-A")
+        git(root, "commit", "-m", word)
+    return root
+
+
+def test_a_folder_knows_its_repository(root: Path) -> None:
+    assert Repository.around(root / "bench") == Repository(root.resolve(), Path("bench"))
+
+
+def test_outside_of_any_repository_there_is_no_base(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is in no git repository") as caught:
+        Repository.around(tmp_path)
+    assert caught.value.hint is not None
+    assert "stored baseline" in caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_checkout_of_another_user_says_what_git_wants(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    for path in (root, root / ".git"):
+        os.chown(path, 12345, 12345)
+    with pytest.raises(SpecError, match="belongs to another user") as caught:
+        Repository.around(root)
+    assert "safe.directory" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("revision", ["HEAD~1", "main~1", "HEAD^"])
+def test_a_revision_is_a_commit(root: Path, revision: str) -> None:
+    assert Repository.around(root).commit_of(revision) == git(root, "rev-parse", "HEAD~1")
+
+
+@pytest.mark.parametrize("revision", ["nowhere", "", "-x", "--all", "HEAD~7"])
+def test_what_is_no_revision_is_refused_in_a_sentence(root: Path, revision: str) -> None:
+    with pytest.raises(SpecError, match=r"--base: .*revision") as caught:
+        Repository.around(root).commit_of(revision)
+    assert caught.value.hint
+
+
+def test_in_a_shallow_clone_the_hint_is_to_fetch_more(root: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
+    with pytest.raises(SpecError) as caught:
+        Repository.around(tmp_path / "shallow").commit_of("HEAD~1")
+    assert "fetch-depth: 0" in str(caught.value.hint)
+
+
+def test_the_working_tree_says_when_it_differs_but_not_for_results(root: Path) -> None:
+    repository = Repository.around(root)
+    commit = git(root, "rev-parse", "HEAD")
+    assert repository.head() == commit
+    (root / "results").mkdir()
+    (root / "results" / "new.json").write_text("{}")
+    assert repository.head() == commit
+    (root / "file").write_text("newer")
+    assert repository.head() == f"{commit}+"
+    assert short(repository.head()) == f"{commit[:10]}+"
+
+
+def test_a_base_is_there_inside_the_context_and_gone_after_it(root: Path) -> None:
+    repository = Repository.around(root)
+    with repository.checked_out(repository.commit_of("HEAD~1")) as tree:
+        assert (tree / "file").read_text() == "old"
+        assert (tree / repository.here / "bench" / "xbench.toml").read_text() == "old"
+    assert not tree.exists()
+    assert not tree.parent.exists()
+    assert git(root, "worktree", "list").count("\n") == 0
+    assert (root / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_it_is_gone_whatever_happens_in_it(root: Path, error: type[BaseException]) -> None:
+    repository = Repository.around(root)
+    with pytest.raises(error), repository.checked_out("HEAD") as tree:
+        raise error
+    assert not tree.parent.exists()
+    assert git(root, "worktree", "list").count("\n") == 0
+
+
+def test_what_a_killed_check_left_is_removed_by_the_next(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = (
+        "import os; from pathlib import Path; from xbench.regress.checkout import Repository\n"
+        f"with Repository.around(Path({str(root)!r})).checked_out('HEAD') as tree:\n"
+        "    print(tree, flush=True); os.kill(os.getpid(), 9)"
+    )
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", killed], env=environ, capture_output=True, text=True, timeout=60)
+    left = Path(done.stdout.strip())
+    assert left.is_dir()
+    with Repository.around(root).checked_out("HEAD"):
+        assert not left.parent.exists()
+
+
+def test_a_git_that_dies_says_what_it_died_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / ".git" / "config").write_text("[core\n")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    with pytest.raises(SpecError, match=r"git cannot look at .*: fatal: bad config line 1"):
+        Repository.around(root)
+
+
+def test_different_requirements_are_named_from_both_sides(tmp_path: Path) -> None:
+    base, head = tmp_path / "base", tmp_path / "head"
+    for folder, needs in ((base, '["numpy>=1", "old"]'), (head, '["numpy>=1", "new>=2"]')):
+        folder.mkdir()
+        (folder / "pyproject.toml").write_text(f"[project]\nname = 'a'\ndependencies = {needs}\n")
+    told = other_needs(base, head)
+    assert told is not None
+    assert told.endswith("base asks for old; head asks for new>=2")
+    assert other_needs(base, base) is None
+    assert other_needs(tmp_path, tmp_path) is None  # no pyproject.toml on either side
+    (head / "pyproject.toml").write_text("not toml [")
+    assert other_needs(head, tmp_path) is None

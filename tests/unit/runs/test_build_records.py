@@ -1,0 +1,357 @@
+"""From what was collected to a comparison, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+
+from xbench.config import RunConfig
+from xbench.errors import SpecError
+from xbench.records import (
+    Bounds,
+    Comparison,
+    CostModel,
+    CostPoint,
+    Environment,
+    FabricRecord,
+    Parity,
+    Plan,
+    WorkloadRecord,
+    dump,
+    loads,
+)
+from xbench.report.answer import answer, own_steps, references, verdict, winners
+from xbench.report.charts.bars import time_per_sample
+from xbench.report.formats import markdown, terminal
+from xbench.report.kinds import view_of
+from xbench.report.sentences import columns_line
+from xbench.runs.build_records import Frame, comparison_record, profile_record
+from xbench.runs.event_collector import Collector
+from xbench.runs.prepare import beside, check_request, default_reference
+from xbench.schedules import parse_modes
+from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
+
+LOCAL = FabricSpec(name="local", ranks=2)
+A = WorkloadSpec(name="resnet18", batch_size=4)
+B = WorkloadSpec(name="vgg11", batch_size=2)
+
+
+def frame(workloads: tuple[WorkloadSpec, ...]) -> Frame:
+    environment = Environment(hostname="h", cpu="c", cores=2, memory_bytes=1, python="3.11", torch="2.15", device="cpu",
+                              device_count=0, xbench="0", commit=None)  # fmt: skip
+    fabric = FabricRecord(name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2,
+                          world_size=2)  # fmt: skip
+    records = [
+        WorkloadRecord(
+            spec=s, title=s.title, parameters=1, tensors=1, grad_bytes=4, batch_size=s.batch_size or 1, input=""
+        )
+        for s in workloads
+    ]
+    return Frame("xbench compare", environment, fabric, records)
+
+
+def timed(collector: Collector, mode: str, job: int, step_s: float, *, rounds: int = 6, start: float = 0.0) -> None:
+    for round_ in range(rounds):
+        stamps = [start + round_ * 100 + i * step_s for i in range(30)]
+        for rank in range(2):
+            event: dict[str, Any] = {"event": "block", "mode": mode, "round": round_, "position": round_, "warmup": 1}
+            collector.take(job, rank, event | {"stamps": stamps, "pattern": None})
+
+
+def compare(modes: str, workloads: tuple[WorkloadSpec, ...], steps: dict[str, list[float]]) -> Comparison:
+    run = RunSpec(kind="comparison", workloads=workloads, modes=parse_modes(modes), fabric=LOCAL, effort=Effort())
+    collector = Collector(run, [spec.batch_size or 1 for spec in workloads])
+    for mode, per_job in steps.items():
+        for job, step_s in enumerate(per_job):
+            timed(collector, mode, job, step_s)
+    record = comparison_record(run, frame(workloads), collector, complete=True, error=None)
+    assert loads(dump(record)) == record
+    return record
+
+
+def per_sample(record: Comparison, mode: str) -> float:
+    found = record.modes[mode].seconds_per_sample
+    assert found is not None
+    return found.median
+
+
+def test_one_job_is_its_step_over_the_batch_of_all_ranks() -> None:
+    record = compare("ddp,optimal", (A,), {"ddp": [0.8], "optimal": [0.4]})
+    assert per_sample(record, "ddp") == pytest.approx(0.1)
+    ratio = record.modes["optimal"].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.5)
+    assert ratio.verdict == "faster"
+    assert record.modes["ddp"].ratio is not None
+    assert record.modes["ddp"].ratio.verdict == "reference"
+
+
+def test_twins_at_once_are_plain_time_over_samples() -> None:
+    record = compare("sequential,crossover", (A, A), {"sequential": [0.8, 0.8], "crossover": [1.0, 1.0]})
+    assert per_sample(record, "sequential") == pytest.approx(0.1)
+    assert per_sample(record, "crossover") == pytest.approx(1.0 / 16)
+    step = record.modes["crossover"].step_s
+    assert step is not None
+    assert step.median == pytest.approx(0.5)  # two steps a second
+
+
+MIXED = {"ddp": [1.0], "wfbp": [0.9], "crossover": [1.6, 1.6], "sequential": [1.0, 1.0]}
+
+
+def test_one_job_and_two_have_an_answer_each() -> None:
+    record = compare("ddp,wfbp,crossover,sequential", (A, A), MIXED)
+    assert record.reference == "ddp"
+    to = {name: (mode.ratio_to, mode.ratio and round(mode.ratio.value, 3)) for name, mode in record.modes.items()}
+    assert to == {
+        "ddp": (None, 1.0), "wfbp": (None, 0.9), "crossover": ("sequential", 0.8), "sequential": ("sequential", 1.0)
+    }  # fmt: skip
+    assert answer(record)[:-1] == [
+        "Two jobs in turns (crossover) take 20.0 % less time per sample than one after the other (sequential; 95 % CI "
+        "18.2 % to 21.8 %).",
+        "Of one job alone: wfbp is fastest: 10.0 % less time per sample than ddp, the reference (95 % CI 8.0 % to "
+        "12.0 %).",
+    ]
+    assert winners(record) == {"crossover", "wfbp"}
+    assert references(record) == "ddp (of two jobs sequential)"
+    assert [verdict(record, mode) for mode in record.modes.values()] == ["reference", "faster", "faster", "reference"]
+
+
+def test_a_question_without_a_winner_says_which_it_is() -> None:
+    same = {**MIXED, "crossover": [2.0, 2.0], "wfbp": [1.2]}
+    assert answer(compare("ddp,wfbp,crossover,sequential", (A, A), same))[:-1] == [
+        "Of two jobs: inconclusive: crossover looks fastest by its paired ratio, but this run cannot tell it from "
+        "sequential, the reference (ratio 1.000, 95 % CI 0.978 to 1.023).",
+        "More launches may decide: --rigorous, or --launches 5.",
+        "Of one job alone: ddp, the reference, is fastest of 2: no other mode had a shorter time per sample.",
+    ]
+
+
+def test_the_jobs_of_a_mode_and_their_own_steps_are_said() -> None:
+    record = compare("ddp,wfbp,crossover,sequential", (A, A), MIXED)
+    assert {row["mode"]: (row["jobs"], row["reference"]) for row in view_of(record).tables()["modes"]} == {
+        "ddp": (1, "ddp"), "wfbp": (1, "ddp"), "crossover": (2, "sequential"), "sequential": (2, "sequential")
+    }  # fmt: skip
+    own = "crossover: each of the 2 jobs makes a step every 1.60 s; its step of 800 ms is the device's, for one."
+    assert own_steps(record) == [own]
+    drawn = terminal.render(record, width=120)
+    assert own in drawn
+    rows = [line.split()[:2] for line in drawn.splitlines()]
+    assert [row for row in rows if row[:1] in (["wfbp"], ["crossover"])][:2] == [["wfbp", "1"], ["crossover", "2"]]
+    assert "| `crossover` | 2 |" in markdown.render(record)
+    assert "| `wfbp` | 1 |" in markdown.render(record)
+    (table,) = [figure.table for figure in [time_per_sample(record)] if figure is not None]
+    assert table is not None
+    assert {row[0]: row[1] for row in table.rows} == {"crossover": "2", "sequential": "2", "wfbp": "1", "ddp": "1"}
+    other = compare("sequential,crossover", (A, B), {"sequential": [1.0, 3.0], "crossover": [2.0, 4.0]})
+    assert own_steps(other) == [
+        "crossover: the jobs make a step every 2.00 s and every 4.00 s; its step of 3.20 s is the device's, for one of "
+        "each job."
+    ]
+
+
+def test_different_jobs_at_once_are_compared_through_weighted_progress() -> None:
+    record = compare("sequential,crossover", (A, B), {"sequential": [1.0, 3.0], "crossover": [2.0, 4.0]})
+    # One step of each takes 4 s alone and makes 8 + 4 samples; together they progress at 1/2 + 3/4 of a device.
+    assert per_sample(record, "sequential") == pytest.approx(4.0 / 12)
+    assert per_sample(record, "crossover") == pytest.approx(4.0 / 12 / 1.25)
+    ratio = record.modes["crossover"].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.8)
+
+
+def test_exposed_communication_is_the_step_beyond_the_control() -> None:
+    record = compare("compute,ddp", (A,), {"compute": [0.5], "ddp": [0.8]})
+    assert record.modes["ddp"].exposed_s == pytest.approx(0.3)
+    assert record.modes["compute"].exposed_s == pytest.approx(0.0)
+
+
+def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
+    """DDP takes 1 s; 0.6 s is the bound while forward waits, and 0.4 s where it does not."""
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("compute,ddp,optimal,dear,auto"), fabric=LOCAL)
+    collector = Collector(run, [4])
+    for mode, step_s in (("compute", 0.3), ("ddp", 1.0), ("optimal", 0.8), ("dear", 0.7), ("auto", 0.7)):
+        timed(collector, mode, 0, step_s)
+    plan = Plan(mode="dear", buckets=[["a"]], bucket_bytes=[4], predicted_step_s=0.7, predicted_exposed_s=0.4)
+    carried = plan.model_copy(update={"mode": "auto", "carrier": "dear"})
+    job = collector.jobs[0]
+    job.plans = {"dear": plan, "auto": carried}
+    job.bounds = Bounds(compute_s=0.3, communication_s=0.4, overlap_bound_s=0.4, backward_overlap_bound_s=0.6)
+    job.cost_model = CostModel(
+        backend="gloo", world_size=2, alpha_s=0.0, beta_s_per_byte=1e-6, alpha_ci95=(0, 0), beta_ci95=(1e-6, 1e-6),
+        max_relative_residual=0.0, points=[],
+    )  # fmt: skip
+    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    shares = {name: mode.removed_share for name, mode in record.modes.items()}
+    assert shares["optimal"] == pytest.approx(0.2 / 0.4)
+    assert shares["dear"] == shares["auto"] == pytest.approx(0.3 / 0.6)
+    assert "(of dear and auto the one for a next forward that may start before" in columns_line(record)
+    waits = record.model_copy(update={"modes": {"optimal": record.modes["optimal"]}})
+    assert "100 % is the bound; same network" in columns_line(waits)
+
+
+def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp,wfbp"), fabric=LOCAL)
+    collector = Collector(run, [4])
+    timed(collector, "ddp", 0, 1.0)
+    timed(collector, "wfbp", 0, 0.1)
+    verdict = Parity(
+        ok=False,
+        max_relative_difference=0.5,
+        tolerance=0.02,
+        bitwise_across_ranks=True,
+        steps=3,
+        worst_parameter="fc.weight",
+        message="'fc.weight' differs from DDP's by 0.5 of its update",
+    )
+    collector.take(0, 0, {"event": "parity", "mode": "wfbp", **verdict.model_dump()})
+    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    failed = record.modes["wfbp"]
+    assert failed.status == "failed"
+    assert failed.step_s is None
+    assert failed.ratio is None
+    assert "fc.weight" in (failed.error or "")
+
+
+def test_a_mode_whose_turn_never_came_is_not_measured_and_has_not_failed() -> None:
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp,wfbp"), fabric=LOCAL)
+    record = comparison_record(run, frame((A,)), Collector(run, [4]), complete=False, error="rank 1 was killed")
+    assert not record.complete
+    assert record.error == "rank 1 was killed"
+    assert {(mode.status, mode.error) for mode in record.modes.values()} == {("not measured", None)}
+    whole = comparison_record(run, frame((A,)), Collector(run, [4]), complete=True, error=None)
+    assert {(mode.status, mode.error) for mode in whole.modes.values()} == {("failed", "nothing was measured")}
+
+
+def test_a_disturbed_block_is_flagged_and_kept() -> None:
+    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp"), fabric=LOCAL)
+    collector = Collector(run, [4])
+    timed(collector, "ddp", 0, 1.0, rounds=8)
+    stamps = [1000.0 + i * 5.0 for i in range(5)]
+    for rank in range(2):
+        block = {"event": "block", "mode": "ddp", "round": 9, "position": 9, "warmup": 1, "pattern": None}
+        collector.take(0, rank, {**block, "stamps": stamps})
+    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    assert [sample.outlier for sample in record.samples] == [False] * 8 + [True]
+    assert record.modes["ddp"].blocks == 9
+
+
+@pytest.mark.parametrize("kind", ["profile", "comparison"])
+def test_either_kind_of_record_says_how_it_was_made(kind: Literal["profile", "comparison"]) -> None:
+    modes = parse_modes("ddp") if kind == "comparison" else ()
+    run = RunSpec(kind=kind, workloads=(A,), modes=modes, fabric=LOCAL)
+    said = frame((A,))
+    said.warnings.append("the machine is busy")
+    make = comparison_record if kind == "comparison" else profile_record
+    record = make(run, said, Collector(run, [4]), complete=False, error="interrupted")
+    assert (record.created, record.command, record.spec) == (said.created, "xbench compare", run)
+    assert (record.environment, record.fabric) == (said.environment, said.fabric)
+    assert (record.complete, record.error, record.warnings) == (False, "interrupted", ["the machine is busy"])
+
+
+@pytest.mark.parametrize("kind", ["profile", "comparison"])
+def test_what_ranks_remark_is_told_of_the_fabric_once(kind: Literal["profile", "comparison"]) -> None:
+    run = RunSpec(kind=kind, workloads=(A,), modes=parse_modes("ddp") if kind == "comparison" else (), fabric=LOCAL)
+    collector = Collector(run, [4])
+    for launch in range(2):
+        collector.begin_launch(launch)
+        collector.take(0, 0, {"event": "remark", "message": "threads run first"})
+    make = comparison_record if kind == "comparison" else profile_record
+    record = make(run, frame((A,)), collector, complete=True, error=None)
+    assert record.fabric.notes == [*frame((A,)).fabric.notes, "threads run first"]
+
+
+def request(modes: str, *workloads: WorkloadSpec) -> RunConfig:
+    return RunConfig(workloads=workloads, modes=parse_modes(modes), fabric=LOCAL)
+
+
+def test_one_workload_and_a_paired_mode_make_twins() -> None:
+    workloads, _ = check_request(request("ddp,crossover", A))
+    assert workloads == (A, A)
+
+
+def test_two_jobs_at_once_bring_the_two_one_after_the_other_along() -> None:
+    asked = request("ddp,crossover,concurrent", A)
+    _, modes = check_request(asked)
+    assert [mode.text for mode in modes] == ["ddp", "crossover", "concurrent", "sequential"]
+    assert beside(asked.modes, modes) == [
+        "sequential is measured too: crossover and concurrent are compared with two jobs one after the other"
+    ]
+    alone = request("sequential:wfbp,crossover", A)
+    assert check_request(alone)[1] == alone.modes
+    unjudged = replace(request("ddp,crossover", A), judged=False)
+    assert check_request(unjudged)[1] == unjudged.modes
+
+
+@pytest.mark.parametrize(
+    ("modes", "reference"),
+    [
+        ("wfbp,ddp,crossover,sequential", "ddp"),
+        ("crossover,compute,wfbp,sequential", "wfbp"),
+        ("crossover,compute,sequential", "sequential"),
+        ("concurrent,sequential", "sequential"),
+        ("compute,wfbp", "compute"),
+    ],
+)
+def test_the_reference_is_ddp_else_of_the_first_question(modes: str, reference: str) -> None:
+    assert default_reference(parse_modes(modes)) == reference
+
+
+@pytest.mark.parametrize(
+    ("reference", "to"),
+    [
+        ("ddp", ["ddp", "ddp", "ddp", "sequential", "sequential"]),
+        ("wfbp", ["wfbp", "wfbp", "wfbp", "sequential", "sequential"]),
+        ("sequential", ["ddp", "ddp", "ddp", "sequential", "sequential"]),
+        ("crossover", ["ddp", "ddp", "ddp", "crossover", "crossover"]),
+    ],
+)
+def test_one_job_is_compared_with_one_and_two_with_two(reference: str, to: list[str]) -> None:
+    modes = parse_modes("compute,ddp,wfbp,crossover,sequential")
+    run = RunSpec(kind="comparison", workloads=(A, A), modes=modes, reference=reference, fabric=LOCAL)
+    assert [run.reference_of(mode) for mode in modes] == to
+
+
+def test_different_jobs_at_once_bring_their_control_along() -> None:
+    _, modes = check_request(request("crossover", A, B))
+    assert [mode.text for mode in modes] == ["crossover", "sequential"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "workloads", "reference", "message"),
+    [
+        ("ddp", (A, A, A), None, "3 workloads were named, and at most 2 jobs can share the devices"),
+        ("ddp", (), None, "no workload was named"),
+        ("ddp,single", (A,), "optimal", "the reference 'optimal' is not among the modes"),
+    ],
+)
+def test_requests_that_cannot_work(
+    modes: str, workloads: tuple[WorkloadSpec, ...], reference: str | None, message: str
+) -> None:
+    asked = replace(request(modes, *workloads), reference=reference)
+    with pytest.raises(SpecError, match=message):
+        check_request(asked)
+
+
+def test_turns_and_gradients_that_travel_on_exclude_each_other() -> None:
+    asked = request("ddp,crossover:auto", A)
+    check_request(asked)
+    asked = replace(asked, overlap="forward")
+    with pytest.raises(SpecError, match="crossover:auto waits for a job's gradients before its next turn") as caught:
+        check_request(asked)
+    assert caught.value.hint == "write crossover:optimal"
+
+
+@pytest.mark.parametrize(("compress", "bits_per_s"), [(None, 8e6), ("bf16", 4e6)])
+def test_bus_bandwidth_is_of_the_bytes_that_travelled(compress: str | None, bits_per_s: float) -> None:
+    """Sizes of collectives are those before compression: 1 MB in a second between two ranks."""
+    run = RunSpec(kind="profile", workloads=(A,), fabric=LOCAL, compress=compress)  # type: ignore[arg-type]
+    collector = Collector(run, [4])
+    collector.jobs[0].cost_model = CostModel(
+        backend="gloo", world_size=2, alpha_s=0.0, beta_s_per_byte=1e-6, alpha_ci95=(0, 0), beta_ci95=(1e-6, 1e-6),
+        max_relative_residual=0.0,
+        points=[CostPoint(nbytes=10**6, transfer_s=1.0, ci95=(1, 1), wait_s=0.0, repetitions=1)],
+    )  # fmt: skip
+    record = profile_record(run, frame((A,)), collector, complete=True, error=None)
+    assert record.fabric.allreduce_bps == pytest.approx(bits_per_s)

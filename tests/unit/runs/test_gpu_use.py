@@ -1,0 +1,290 @@
+"""GPU counters from a rank's sampler over the journal to the record, exactly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_build_records import A, frame, timed
+
+from xbench.profilers.gpu import NotAvailable, Window
+from xbench.rank import gpu_watch
+from xbench.rank.gpu_watch import GpuWatch, names_of
+from xbench.rank.journal import Journal
+from xbench.records import Comparison, GpuUse, dump, loads
+from xbench.runs.build_records import comparison_record, profile_record
+from xbench.runs.event_collector import Collector
+from xbench.runs.gpu_use import GpuFindings, use_of
+from xbench.schedules import parse_modes
+from xbench.spec import Effort, FabricSpec, RunSpec
+
+LOCAL = FabricSpec(name="local", ranks=2)
+
+
+def window(device: str = "GPU-0", **changes: Any) -> dict[str, Any]:
+    """Two seconds at 300 W in which nothing slowed the device."""
+    made = Window(
+        device=device, seconds=2.0, readings=20, utilisation=0.9, memory_peak_bytes=100, energy_j=600.0,
+        sm_clock_mhz=1500.0, memory_clock_mhz=2600.0, temperature_max_c=60, throttled=[], throttled_readings=0,
+        sampling_s=0.02,
+    )  # fmt: skip
+    return asdict(made) | changes
+
+
+def event(mode: str | None, round_: int = 0, device: str = "GPU-0", **changes: Any) -> dict[str, Any]:
+    return {"event": "gpu", "t": 0.0, "mode": mode, "round": round_, **window(device, **changes)}
+
+
+def run_of(modes: str, jobs: int = 1) -> RunSpec:
+    specs = parse_modes(modes)
+    return RunSpec(kind="comparison", workloads=(A,) * jobs, modes=specs, fabric=LOCAL, effort=Effort())
+
+
+def record_of(collector: Collector) -> Comparison:
+    record = comparison_record(collector.run, frame(collector.run.workloads), collector, complete=True, error=None)
+    assert loads(dump(record)) == record
+    return record
+
+
+# --- one use of many windows --------------------------------------------------------------------------------------
+
+
+def test_devices_add_up_their_power_and_share_everything_else() -> None:
+    found = use_of(
+        [
+            window("GPU-0", energy_j=600.0, utilisation=0.8, memory_peak_bytes=100, temperature_max_c=60),
+            window("GPU-0", energy_j=800.0, utilisation=0.9, seconds=4.0, readings=60, throttled=["power cap"],
+                   throttled_readings=4),
+            window("GPU-1", energy_j=500.0, utilisation=1.0, memory_peak_bytes=300, temperature_max_c=71),
+        ],
+        seconds_per_sample=0.01,
+    )  # fmt: skip
+    assert found == GpuUse(
+        devices=2,
+        readings=100,
+        utilisation=0.9,
+        memory_peak_bytes=300,
+        power_w=1400 / 6 + 250,
+        energy_j_per_sample=(1400 / 6 + 250) * 0.01,
+        sm_clock_mhz=1500.0,
+        memory_clock_mhz=2600.0,
+        temperature_max_c=71,
+        throttled=["power cap"],
+        throttled_share=0.04,
+        sampling_share=0.06 / 8,
+    )
+
+
+def test_a_device_that_does_not_say_its_energy_leaves_none() -> None:
+    found = use_of([window("GPU-0"), window("GPU-1", energy_j=None)], 0.01)
+    assert found is not None
+    assert (found.power_w, found.energy_j_per_sample) == (None, None)
+    found = use_of([window(energy_j=None), window(energy_j=100.0)], 0.01)  # a first block before the counter was read
+    assert found is not None
+    assert found.power_w == 50.0
+
+
+def test_a_device_that_does_not_tell_of_throttles_is_not_taken_for_a_sound_one() -> None:
+    found = use_of([window(throttled_readings=None)])
+    assert found is not None
+    assert (found.throttled, found.throttled_share) == ([], None)
+
+
+def test_nothing_seen_is_nothing() -> None:
+    assert use_of([]) is None
+    found = GpuFindings()
+    assert found.of_profile() is None
+    assert found.of_mode("ddp", 1.0) is None
+    assert found.of_block(0, "ddp", 0, 0) is None
+    assert found.warnings() == []
+
+
+# --- into the record ----------------------------------------------------------------------------------------------
+
+
+def test_every_block_and_mode_has_what_its_ranks_saw() -> None:
+    collector = Collector(run_of("ddp,wfbp"), [4])
+    for mode, watts in (("ddp", 300.0), ("wfbp", 200.0)):
+        timed(collector, mode, 0, 0.8, rounds=3)
+        for round_ in range(3):
+            for rank in range(2):
+                joules = 2 * watts + 100 * round_
+                collector.take(0, rank, event(mode, round_, f"GPU-{rank}", energy_j=joules))
+    record = record_of(collector)
+    ddp = record.modes["ddp"].gpu
+    assert ddp is not None
+    assert (ddp.devices, ddp.readings, ddp.power_w) == (2, 120, 700.0)  # 600, 700 and 800 J in 2 s, twice
+    assert ddp.energy_j_per_sample == pytest.approx(700.0 * 0.1)  # 0.8 s for 8 samples
+    powers = {mode: [s.gpu.power_w for s in record.samples if s.mode == mode and s.gpu] for mode in ("ddp", "wfbp")}
+    assert powers == {"ddp": [600.0, 700.0, 800.0], "wfbp": [400.0, 500.0, 600.0]}
+    assert all(sample.gpu.energy_j_per_sample is None for sample in record.samples if sample.gpu)
+    assert record.gpu_missing is None
+    assert record.warnings == []
+
+
+def test_two_jobs_on_one_device_do_not_count_its_power_twice() -> None:
+    collector = Collector(run_of("sequential,crossover", jobs=2), [4, 4])
+    for job in range(2):
+        timed(collector, "sequential", job, 0.8)
+        timed(collector, "crossover", job, 1.0)
+        for rank in range(2):
+            collector.take(job, rank, event("crossover", 0, f"GPU-{rank}"))
+    use = record_of(collector).modes["crossover"].gpu
+    assert use is not None
+    assert (use.devices, use.power_w) == (2, 600.0)
+    assert use.energy_j_per_sample == pytest.approx(600.0 / 16)  # two steps of 8 samples a second
+    (first, second) = [s.gpu for s in record_of(collector).samples if s.mode == "crossover" and s.gpu]
+    assert first == second
+
+
+def test_throttled_clocks_are_a_warning_that_names_mode_and_reason() -> None:
+    collector = Collector(run_of("ddp,wfbp"), [4])
+    collector.take(0, 0, event(None, throttled=["thermal slowdown by the driver"], throttled_readings=9))
+    for mode in ("ddp", "wfbp"):
+        timed(collector, mode, 0, 0.8, rounds=3)
+        for round_ in range(3):
+            hot = mode == "wfbp" and round_ < 2
+            reasons = ["power cap", "power brake"][: 1 + round_] if hot else []
+            collector.take(0, 0, event(mode, round_, throttled=reasons, throttled_readings=5 * hot))
+            collector.take(0, 1, event(mode, round_, "GPU-1"))
+    record = record_of(collector)
+    assert record.warnings == [
+        "the profile was made while the GPU's clocks were throttled (thermal slowdown by the driver)",
+        "the GPU's clocks were throttled (power brake, power cap) in 2 of 3 blocks of wfbp: times of a slower GPU",
+    ]
+    assert record.modes["wfbp"].gpu is not None
+    assert record.modes["wfbp"].gpu.throttled_share == pytest.approx(10 / 120)
+
+
+def test_the_same_round_of_two_launches_is_two_blocks() -> None:
+    found = GpuFindings()
+    for launch in range(2):
+        found.take(launch, 0, event("ddp", 0, throttled=["power cap"], throttled_readings=launch))
+    found.take(1, 0, event("wfbp", 0, throttled=["power cap"], throttled_readings=1))
+    assert found.warnings() == [
+        "the GPU's clocks were throttled (power cap) in 2 of 2 blocks of ddp, 1 of 1 blocks of wfbp: "
+        "times of a slower GPU"
+    ]
+    first, second = (found.of_block(launch, "ddp", 0, 0) for launch in range(2))
+    assert first is not None
+    assert second is not None
+    assert (first.throttled_share, second.throttled_share) == (0, 0.05)
+
+
+def test_a_profile_has_what_was_seen_while_it_was_made_and_why_it_was_not() -> None:
+    run = RunSpec(kind="profile", workloads=(A,), fabric=LOCAL)
+    collector = Collector(run, [4])
+    collector.take(0, 0, event(None))
+    collector.take(0, 1, {"event": "gpu_missing", "reason": "GPU is lost, after 3 readings"})
+    collector.take(0, 0, {"event": "gpu_missing", "reason": "a second reason"})
+    record = profile_record(run, frame((A,)), collector, complete=True, error=None)
+    assert loads(dump(record)) == record
+    assert record.gpu == use_of([window()])
+    assert record.gpu_missing == "GPU is lost, after 3 readings"
+
+
+# --- a rank's side ------------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """A sampler that saw one window."""
+
+    failure: str | None = None
+
+    def __init__(self, seen: Window | None = None) -> None:
+        self.seen = seen
+        self.asked: list[tuple[float, float]] = []
+        self.running = True
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.running = False
+
+    def window(self, begin_s: float, end_s: float) -> Window | None:
+        self.asked.append((begin_s, end_s))
+        return self.seen
+
+
+def journaled(folder: Path) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in (folder / "job0-rank0.jsonl").read_text().splitlines()]
+    for one in events:
+        del one["t"]
+    return events
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch says what cuda:0 is, wherever this runs."""
+    properties = SimpleNamespace(uuid="1a2b", pci_bus_id=0x3B, pci_device_id=0, pci_domain_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+
+def test_on_a_cpu_nothing_is_watched(tmp_path: Path) -> None:
+    watch = GpuWatch(torch.device("cpu"), Journal(tmp_path, 0, 0), load=lambda: pytest.fail("asked for NVML"))
+    watch.report(0.0, 1.0, mode="ddp", round=0)
+    watch.stop()
+    assert journaled(tmp_path) == []
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_window_is_written_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(Window(**window("1a2b")))
+    asked: list[object] = []
+    monkeypatch.setattr(gpu_watch, "find_device", lambda *words: asked.append(words))
+    monkeypatch.setattr(gpu_watch, "Sampler", lambda nvml, handle, device: asked.append(device) or seen)
+    watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=lambda: "nvml")
+    watch.report(3.0, 5.0, mode="ddp", round=2)
+    watch.stop()
+    assert asked == [("nvml", "1a2b", "00000000:3b:00.0"), "1a2b"]
+    assert seen.asked == [(3.0, 5.0)]
+    assert not seen.running
+    assert journaled(tmp_path) == [{"event": "gpu", "mode": "ddp", "round": 2, **window("1a2b")}]
+
+
+@pytest.mark.usefixtures("cuda")
+def test_what_is_not_to_be_had_is_told_once(tmp_path: Path) -> None:
+    def load() -> Any:
+        raise NotAvailable("NVML did not start (Driver Not Loaded)")
+
+    watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=load)
+    watch.report(0.0, 1.0, mode="ddp", round=0)
+    watch.report(1.0, 2.0, mode="wfbp", round=0)
+    assert journaled(tmp_path) == [{"event": "gpu_missing", "reason": "NVML did not start (Driver Not Loaded)"}]
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_package_of_an_unknown_kind_ends_nothing(tmp_path: Path) -> None:
+    GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=object)
+    (told,) = journaled(tmp_path)
+    assert told["event"] == "gpu_missing"
+    assert told["reason"].startswith("AttributeError: 'object' object has no attribute")
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_device_that_is_lost_is_told_after_its_last_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(Window(**window("1a2b")))
+    monkeypatch.setattr(gpu_watch, "find_device", lambda *words: None)
+    monkeypatch.setattr(gpu_watch, "Sampler", lambda *words: seen)
+    watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=object)
+    seen.failure = "GPU is lost, after 3 readings"
+    watch.report(0.0, 1.0, mode="ddp", round=0)
+    watch.report(1.0, 2.0, mode="wfbp", round=0)
+    assert [(one["event"], one.get("reason")) for one in journaled(tmp_path)] == [
+        ("gpu", None),
+        ("gpu_missing", "GPU is lost, after 3 readings"),
+    ]
+
+
+def test_torch_s_names_are_written_as_nvml_writes_them() -> None:
+    known = SimpleNamespace(uuid="1a2b", pci_domain_id=1, pci_bus_id=0xAF, pci_device_id=2)
+    assert names_of(known) == ("1a2b", "00000001:af:02.0")
+    assert names_of(SimpleNamespace(uuid="1a2b")) == ("1a2b", None)
+    assert names_of(SimpleNamespace(pci_bus_id=3)) == (None, "00000000:03:00.0")
+    assert names_of(SimpleNamespace()) == (None, None)

@@ -1,0 +1,191 @@
+"""A mode that runs out of memory fails by itself: what is left of the launch runs in new ranks, without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from xbench.errors import RankError
+from xbench.launch.launcher import Outcome
+from xbench.rank.program import JobPlan, Phase, Program, phases
+from xbench.runs import execute as running
+from xbench.runs.event_collector import Collector
+from xbench.runs.launch_policy import Fixed
+from xbench.runs.oom import Shortages
+from xbench.schedules import parse_modes
+from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
+
+MODES = ["ddp", "single", "wfbp"]
+PROFILE = Phase(kind="profile")
+PLAN = JobPlan(buckets={}, step_s={}, exposed_s={}, link_s={}, compute_s=1.0)
+
+
+def gate(mode: str) -> Phase:
+    return Phase(kind="parity", mode=mode)
+
+
+def block(round_: int, mode: str) -> Phase:
+    return Phase(kind="block", mode=mode, round=round_)
+
+
+def timeline(mode: str) -> Phase:
+    return Phase(kind="timeline", mode=mode)
+
+
+PHASES = (
+    PROFILE, gate("ddp"), gate("single"), gate("wfbp"),
+    block(0, "ddp"), block(0, "single"), block(0, "wfbp"),
+    block(1, "wfbp"), block(1, "ddp"), block(1, "single"),
+    timeline("ddp"), timeline("single"), timeline("wfbp"),
+)  # fmt: skip
+
+
+def short(number: int, mode: str | None, modes: list[str] = MODES) -> Shortages:
+    """What is known after the second rank ran out of memory in a phase."""
+    shortages = Shortages(modes)
+    shortages.begin()
+    for rank in range(2):
+        shortages.take(0, rank, {"event": "phase", "number": number, "name": "round", "t": 0.0})
+    shortages.take(0, 1, {"event": "error", "message": "OutOfMemoryError: CUDA", "short_in": mode, "t": 0.0})
+    return shortages
+
+
+def test_an_interrupted_round_is_timed_again_as_a_whole_without_the_mode() -> None:
+    shortages = short(9, "single")
+    assert shortages.failed() == "single"
+    assert shortages.rest(PHASES) == (
+        block(1, "wfbp"), block(1, "ddp"), timeline("ddp"), timeline("wfbp"),
+    )  # fmt: skip
+    assert shortages.without(phases_of(1)) == tuple(p for p in phases_of(1) if p.mode != "single")
+
+
+def phases_of(launch: int) -> tuple[Phase, ...]:
+    return phases(run_spec(), launch)
+
+
+def run_spec() -> RunSpec:
+    return RunSpec(
+        kind="comparison", workloads=(WorkloadSpec(name="resnet18", batch_size=4),), modes=parse_modes(",".join(MODES)),
+        fabric=FabricSpec(name="local", ranks=2), effort=Effort(launches=2, rounds=2), reference="ddp",
+    )  # fmt: skip
+
+
+def test_gates_and_timelines_go_on_after_it() -> None:
+    shortages = short(2, "single")
+    assert shortages.failed() == "single"
+    assert shortages.rest(PHASES)[:3] == (gate("wfbp"), block(0, "ddp"), block(0, "wfbp"))
+    shortages = short(12, "wfbp")
+    assert shortages.failed() == "wfbp"
+    assert shortages.rest(PHASES) == ()
+
+
+def test_a_gate_that_was_interrupted_by_its_reference_is_tried_again() -> None:
+    shortages = short(2, "ddp")
+    assert shortages.failed() == "ddp"
+    assert shortages.rest(PHASES)[0] == gate("single")
+
+
+def test_a_mode_fails_once() -> None:
+    shortages = short(2, "ddp")
+    assert shortages.failed() == "ddp"
+    shortages.begin()
+    assert shortages.failed() is None
+    shortages.take(0, 0, {"event": "error", "message": "", "short_in": "ddp", "t": 0.0})
+    assert shortages.failed() is None  # as everybody's reference it cannot be left out
+
+
+@pytest.mark.parametrize("mode", [None, "ddp"])
+def test_without_a_mode_to_blame_the_run_is_over(mode: str | None) -> None:
+    assert short(0, mode, ["single", "wfbp"]).failed() is None
+
+
+def test_another_error_is_no_shortage() -> None:
+    shortages = Shortages(MODES)
+    shortages.begin()
+    shortages.take(0, 0, {"event": "error", "message": "RuntimeError: x", "traceback": "", "t": 0.0})
+    assert shortages.failed() is None
+
+
+# --- the launches of a run --------------------------------------------------------------------------------------------
+
+
+class Said:
+    """A progress display that only listens."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
+        pass
+
+    def take(self, rank: int, event: Any) -> None:
+        pass
+
+
+def launched(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, dies: dict[int, tuple[int, str | None]]
+) -> tuple[list[tuple[str, tuple[Phase, ...]]], Collector, Said, list[JobPlan]]:
+    """Run all launches of `run_spec`; the n-th start of the ranks dies in a phase, short of memory in a mode."""
+    starts: list[tuple[str, tuple[Phase, ...]]] = []
+    run = run_spec()
+    collector, said, plans = Collector(run, [4]), Said(), []
+
+    def launch(fabric: Any, jobs: int, module: str, argument: Path, directory: Path, **options: Any) -> Outcome:
+        program = Program.model_validate_json(argument.read_text())
+        number = len(starts)
+        starts.append((directory.name, program.phases))
+        if PROFILE in program.phases:
+            (directory / "plan0.json").write_text(PLAN.model_dump_json())
+        at, mode = dies.get(number, (len(program.phases), None))
+        for place in range(min(at + 1, len(program.phases))):
+            options["on_event"](0, 1, {"event": "phase", "number": place, "name": "", "t": 0.0})
+        if number not in dies:
+            return Outcome(None, [], [])
+        options["on_event"](0, 1, {"event": "error", "message": "", "short_in": mode, "t": 0.0})
+        return Outcome(RankError("rank 1 on host 0 ran out of GPU memory", hint="a smaller batch"), [], [])
+
+    monkeypatch.setattr(running, "launch", launch)
+    running._launches(Fixed(run), run, SimpleNamespace(emulated=None), folder, collector, said, [], plans, lambda: None)  # type: ignore[arg-type]
+    return starts, collector, said, plans
+
+
+def test_the_others_go_on_and_later_launches_leave_the_mode_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = phases_of(0)
+    at = next(n for n, p in enumerate(first) if p.kind == "block" and p.round == 1 and p.mode == "single")
+    starts, collector, said, plans = launched(monkeypatch, tmp_path, {0: (at, "single")})
+    assert [name for name, _ in starts] == ["launch0", "launch0-2", "launch1"]
+    assert starts[0][1] == first
+    assert [p.kind for p in starts[1][1]] == ["block", "block", "timeline", "timeline"]
+    assert {p.round for p in starts[1][1] if p.kind == "block"} == {1}
+    assert {p.mode for p in starts[1][1]} == {p.mode for p in starts[2][1]} == {"ddp", "wfbp"}
+    assert collector.failed == {"single": "rank 1 on host 0 ran out of GPU memory (a smaller batch)"}
+    assert collector.launch == 1
+    assert plans == [PLAN]
+    assert said.lines == [
+        "single has failed, and the others go on in new ranks: rank 1 on host 0 ran out of GPU memory (a smaller batch)"
+    ]
+
+
+def test_two_modes_may_fail_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    starts, collector, _, _ = launched(monkeypatch, tmp_path, {0: (2, "single"), 1: (0, "wfbp")})
+    assert [name for name, _ in starts] == ["launch0", "launch0-2", "launch0-3", "launch1"]
+    assert set(collector.failed) == {"single", "wfbp"}
+    assert {p.mode for p in starts[-1][1]} == {"ddp"}
+
+
+@pytest.mark.parametrize("dies", [{0: (0, None)}, {0: (0, "ddp")}, {0: (1, "ddp"), 1: (0, "ddp")}])
+def test_a_run_that_cannot_go_on_ends_with_the_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dies: dict[int, tuple[int, str | None]]
+) -> None:
+    if dies == {0: (0, "ddp")}:  # while profiling there is no plan to go on with
+        monkeypatch.setattr(running, "_plans", lambda directory, jobs: ())
+    with pytest.raises(RankError, match="rank 1 on host 0 ran out of GPU memory"):
+        launched(monkeypatch, tmp_path, dies)

@@ -1,0 +1,80 @@
+"""Which GPUs a run takes, decided from what the preflight found, before anything is launched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xbench.config import RunConfig
+from xbench.errors import SpecError
+from xbench.records import WorkloadRecord
+from xbench.runs import prepare as preparing
+from xbench.runs.prepare import prepare
+from xbench.schedules import parse_modes
+from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
+from xbench.workloads.probe import Preflight, Probed
+
+SPEC = WorkloadSpec(name="transformer-tiny", batch_size=4, seq_len=8)
+RECORD = WorkloadRecord(spec=SPEC, title="t", parameters=1, tensors=1, grad_bytes=4, batch_size=4, input="8 tokens")
+
+
+def found(**fields: Any) -> Preflight:
+    facts = {"device": "cuda", "gpus": 4, "torch": "2.15.0", "torchvision": None, "nccl": "2.27.3", "cuda": "13.0"}
+    return Preflight(**facts | fields, workloads=[Probed(record=RECORD, memory_bytes_estimate=1)])
+
+
+def prepared(
+    monkeypatch: pytest.MonkeyPatch, asked: str, fabric: FabricSpec, **fields: Any
+) -> tuple[RunSpec, list[str]]:
+    monkeypatch.setattr(preparing, "probe", lambda specs, device, ranks: found(**fields))
+    config = RunConfig(workloads=[SPEC], fabric=fabric, modes=parse_modes("ddp,wfbp"), device=asked)
+    run, _, notes = prepare(config)
+    return run, notes
+
+
+def local(ranks: int) -> FabricSpec:
+    return FabricSpec(name="local", ranks=ranks)
+
+
+def test_ranks_have_a_gpu_each_or_the_one_that_was_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = prepared(monkeypatch, "cuda", local(4))
+    assert (run.device, run.gpu) == ("cuda", None)
+    run, _ = prepared(monkeypatch, "cuda:2", local(1), gpu=2)
+    assert (run.device, run.gpu) == ("cuda", 2)
+
+
+def test_ranks_that_would_share_a_gpu_are_refused_unless_nccl_is_told_to_allow_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
+    with pytest.raises(SpecError, match="puts 2 ranks on 1 GPU, and NCCL 2"):
+        prepared(monkeypatch, "cuda", local(2), gpus=1)
+    with pytest.raises(SpecError, match="--device cuda:1 picks one GPU, and local:ranks=2 has 2 ranks here"):
+        prepared(monkeypatch, "cuda:1", local(2), gpu=1)
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    assert prepared(monkeypatch, "cuda", local(2), gpus=1, nccl="2.30.7")[0].device == "cuda"
+
+
+def test_a_cluster_s_hosts_have_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    around = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+    for name, value in (around | {"MASTER_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+    run, _ = prepared(monkeypatch, "cuda", FabricSpec(name="cluster"))
+    assert (run.fabric.world_size, run.device) == (8, "cuda")
+
+
+def test_a_gpu_that_cannot_be_used_is_told_where_the_choice_was_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"device": "cpu", "gpus": 0, "gpu_trouble": "the NVIDIA driver here knows CUDA up to 11.8"}
+    told = "no GPU is used: the NVIDIA driver here knows CUDA up to 11.8"
+    assert told in prepared(monkeypatch, "auto", local(2), **fields)[1]
+    assert told not in prepared(monkeypatch, "cpu", local(2), **fields)[1]
+
+
+def test_a_run_on_cuda_says_once_that_no_gpu_had_run_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = (
+        "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu "
+        "checks it on yours (docs/gpu.md)"
+    )
+    assert prepared(monkeypatch, "cuda", local(4))[1].count(sentence) == 1
+    assert sentence not in prepared(monkeypatch, "cpu", local(2), device="cpu", gpus=0)[1]

@@ -1,0 +1,89 @@
+"""Folders of runs are never shared, and records are kept where there is room."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from xbench.errors import RunError, SpecError
+from xbench.records import AnyRecord, load
+from xbench.runs import run_folder
+from xbench.runs.run_folder import keep, new_run_folder
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+KINDS = sorted(GOLDEN.glob("*-v1.json"))
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: "20260131-142501")
+    names = [new_run_folder(tmp_path / "runs", "comparison-resnet18").name for _ in range(3)]
+    first = "20260131-142501-comparison-resnet18"
+    assert names == [first, f"{first}-2", f"{first}-3"]
+
+
+def test_processes_that_start_together_get_different_folders(tmp_path: Path) -> None:
+    body = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "time.strftime = lambda form: '20260131-142501'\n"
+        "from xbench.runs.run_folder import new_run_folder\n"
+        "print('ready', flush=True)\nsys.stdin.readline()\n"
+        "for _ in range(20): print(new_run_folder(Path(sys.argv[1]), 'profile-a').name)\n"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", body, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for one in started:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in started:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    names = [name for one in started for name in one.communicate(timeout=60)[0].split()]
+    assert len(names) == len(set(names)) == 40
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match=r"--output: '.*file/.*' cannot be made: Not a directory"):
+        new_run_folder(tmp_path / "file", "profile-a")
+
+
+@pytest.mark.parametrize("golden", KINDS, ids=lambda path: path.stem)
+def test_every_kind_has_a_second_place_for_a_full_disk(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = load(golden)
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    monkeypatch.setattr(run_folder, "_spare_folders", lambda: [str(tmp_path / "file" / "x"), str(spare)])
+    (tmp_path / "file").write_text("")  # no folder can be made of it: any OSError is as good as a full disk
+    path = keep(record, tmp_path / "file" / "20260131-142501-run" / "record.json")
+    assert re.fullmatch(r"xbench-20260131-142501-run-record-[0-9a-f]{8}\.json", path.name)
+    assert load(path) == record
+    assert keep(record, path.parent.parent / "file" / "20260131-142501-run" / "record.json") == path
+
+
+def test_a_record_that_no_place_takes_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(record: AnyRecord, path: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "save", full)
+    with pytest.raises(RunError, match=r"could not be written anywhere: .*No space left"):
+        keep(load(KINDS[0]), tmp_path / "record.json")
+
+
+@pytest.mark.parametrize("module", ["run", "converge", "validate", "regress.check", "regress.record", "cluster.run"])
+def test_every_flow_saves_by_keep_and_makes_its_folder_here(module: str) -> None:
+    text = (Path(run_folder.__file__).parent / f"{module.replace('.', '/')}.py").read_text()
+    assert "keep(" in text
+    assert "new_run_folder(" in text
+    assert not re.search(r"\bsave\(|strftime", text)

@@ -1,0 +1,261 @@
+"""A validation's cells: how much is measured in each, and what is made of a comparison."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from xbench.config import Matrix, RunConfig, ValidateConfig
+from xbench.errors import Interrupted, SpecError
+from xbench.fabrics import parse_fabric
+from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
+from xbench.records import AnyRecord, Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
+from xbench.runs import validate as matrix
+from xbench.runs.execute import Result
+from xbench.runs.validate import effort_for, validate
+from xbench.runs.validation_cells import cell_of
+from xbench.schedules import parse_modes
+from xbench.spec import FabricSpec, WorkloadSpec
+
+pytestmark = pytest.mark.usefixtures("hangs_up")
+
+MODES = parse_modes("compute,ddp,single,wfbp,mgwfbp,optimal,auto")
+MIB = 1024 * 1024
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@dataclass
+class Found:
+    """In the place of what a probe finds."""
+
+    specs: list[WorkloadSpec]
+    workloads: list[Any]
+
+    def __post_init__(self) -> None:
+        self.workloads = [Item(record) for record in self.workloads]
+
+    def model_dump(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass
+class Item:
+    """One workload of it."""
+
+    record: WorkloadRecord
+
+
+def config_of(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec], **fields: Any) -> ValidateConfig:
+    return ValidateConfig(workloads=workloads, matrix=Matrix(fabrics), modes=MODES, **fields)
+
+
+def workload(grad_bytes: int) -> WorkloadRecord:
+    return WorkloadRecord(
+        spec=WorkloadSpec(name="net"), title="net", parameters=1, tensors=1,
+        grad_bytes=grad_bytes, batch_size=1, input=""
+    )  # fmt: skip
+
+
+def effort(grad_bytes: int, fabric: str, known: list[ValidationCell] | None = None):  # type: ignore[no-untyped-def]
+    spec = parse_fabric(fabric)
+    request = config_of([WorkloadSpec(name="net")], [spec], cell_minutes=2.5)
+    return effort_for(workload(grad_bytes), spec, known or [], request)
+
+
+def test_short_steps_fill_blocks_and_long_ones_are_counted() -> None:
+    short = effort(MIB, "shaped:hosts=2,rate=10gbit")
+    assert (short.rounds, short.steps, short.warmup_steps) == (6, None, 2)
+    # 0.5 s to compute and 1 s to send 125 MB at 1 Gbit/s: 150 s are 14 steps of each of seven modes.
+    counted = effort(125_000_000, "shaped:hosts=2,rate=1gbit")
+    assert (counted.rounds, counted.steps, counted.warmup_steps) == (4, 2, 1)
+    more = effort(62_500_000, "shaped:hosts=2,rate=1gbit")
+    assert (more.rounds, more.steps) == (6, 2)
+
+
+def test_very_long_steps_are_measured_in_one_round() -> None:
+    found = effort(531_000_000, "shaped:hosts=2,rate=100mbit")
+    assert (found.rounds, found.steps, found.warmup_steps, found.parity_steps) == (1, 2, 1, 1)
+
+
+def test_what_a_cell_knows_of_the_computation_is_used() -> None:
+    slow = cell_of(measured(), "a").model_copy(update={"compute_s": 2.0, "workload": workload(MIB)})
+    assert effort(MIB, "shaped:hosts=2,rate=10gbit").steps is None
+    assert effort(MIB, "shaped:hosts=2,rate=10gbit", [slow]).steps == 2
+
+
+def measured() -> Comparison:
+    record, profile = load(GOLDEN / "comparison-v1.json"), load(GOLDEN / "profile-v1.json")
+    assert isinstance(record, Comparison)
+    assert isinstance(profile, Profile)
+    assert profile.step is not None
+    plans = Planner(StepModel.of(profile.layers, profile.step), profile.cost_model).plans()
+    job = record.jobs[0].model_copy(update={"step": profile.step, "layers": profile.layers, "plans": plans})
+    return record.model_copy(update={"jobs": [job], "cost_model": profile.cost_model})
+
+
+def test_a_cell_holds_each_predicted_mode_against_its_measurement() -> None:
+    record = measured()
+    cell = cell_of(record, "results/runs/one/record.json")
+    assert cell.predicted_on == 2
+    assert cell.record == "results/runs/one/record.json"
+    names = [name for name, mode in record.modes.items() if name in record.jobs[0].plans and mode.step_s is not None]
+    assert [point.mode for point in cell.points] == names
+    for point in cell.points:
+        assert point.error == pytest.approx(point.predicted_step_s / point.measured_step_s.median - 1)
+        # The control ran at the profile's speed times some factor, and a prediction at that speed is another number.
+        assert point.error_at_speed is not None
+        assert point.predicted_step_s == record.jobs[0].plans[point.mode].predicted_step_s
+
+
+def test_modes_that_overlap_the_next_forward_pass_are_predicted_too() -> None:
+    record = measured()
+    (job,) = record.jobs
+    profile = load(GOLDEN / "profile-v1.json")
+    assert isinstance(profile, Profile)
+    assert profile.step is not None
+    planner = Planner(
+        StepModel.of(profile.layers, profile.step), profile.cost_model, layers=tuple(profile.layers), overlap="forward"
+    )
+    plans = {**job.plans, "dear": planner.plan("dear"), "priority": planner.plan("priority")}
+    plans["auto"] = plans["dear"].model_copy(update={"mode": "auto", "carrier": "dear"})
+    ahead = {name: record.modes["ddp"].model_copy(update={"mode": name}) for name in ("auto", "dear", "priority")}
+    record = record.model_copy(
+        update={"jobs": [job.model_copy(update={"plans": plans})], "modes": {**record.modes, **ahead}}
+    )
+    points = {point.mode: point for point in cell_of(record, "a").points}
+    assert points["dear"].predicted_step_s == plans["dear"].predicted_step_s
+    assert points["auto"].error_at_speed == points["dear"].error_at_speed
+    # Held to what was measured on the same fabric, a carried plan is predicted as the plan says.
+    again = {point.mode: point for point in cell_of(record, "a", record).points}
+    for name in ahead:
+        assert again[name].predicted_step_s == pytest.approx(plans[name].predicted_step_s)
+
+
+def resumed(cells: list[ValidationCell], modes: list[str]) -> Validation:
+    golden = load(GOLDEN / "validation-v1.json")
+    assert isinstance(golden, Validation)
+    return golden.model_copy(update={"cells": cells, "modes": modes})
+
+
+def test_a_validation_over_a_removed_backend_is_not_gone_on_with() -> None:
+    before = resumed([], [mode.text for mode in MODES]).model_copy(update={"collectives": "sockets"})
+    request = config_of([WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], resume=before)
+    with pytest.raises(SpecError, match="that validation went over the backend sockets, which was removed"):
+        validate(request, Console(file=io.StringIO()))
+
+
+def test_a_validation_of_other_modes_is_not_gone_on_with() -> None:
+    request = config_of(
+        [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], resume=resumed([], ["compute", "ddp"])
+    )
+    with pytest.raises(
+        SpecError, match="that validation is of compute, ddp, and --modes asks for compute, ddp, single"
+    ):
+        validate(request, Console(file=io.StringIO()))
+
+
+def test_a_validation_with_another_overlap_is_not_gone_on_with() -> None:
+    request = config_of(
+        [WorkloadSpec(name="net")],
+        [parse_fabric("local:ranks=2")],
+        overlap="forward",
+        resume=resumed([], [mode.text for mode in MODES]),
+    )
+    with pytest.raises(SpecError, match="auto could overlap the backward pass in that validation, and"):
+        validate(request, Console(file=io.StringIO()))
+
+
+def test_what_auto_may_overlap_is_asked_of_every_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[RunConfig] = []
+
+    def stopped(request: RunConfig, _: object) -> None:
+        asked.append(request)
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(matrix, "execute", stopped)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [workload(MIB)]))
+    spec = [WorkloadSpec(name="net")]
+    request = config_of(spec, [parse_fabric("local:ranks=2")], overlap="forward", output=tmp_path)
+    record, _, _ = validate(request, Console(file=io.StringIO()))
+    assert [one.overlap for one in asked] == [record.overlap] == ["forward"]
+
+
+def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = cell_of(measured(), "results/runs/one/record.json")
+    spec = one.workload.spec
+    fabrics = [parse_fabric(f"local:ranks={ranks}") for ranks in (2, 3, 4)]
+    there = {
+        str(fabric): one.model_copy(update={"fabric": one.fabric.model_copy(update={"spec": str(fabric)})})
+        for fabric in fabrics
+    }
+    failed = there["local:ranks=3"].model_copy(update={"error": "it hung"})
+    before = resumed([there["local:ranks=2"], failed, there["local:ranks=4"]], [mode.text for mode in MODES])
+
+    def interrupted(*_: object) -> ValidationCell:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(matrix, "_run_cell", interrupted)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [one.workload]))
+    request = config_of([spec], fabrics, output=tmp_path, resume=before)
+    record, path, error = validate(request, Console(file=io.StringIO()))
+    assert isinstance(error, Interrupted)
+    assert not record.complete
+    assert record.cells == [there["local:ranks=2"], failed, there["local:ranks=4"]]
+    assert load(path) == record
+
+
+def test_a_cell_without_a_profile_is_refused() -> None:
+    record = measured()
+    bare = record.model_copy(update={"jobs": [record.jobs[0].model_copy(update={"step": None})]})
+    with pytest.raises(SpecError, match="holds no profile"):
+        cell_of(bare, "x")
+
+
+def test_a_cell_whose_interruption_came_while_it_was_saved_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = measured().jobs[0].workload.spec
+
+    def saved_first(*_: object) -> Result:
+        return Result(measured(), tmp_path / "record.json", Interrupted("interrupted"))
+
+    monkeypatch.setattr(matrix, "execute", saved_first)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [measured().jobs[0].workload]))
+    fabrics = [parse_fabric(f"local:ranks={ranks}") for ranks in (2, 3)]
+    record, path, error = validate(config_of([spec], fabrics, output=tmp_path), Console(file=io.StringIO()))
+    assert isinstance(error, Interrupted)
+    assert [cell.error for cell in record.cells] == [None]
+    assert (record.complete, record.error) == (False, "interrupted")
+    assert load(path) == record
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_the_matrix_is_saved_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    cell = cell_of(measured(), "results/runs/one/record.json")
+    keep = matrix.keep
+
+    def slowly(record: AnyRecord, path: Path) -> Path:
+        os.kill(os.getpid(), number)
+        return keep(record, path)
+
+    monkeypatch.setattr(matrix, "_run_cell", lambda *_: (cell, None))
+    monkeypatch.setattr(matrix, "keep", slowly)
+    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [cell.workload]))
+    request = config_of([cell.workload.spec], [parse_fabric("local:ranks=2")], output=tmp_path)
+    record, path, error = validate(request, Console(file=io.StringIO()))
+    assert isinstance(error, Interrupted)
+    assert record.complete
+    assert load(path) == record

@@ -1,0 +1,231 @@
+"""One worker of one incarnation: `python -m xbench.cluster.live.job_rank FOLDER`, FOLDER being the incarnation's.
+
+RANK, WORLD_SIZE and MASTER_ADDR stand in the environment, as torchrun sets them. There is no port among them that
+somebody else could take meanwhile: rank 0 listens where the kernel lets it, and writes the port into `meeting`.
+
+Joins the others, builds the workload, loads the newest whole checkpoint, and trains under DistributedDataParallel to
+the job's last step, or until it is asked to stop. Rank 0 looks for the file `stop` before every step. What it finds
+travels with the loss in one all-reduce, so all ranks stop after the same step. Exit code 0: stopped or finished, and
+rank 0's journal says which.
+
+What of a model depends on how a batch is shared is trained as it is, and told (event `depends`): batch-norm takes its
+statistics over a rank's own samples, and dropout draws other numbers for other shares.
+"""
+
+from __future__ import annotations
+
+import time
+
+STARTED_S = time.monotonic()
+
+import io  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from contextlib import suppress  # noqa: E402
+from datetime import timedelta  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any, NoReturn  # noqa: E402
+
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402 (every optimizer of torch imports it when it is made: seconds that are no model's)
+import torch.distributed as dist  # noqa: E402
+from torch.distributed import Store  # type: ignore[attr-defined]  # noqa: E402
+from torch.nn.modules.batchnorm import _BatchNorm  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from xbench.cluster.live import checkpoints  # noqa: E402
+from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, Incarnation, share  # noqa: E402
+from xbench.cluster.live.samples import Order, loop_seed, samples_of  # noqa: E402
+from xbench.gpu_errors import explain  # noqa: E402
+from xbench.rank.journal import Journal  # noqa: E402
+from xbench.rank.store import rank_store  # noqa: E402
+from xbench.workloads.build import build, place  # noqa: E402
+
+MEETING_S = 300.0
+PATIENCE = timedelta(minutes=30)
+"""With a silent peer: a dead one is noticed at once, and a slow one may be writing its checkpoint."""
+
+BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
+RANDOM = "the forward pass draws random numbers (dropout), others for other shares"
+
+
+class JobRank:
+    """The state of one worker."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.folder = directory.parent
+        self.program = Incarnation.model_validate_json((directory / PROGRAM).read_text(encoding="utf-8"))
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.journal = Journal(directory, 0, self.rank)
+        self.journal.write("hello", rank=self.rank, pid=os.getpid(), started_s=STARTED_S)
+        self.device = torch.device("cpu")
+        self.steps = 0
+        self.kept: int | None = None
+        self.told: list[str] | None = None
+
+    def start(self) -> None:
+        """Join the others, build, load, wrap."""
+        program = self.program
+        if program.device == "cuda":
+            self.device = torch.device("cuda", program.slots[self.rank])
+            torch.cuda.set_device(self.device)
+        elif "XBENCH_CORES" in os.environ:  # the guard has pinned us
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
+        self.journal.note("joining the process group")
+        self.store = store = self.meet()
+        backend = "nccl" if program.device == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=PATIENCE)
+        dist.all_reduce(torch.zeros(1, device=self.device))  # connections are made by the first collective
+        self.journal.write("joined")
+        self.workload = build(program.workload, self.device)
+        self.samples = samples_of(self.workload, program.batch_size)
+        self.order = Order(program.workload.seed, self.samples.count, program.batch_size)
+        self.mine = share(program.batch_size, self.world, self.rank)
+        self.weight = len(self.mine) * self.world / program.batch_size
+        self.journal.write("built")
+        self.load()
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        self.parallel = DistributedDataParallel(self.workload.model, device_ids=ids)
+        self.journal.write("ready")
+
+    def meet(self) -> Store:
+        """The store at which all ranks meet, which rank 0 keeps."""
+        address, path = os.environ["MASTER_ADDR"], self.directory / MEETING
+        if self.rank == 0:
+            store = rank_store(address, 0, PATIENCE, serves=True)
+            part = path.with_suffix(".part")
+            part.write_text(str(store.port), encoding="utf-8")
+            part.rename(path)
+            return store
+        deadline_s = time.monotonic() + MEETING_S
+        while not path.exists():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"rank 0 was not there within {MEETING_S:.0f} s")
+            time.sleep(0.005)
+        port = int(path.read_text(encoding="utf-8"))
+        return rank_store(address, port, PATIENCE, serves=False)
+
+    def load(self) -> None:
+        """Go back to the newest whole checkpoint, which rank 0 chooses for all."""
+        key = self.program.key
+        content: bytes | None
+        if self.rank == 0:
+            checkpoints.clear_parts(self.folder)
+            self.steps, content, skipped = checkpoints.newest(self.folder, key)
+            self.store.set("steps", str(self.steps))
+            self.journal.write("loaded", steps=self.steps, skipped=skipped)
+        else:
+            self.steps = int(self.store.get("steps"))
+            content = checkpoints.at(self.folder, key, self.steps)
+        if content is not None:
+            state = torch.load(io.BytesIO(content), map_location=self.device, weights_only=True)
+            self.workload.model.load_state_dict(state["model"])
+            self.workload.optimizer.load_state_dict(state["optimizer"])
+            self.kept = self.steps
+
+    def go(self) -> None:
+        """Train to the end, or until asked to stop."""
+        program = self.program
+        both, told = self.telling(torch.zeros((), dtype=torch.float64, device=self.device))
+        told.wait()
+        stop = bool(both[1] > 0)
+        while self.steps < program.steps and not stop:
+            self.journal.note(f"step {self.steps + 1}")
+            loss, stop = self.step()
+            self.steps += 1
+            if self.rank == 0:
+                self.journal.write("step", step=self.steps, loss=loss)
+            if stop or self.steps >= program.steps or self.steps % program.checkpoint_steps == 0:
+                self.keep()
+        self.journal.write("end", how="finished" if self.steps >= program.steps else "stopped", steps=self.steps)
+        self.part()
+
+    def part(self) -> None:
+        """Nobody leaves before all have heard the last collective: what a socket still holds may go with its owner."""
+        if self.rank > 0:
+            with suppress(RuntimeError):  # the store goes with rank 0, who has heard of everybody by then
+                self.store.add("done", 1)
+                self.store.get("end")
+            return
+        while self.store.add("done", 0) < self.world - 1:
+            time.sleep(0.001)
+        self.store.set("end", "")
+
+    def step(self) -> tuple[float, bool]:
+        """One step of the whole batch: its mean loss before the update, and whether to stop after it."""
+        numbers = self.order.of_step(self.steps)
+        inputs, targets = self.samples.take([numbers[one] for one in self.mine])
+        dtype = torch.bfloat16 if self.program.workload.dtype == "bf16" else None
+        self.workload.inputs = place(inputs, self.device, dtype)
+        self.workload.targets = place(targets, self.device, dtype)
+        torch.manual_seed(loop_seed(self.program.workload.seed, self.steps, self.rank))
+        before = self.generator() if self.rank == 0 and self.told is None else None
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        loss = self.workload.forward_loss(self.parallel)
+        if before is not None:
+            self.tell(before)
+        both, told = self.telling(loss.detach().double() * (self.weight / self.world))
+        (loss * self.weight).backward()  # type: ignore[no-untyped-call]
+        self.workload.optimizer.step()
+        told.wait()
+        total, stops = both.tolist()
+        return total, stops > 0
+
+    def telling(self, part: torch.Tensor) -> tuple[torch.Tensor, dist.Work]:
+        """What becomes (sum of the ranks' parts, above 0 where we are asked to stop) on all ranks, once it is there."""
+        asked = self.rank == 0 and (self.directory / STOP).exists()
+        both = torch.stack([part, torch.tensor(float(asked), dtype=torch.float64, device=self.device)])
+        work = dist.all_reduce(both, async_op=True)
+        assert work is not None
+        return both, work
+
+    def generator(self) -> torch.Tensor:
+        """The state of the generator that the forward pass draws from."""
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+
+    def tell(self, before: torch.Tensor) -> None:
+        """Say what of the model depends on how a batch is shared, once."""
+        self.told = []
+        if any(isinstance(module, _BatchNorm) for module in self.workload.model.modules()):
+            self.told.append(BATCH_NORM)
+        if not torch.equal(before, self.generator()):
+            self.told.append(RANDOM)
+        self.journal.write("depends", on=self.told)
+
+    def keep(self) -> None:
+        """Rank 0 writes a checkpoint; the others go on, and wait for it at the next collective."""
+        if self.rank > 0 or self.kept == self.steps:
+            return
+        self.journal.note(f"writing the checkpoint of step {self.steps}")
+        began_s = time.monotonic()
+        state = {"model": self.workload.model.state_dict(), "optimizer": self.workload.optimizer.state_dict()}
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        checkpoints.write(self.folder, self.program.key, self.steps, stream.getbuffer())
+        self.kept = self.steps
+        self.journal.write("kept", steps=self.steps, began_s=began_s)
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Run one worker; any exception is written to the journal before the process ends with 1."""
+    rank = JobRank(Path(argv[0]))
+    try:
+        rank.start()
+        rank.go()
+    except BaseException as error:
+        said = explain(type(error).__name__, str(error), rank.program.workload)
+        with suppress(OSError):
+            fields: dict[str, Any] = {"said": said.what if said is not None else None}
+            message = f"{type(error).__name__}: {error}"
+            rank.journal.write("error", message=message, traceback=traceback.format_exc(), **fields)
+        print(traceback.format_exc(), file=sys.stderr, flush=True)
+        os._exit(1)  # not sys.exit: see `rank.main`
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,253 @@
+"""The engine of one machine: slots are its cores or its GPUs, and each incarnation is a group of processes of ours.
+
+    controller ── agent (`launch.agent`) ── a rank a slot (`job_rank`), pinned to the slot's cores
+
+Guards tie each to its parent, so `kill -9` of the controller takes all along; and every one of them holds the lock of
+the job's folder (`flock`, which the kernel releases with its last holder), so nobody starts an incarnation beside one
+that is still dying, and an incarnation is over when its agent has ended and the lock is free.
+
+A worker of an incarnation that was killed leaves nothing but its folder: the last checkpoint is whole whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from xbench.cluster.live.attempt import (
+    LOCK,
+    LOG,
+    PROGRAM,
+    Incarnation,
+    errors_of,
+    first_line,
+    incarnation_of,
+    next_incarnation,
+)
+from xbench.cluster.live.attempt_output import Watched
+from xbench.cluster.live.engine import OVER, LiveJob, Look, State
+from xbench.errors import RunError, SpecError
+from xbench.fabrics.cores import available_cores, split_cores
+from xbench.fabrics.fabric import this_machine
+from xbench.interrupts import interrupts_held
+from xbench.launch import agent as plain_agent
+from xbench.launch import agent_log
+from xbench.launch.launcher import rank_env
+from xbench.launch_guard import GUARD
+from xbench.profilers.gpu import NotAvailable, load_nvml
+from xbench.profilers.gpu_list import list_gpus
+from xbench.spec import DeviceType
+
+MODULE = "xbench.cluster.live.job_rank"
+DYING_S = 2.0
+"""How long a start waits for the incarnation before it to be gone: processes that were killed take a moment."""
+
+POLL_S = 0.01
+_EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+
+
+class LocalEngine:
+    """Slots on this machine. `slots` None: one a core, or one a GPU.
+
+    Use it from the thread that lives longest: the kernel ends an incarnation with the thread that started it. Raises
+    SpecError where there is no such slot.
+    """
+
+    def __init__(self, slots: int | None = None, device: DeviceType = "cpu") -> None:
+        self.device = device
+        self.warnings: list[str] = []
+        self._running: list[LocalRunning] = []
+        if device == "cuda":
+            there = _gpus()
+            if not there or (slots or 1) > there:
+                raise SpecError(
+                    f"{slots or 'a'} GPU slots were asked for, and this machine has {there} GPUs",
+                    hint=f"at most {there} slots" if there else "leave out --device, for slots on its cores",
+                )
+            self._cores: list[list[int]] = []
+            self._slots = slots or there
+            return
+        cores = available_cores()
+        self._slots = len(cores) if slots is None else slots
+        if self._slots < 1:
+            raise SpecError(f"{slots} slots cannot run anything", hint="ask for at least one")
+        shares, warning = split_cores(cores, 1, self._slots)
+        self._cores = shares[0]
+        self.warnings += [warning.replace(" ranks share", " slots share", 1)] if warning else []
+
+    @property
+    def slots(self) -> int:
+        """How many there are."""
+        return self._slots
+
+    @property
+    def cores(self) -> list[list[int]]:
+        """Of each slot; empty on GPUs."""
+        return self._cores
+
+    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> LocalRunning:
+        """Launch an incarnation with one worker on each of these slots.
+
+        Raises SpecError for what cannot be built, RunError when another incarnation lives in the folder, and OSError.
+        """
+        program = incarnation_of(job, slots, self.device)
+        wrong = [slot for slot in slots if not 0 <= slot < self._slots]
+        if wrong or len(set(slots)) < len(slots):
+            raise SpecError(f"job {job.name!r}: slots {slots} of {self._slots} cannot be had")
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = taken(folder, DYING_S)
+        if lock is None:
+            raise RunError(f"job {job.name!r}: another incarnation of it lives in {folder}")
+        try:
+            running = self._launched(program, folder, lock)
+        finally:
+            os.close(lock)  # those whom it was handed on to hold it now
+        self._running = [one for one in self._running if not one.over] + [running]
+        return running
+
+    def _launched(self, program: Incarnation, folder: Path, lock: int) -> LocalRunning:
+        directory = next_incarnation(folder)
+        (directory / PROGRAM).write_text(program.model_dump_json(indent=1), encoding="utf-8")
+        cores = tuple(tuple(self._cores[slot]) for slot in program.slots) if self._cores else ()
+        here = this_machine(cores)
+        agent = [sys.executable, "-I", "-S", str(Path(plain_agent.__file__))]
+        ranks = ["1", str(program.workers), "0", here.address, "0"]
+        command = [*GUARD, str(os.getpid()), *agent, *ranks, sys.executable, "-m", MODULE, str(directory.absolute())]
+        env = {**rank_env(here), "XBENCH_HELD": str(lock)}
+        with open(directory / LOG, "wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+        return LocalRunning(process, directory, program)
+
+    def close(self) -> None:
+        """End everything that still runs, and wait until it is gone."""
+        for one in self._running:
+            one.kill()
+        for one in self._running:
+            one.wait()
+        self._running = []
+
+
+class LocalRunning(Watched):
+    """One incarnation; see `xbench.cluster.live.engine.Running`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: Incarnation) -> None:
+        super().__init__(directory, program)
+        self._process = process
+        self._killed = False
+
+    @property
+    def pid(self) -> int:
+        """Of the agent, whose death ends every rank."""
+        return self._process.pid
+
+    def look(self) -> Look:
+        """As it stands."""
+        if self.over:
+            return self._look
+        # Before the journal is read: nothing is written after.
+        gone = self._process.poll() is not None and free(self.directory.parent)
+        self._read()
+        if gone:
+            state: State = self._end or "failed"
+            reason = "" if self._end else self._reason()
+            # Who died between the last checkpoint and the journal's word of it has kept it all the same.
+            self._look = self._look._replace(state=state, kept_steps=self._kept(), reason=reason)
+        return self._look
+
+    def kill(self) -> None:
+        """End every process of it, without a checkpoint."""
+        if not self.over:
+            self._killed = True
+            self._process.kill()
+
+    def wait(self, seconds: float = 60.0) -> Look:
+        """Look until it is over. Raises RunError when it is not by then."""
+        deadline_s = time.monotonic() + seconds
+        while self.look().state not in OVER:
+            if time.monotonic() > deadline_s:
+                raise RunError(f"the processes in {self.directory} are not gone after {seconds:.0f} s")
+            time.sleep(POLL_S)
+        return self._look
+
+    def _reason(self) -> str:
+        """Why it failed, in a sentence: what a rank died of, and not what others then noticed."""
+        if self._killed:
+            return "it was killed as asked"
+        errors = errors_of(self.directory, self._program.workers)
+        log = agent_log.tail(self.directory / LOG)
+        for rank, event in errors:
+            if not agent_log.PEER_LOSS.search(event["message"]):
+                said = event["said"]
+                return f"rank {rank} {said}" if said else f"rank {rank}: {first_line(event['message'])}"
+        told = {rank for rank, _ in errors}
+        for code, rank_text in _EXIT.findall(log):
+            if int(rank_text) not in told:
+                return f"rank {rank_text} {agent_log.describe_exit(int(code))}"
+        if errors:
+            rank, event = errors[0]
+            return f"rank {rank}: {first_line(event['message'])}"
+        code = self._process.returncode
+        if code and code < 0:
+            return f"its agent {agent_log.describe_exit(code)}"
+        return agent_log.last_words(log) or f"its agent {agent_log.describe_exit(code)}"
+
+
+def taken(folder: Path, seconds: float = 0.0) -> int | None:
+    """The open lock of a folder, which is ours now, or None when others still hold it after so many seconds."""
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline_s = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                os.close(handle)
+                return None
+            time.sleep(POLL_S)
+        except BaseException:
+            os.close(handle)
+            raise
+        else:
+            return handle
+
+
+def free(folder: Path) -> bool:
+    """Whether no process of an incarnation is left in a job's folder."""
+    handle = taken(folder)
+    if handle is None:
+        return False
+    os.close(handle)
+    return True
+
+
+@contextlib.contextmanager
+def opened(engine: LocalEngine) -> Iterator[LocalEngine]:
+    """The engine, closed whatever happens."""
+    try:
+        yield engine
+    finally:
+        with interrupts_held():
+            engine.close()
+
+
+def _gpus() -> int:
+    """How many GPUs there are."""
+    try:
+        return len(list_gpus(load_nvml()))
+    except NotAvailable:
+        return 0

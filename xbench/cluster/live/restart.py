@@ -1,0 +1,309 @@
+"""`xbench cluster restart`: a real job is stopped and started anew with another number of workers, again and again.
+
+    asked ── last step ── checkpoint ── tear-down ── start, imports, join, build, load ── first step applied
+             the step     on disk       no process    (launch)
+             under way                  is left
+
+Each instant is told by who sees it: the stop and the last process's end by us, everything else by rank 0's journal, all
+by the machine's one monotonic clock. The step under way and one ordinary step are training, not cost; what remains is
+`lost_s`, and that is what `xbench cluster compare --restart-cost FILE` charges.
+
+**The loss curve goes on.** An uninterrupted run of the same seed is trained too, with `from` workers throughout, and
+no loss of the interrupted one may differ by more than `TOLERANCE` of it, at any step. What may differ is the order in
+which floats are added, which other shares bring along; a lost step, a sample taken twice or an optimizer that forgot
+its momentum differ by far more. Where the model depends on how a batch is shared (batch normalisation, dropout), the
+curve with other numbers of workers is another one by right: then a run of its own, stopped and started anew with as
+many workers as before, is held to the uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice, pairwise
+from pathlib import Path
+
+from xbench import environment
+from xbench.cluster.live.attempt import events_of, incarnation_of, losses
+from xbench.cluster.live.checkpoints import candidates
+from xbench.cluster.live.engine import OVER, LiveJob
+from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, opened
+from xbench.cluster.live.restart_result import RESTARTS, compare_losses, record_of, times_of
+from xbench.errors import Interrupted, RunError, SpecError, XbenchError
+from xbench.interrupts import interrupts_held
+from xbench.record_files import FRAME, RECORD
+from xbench.records import Restart, RestartTimes
+from xbench.runs.build_records import now
+from xbench.runs.frames import RestartFrame, write_frame
+from xbench.runs.run_folder import keep, new_run_folder
+from xbench.scratch import Scratch
+from xbench.spec import DeviceType
+from xbench.text import counted
+from xbench.version import __version__
+from xbench.workloads import family_of, parse_workload
+from xbench.workloads.probe import Preflight, probe
+
+TOLERANCE = {"fp64": 1e-4, "fp32": 1e-4, "bf16": 5e-2}
+"""Of a loss, by what the parameters are made of; of anything else as of bf16. In fp32 another order of additions does
+some 1e-7, and a forgotten momentum, the least of what may go wrong, some 1e-2 (tests/unit/runtime/test_job_losses.py).
+"""
+
+POLL_S = 0.005
+ENDLESS = 10**9
+"""Steps of a job that ends when it is asked to."""
+
+SILENCE_S = 600.0
+
+
+@dataclass(frozen=True)
+class RestartRequest:
+    """What a user asked for. `repeats`: there and back; `steps`: of an incarnation before it is stopped."""
+
+    workload: str
+    start: int = 1
+    to: int = 2
+    repeats: int = 3
+    batch_size: int | None = None
+    steps: int = 20
+    seed: int = 0
+    device: str = "auto"
+    command: str = field(default_factory=lambda: shlex.join(["xbench", *sys.argv[1:]]))
+
+
+def measure(
+    request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")
+) -> tuple[Restart, Path, XbenchError | None]:
+    """Do it all: the record, its file in a new folder of `output`, and the error that ended the study early, if any.
+
+    Every restart is in `restarts.jsonl` there as soon as it was timed. Raises SpecError and WorkloadError before
+    anything is launched, and where no restart was timed RunError when an incarnation fails, or Interrupted.
+    """
+    job, found, device = _checked(request)
+    folder = new_run_folder(output, "restart").absolute()
+    times: list[RestartTimes] = []
+    with interrupts_held() as held:
+        study: _Study | None = None
+        error: XbenchError | None = None
+        try:
+            with held.let_through():
+                study = _Study(request, job, found, device, folder, times, say)
+                record = study.measured()
+        except (KeyboardInterrupt, OSError, XbenchError) as stopped:
+            error = _as_error(stopped)
+            if study is None or not times:
+                _forget(folder)
+                raise error from None
+            record = record_of(study.frame(), times, error=str(error))
+        path = keep(record, folder / RECORD)
+        return record, path, error or held.interrupted()
+
+
+def _as_error(stopped: BaseException) -> XbenchError:
+    if isinstance(stopped, XbenchError):
+        return stopped
+    return Interrupted("interrupted") if isinstance(stopped, KeyboardInterrupt) else RunError(str(stopped))
+
+
+def _forget(folder: Path) -> None:
+    """Remove the folder of a study that timed nothing."""
+    (folder / FRAME).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+class _Study:
+    """One study under way. `times`: each restart, as soon as it was timed."""
+
+    def __init__(
+        self,
+        request: RestartRequest,
+        job: LiveJob,
+        found: Preflight,
+        device: DeviceType,
+        folder: Path,
+        times: list[RestartTimes],
+        say: Callable[[str], None],
+    ) -> None:
+        self.request, self.job, self.found, self.device = request, job, found, device
+        self.folder, self.times, self.say = folder, times, say
+        self._created = now()
+        self._environment = environment.capture(found.environment_facts())
+        self._engine = LocalEngine(_slots(request, device), device)
+
+    def frame(self) -> RestartFrame:
+        """Everything in the record that is not measured, as it stands."""
+        most = max(self.request.start, self.request.to)
+        return RestartFrame(
+            created=self._created,
+            command=self.request.command,
+            xbench=__version__,
+            environment=self._environment,
+            workload=self.found.workloads[0].record,
+            batch_size=self.job.batch_size,
+            slots=[list(one) for one in self._engine.cores][:most],
+            backend="nccl" if self.device == "cuda" else "gloo",
+            from_workers=self.request.start,
+            to_workers=self.request.to,
+            warnings=list(self._engine.warnings),
+        )
+
+    def measured(self) -> Restart:
+        """Time the restarts, and hold the loss curve to that of a run without a stop. Raises RunError."""
+        write_frame(self.frame(), self.folder)
+        with Scratch("xb-", str(self.folder)) as made, opened(self._engine) as engine:
+            return self._measured(engine, Path(made))
+
+    def _measured(self, engine: LocalEngine, work: Path) -> Restart:
+        request = self.request
+        run = _Run(engine, self.job, request.steps, self.say)
+        workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
+        for one in run.restarts(work / "restarted", workers):
+            self.times.append(one)
+            with (self.folder / RESTARTS).open("a", encoding="utf-8") as stream:
+                stream.write(one.model_dump_json() + "\n")
+        cut = losses(work / "restarted")
+        kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.device).key)[0]
+        depends = _depends(work / "restarted" / "incarnation-0001")
+        compared, of, stops = cut, workers, self.times
+        if depends:
+            of = [request.start, request.start]
+            self.say(f"once more with {counted(request.start, 'worker')} before and after: {'; '.join(depends)}")
+            stops = list(run.restarts(work / "checked", of))
+            compared = losses(work / "checked")
+        self.say(f"{len(compared)} steps without a stop on {counted(request.start, 'worker')}")
+        run.whole(work / "whole", len(compared), request.start)
+        uncut = losses(work / "whole")
+        tolerance = TOLERANCE.get(self.found.workloads[0].record.dtype, TOLERANCE["bf16"])
+        check = compare_losses(compared, uncut, tolerance, of, depends)
+        return record_of(
+            self.frame(),
+            self.times,
+            checkpoint_bytes=kept[0].path.stat().st_size if kept else 0,
+            check=check.model_copy(update={"stops": [one.steps for one in stops]}),
+            losses=compared.values(),
+            uncut_losses=uncut.values(),
+        )
+
+
+def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight, DeviceType]:
+    """The job, once it is known that it can be trained here."""
+    for what, count in (("--from", request.start), ("--to", request.to)):
+        if count < 1:
+            raise SpecError(f"{what} {count}: a job has at least one worker")
+    if request.start == request.to:
+        raise SpecError(
+            f"--from {request.start} --to {request.to} restarts with as many workers",
+            hint=f"try --to {2 * request.start}",
+        )
+    spec = parse_workload(request.workload, seed=request.seed)
+    if spec.batch_size is not None:
+        raise SpecError(
+            f"{request.workload!r} has a batch size of its own, and a job's is that of all its workers",
+            hint=f"leave it out, and give --batch-size {spec.batch_size}",
+        )
+    most, fewest = max(request.start, request.to), min(request.start, request.to)
+    if request.batch_size is not None and request.batch_size < most:
+        raise SpecError(
+            f"--batch-size {request.batch_size} cannot be shared by {most} workers", hint=f"try --batch-size {most}"
+        )
+    drawn = family_of(spec.name) != "factory"
+    if drawn and request.batch_size is not None:
+        spec = spec.model_copy(update={"batch_size": math.ceil(request.batch_size / fewest)})
+    if request.device == "cpu":
+        _slots(request, "cpu")
+    found = probe([spec], request.device, most)
+    LocalEngine(_slots(request, found.device), found.device)
+    each = found.workloads[0].record.batch_size
+    batch_size = request.batch_size or (each * most if drawn else each)
+    if not drawn and batch_size > each:
+        raise SpecError(
+            f"{spec.title}: its factory made {each} samples, and --batch-size {batch_size} wants more",
+            hint=f"at most --batch-size {each}",
+        )
+    if batch_size < most:
+        raise SpecError(f"a batch of {batch_size} cannot be shared by {most} workers", hint=f"at most {batch_size}")
+    job = LiveJob(
+        spec.title, request.workload, ENDLESS, batch_size, seed=request.seed, checkpoint_steps=ENDLESS
+    )  # fmt: skip
+    incarnation_of(job, range(most), found.device)
+    return job, found, found.device
+
+
+def _slots(request: RestartRequest, device: DeviceType) -> int:
+    """As many as the larger number of workers, each with a core of its own."""
+    most = max(request.start, request.to)
+    if device == "cpu" and (there := environment.usable_cores()) < most:
+        raise SpecError(
+            f"{most} workers want a core each, and this machine has {there}", hint=f"at most {there} workers"
+        )
+    return most
+
+
+class _Run:
+    """Incarnations of one job, one after the other."""
+
+    def __init__(self, engine: LocalEngine, job: LiveJob, steps: int, say: Callable[[str], None]) -> None:
+        self.engine, self.job, self.steps, self.say = engine, job, steps, say
+
+    def restarts(self, folder: Path, workers: Sequence[int]) -> Iterator[RestartTimes]:
+        """Train `steps` steps with each number of workers in turn: what each change took."""
+        running = self._start(folder, workers[0])
+        self._train(running)
+        for number, (before, after) in enumerate(pairwise(workers), start=1):
+            self.say(f"restart {number} of {len(workers) - 1}: {before} to {counted(after, 'worker')}")
+            asked_s = time.monotonic()
+            running.stop()
+            self._until_over(running)
+            gone_s = time.monotonic()
+            stopped = running.directory
+            running = self._start(folder, after)
+            self._train(running)
+            yield times_of(events_of(stopped), events_of(running.directory), asked_s, gone_s, before, after)
+        running.stop()
+        self._until_over(running)
+
+    def whole(self, folder: Path, steps: int, workers: int) -> None:
+        """Train so many steps without a stop."""
+        running = self.engine.start(replace(self.job, steps=steps), folder, tuple(range(workers)))
+        self._until_over(running)
+
+    def _start(self, folder: Path, workers: int) -> LocalRunning:
+        return self.engine.start(self.job, folder, tuple(range(workers)))
+
+    def _train(self, running: LocalRunning) -> None:
+        """Until it has trained its steps."""
+        look = running.look()
+        begin = look.steps
+        heard_s, last = time.monotonic(), look
+        while look.steps < begin + self.steps:
+            if look != last:
+                heard_s, last = time.monotonic(), look
+            self._alive(running, heard_s)
+            time.sleep(POLL_S)
+            look = running.look()
+
+    def _until_over(self, running: LocalRunning) -> None:
+        heard_s, last = time.monotonic(), running.look()
+        while (look := running.look()).state not in OVER:
+            if look != last:
+                heard_s, last = time.monotonic(), look
+            self._alive(running, heard_s)
+            time.sleep(POLL_S)
+        if look.state == "failed":
+            raise RunError(f"{self.job.name}: {look.reason}")
+
+    def _alive(self, running: LocalRunning, heard_s: float) -> None:
+        look = running.look()
+        if look.state == "failed":
+            raise RunError(f"{self.job.name}: {look.reason}")
+        if time.monotonic() - heard_s > SILENCE_S:
+            raise RunError(f"{self.job.name}: nothing was heard of its workers for {SILENCE_S:.0f} s")
+
+
+def _depends(incarnation: Path) -> list[str]:
+    return next((list(event["on"]) for event in events_of(incarnation) if event["event"] == "depends"), [])

@@ -1,0 +1,175 @@
+"""Results of a study of restarts, from the journals of the incarnations: parts of a restart, and two loss curves.
+
+`record_of` makes the record of a whole study and of one that ended early: see `runs.rebuild` for one that was
+killed. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, get_args
+
+from xbench.records import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
+from xbench.runs.frames import RestartFrame
+from xbench.stats.summary import median_estimate
+from xbench.units import format_seconds
+
+RESTARTS = "restarts.jsonl"
+"""In the run's folder: a line of `RestartTimes` for each restart so far."""
+
+
+def record_of(
+    frame: RestartFrame,
+    times: Sequence[RestartTimes],
+    *,
+    checkpoint_bytes: int | None = None,
+    check: LossCheck | None = None,
+    losses: Iterable[float] = (),
+    uncut_losses: Iterable[float] = (),
+    error: str | None = None,
+) -> Restart:
+    """The record of one restart at least. `error`: why the study ended early; `check` is then None.
+
+    `losses` and `uncut_losses` by step.
+    """
+    results = results_of(times)
+    return Restart(
+        created=frame.created,
+        command=frame.command,
+        xbench=frame.xbench,
+        complete=error is None,
+        error=error,
+        environment=frame.environment,
+        workload=frame.workload,
+        batch_size=frame.batch_size,
+        slots=frame.slots,
+        backend=frame.backend,
+        from_workers=frame.from_workers,
+        to_workers=frame.to_workers,
+        checkpoint_bytes=checkpoint_bytes,
+        findings=findings(results, check),
+        warnings=frame.warnings,
+        restarts=list(times),
+        results=results,
+        check=check,
+        losses=[_number(one) for one in losses],
+        uncut_losses=[_number(one) for one in uncut_losses],
+    )
+
+
+def times_of(
+    stopped: Sequence[dict[str, Any]],
+    started: Sequence[dict[str, Any]],
+    asked_s: float,
+    gone_s: float,
+    from_workers: int,
+    to_workers: int,
+) -> RestartTimes:
+    """The parts of one restart, from the two journals of rank 0 and from when the stop was asked for and done."""
+    first = {event["event"]: event for event in reversed(started)}
+    steps = [event for event in started if event["event"] == "step"]
+    last = [event for event in stopped if event["event"] == "step"][-1]
+    kept = [event for event in stopped if event["event"] == "kept"][-1]
+    hello = first["hello"]
+    ends = [
+        asked_s,
+        last["t"],
+        kept["t"],
+        gone_s,
+        hello["started_s"],
+        hello["t"],
+        first["joined"]["t"],
+        first["built"]["t"],
+        first["ready"]["t"],
+        first["step"]["t"],
+    ]
+    # The last step may have ended in the instant in which the stop was asked for.
+    for place in range(1, len(ends)):
+        ends[place] = max(ends[place], ends[place - 1])
+    parts = [later - earlier for earlier, later in pairwise(ends)]
+    ordinary = [later["t"] - earlier["t"] for earlier, later in pairwise(steps)]
+    return RestartTimes(
+        from_workers=from_workers,
+        to_workers=to_workers,
+        steps=last["step"],
+        last_step_s=parts[0],
+        checkpoint_s=parts[1],
+        teardown_s=parts[2],
+        start_s=parts[3],
+        imports_s=parts[4],
+        join_s=parts[5],
+        build_s=parts[6],
+        load_s=parts[7],
+        first_step_s=parts[8],
+        step_s=statistics.median(ordinary) if ordinary else parts[8],
+    )
+
+
+def compare_losses(
+    cut: dict[int, float], uncut: dict[int, float], tolerance: float, workers: Sequence[int], depends: Sequence[str]
+) -> LossCheck:
+    """Comparison of two loss curves: one if they have the same steps, and no loss differs by more than `tolerance`."""
+    steps = sorted(cut.keys() | uncut.keys())
+    worst, worst_step = 0.0, steps[0]
+    for step in steps:
+        one, other = cut.get(step, math.nan), uncut.get(step, math.nan)
+        off = abs(one - other) / abs(other) if other else abs(one - other)
+        if not off <= worst:  # a missing loss, or one that is no number, is the worst of all
+            worst, worst_step = off, step
+            if not math.isfinite(off):
+                break
+    return LossCheck(
+        held=worst <= tolerance,
+        steps=len(steps),
+        worst=_number(worst),
+        worst_step=worst_step,
+        tolerance=tolerance,
+        workers=list(workers),
+        depends=list(depends),
+    )
+
+
+def findings(results: Sequence[RestartResult], check: LossCheck | None) -> list[str]:
+    """The answer in sentences; None: the loss curves were not compared."""
+    medians = {one.part: one.seconds.median for one in results if one.from_workers is None}
+    total, lost = medians["total"], medians["lost"]
+    parts = {name: medians[name] for name in ("checkpoint", "tear-down", "launch", "first step")}
+    longest = max(parts, key=lambda name: parts[name])
+    return [
+        f"A restart takes {format_seconds(total)} from the stop being asked for to the first step applied, and "
+        f"{format_seconds(lost)} of that are lost to training.",
+        f"The longest part is {longest}: {format_seconds(parts[longest])}.",
+        *([loss_sentence(check)] if check is not None else []),
+    ]
+
+
+def loss_sentence(check: LossCheck) -> str:
+    """Sentence that says whether the loss curve goes on."""
+    against = f"{check.steps} steps against a run without a stop"
+    if check.worst == 0:
+        return f"The loss curve goes on: {against}, every loss the same to the last bit."
+    told = f"{'no number' if check.worst is None else f'{check.worst:.1e}'} at step {check.worst_step}"
+    against += f", largest relative difference {told}"
+    if not check.held:
+        return f"The loss curve does NOT go on: {against}, allowed {check.tolerance:g}."
+    return f"The loss curve goes on: {against}, allowed {check.tolerance:g}."
+
+
+def results_of(times: Sequence[RestartTimes]) -> list[RestartResult]:
+    """Each part, over all restarts and each way by itself."""
+    ways = list(dict.fromkeys((one.from_workers, one.to_workers) for one in times))
+    found = []
+    for way in [None, *ways]:
+        here = [one for one in times if way is None or (one.from_workers, one.to_workers) == way]
+        for part in get_args(RestartPart):
+            seconds = median_estimate([one.part_s(part) for one in here])
+            start, to = way or (None, None)
+            found.append(RestartResult(part=part, from_workers=start, to_workers=to, seconds=seconds))
+    return found
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,217 @@
+"""`xbench cluster run`: jobs of a file, a policy and an engine to a record. All is checked before anything is started.
+
+The run's folder holds the ledger (`cluster.live.ledger`), a folder a job, and in the end `record.json`; where
+that is missing, `runs.rebuild` makes it of the ledger. A run that ended early, by Ctrl-C, by kill -9 or by the
+machine, is gone on with from there.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from xbench import environment
+from xbench.cluster.live.attempt import incarnation_of
+from xbench.cluster.live.controller import Controller, RealClock
+from xbench.cluster.live.engine import Engine
+from xbench.cluster.live.jobs_file import JobEntry, check_fit, load_jobs
+from xbench.cluster.live.ledger import Began, Ledger
+from xbench.cluster.live.outcome import outcome
+from xbench.cluster.live.state import State
+from xbench.errors import Interrupted, SpecError
+from xbench.record_files import RECORD
+from xbench.records import LiveRun
+from xbench.runs.frames import LiveFrame, write_frame
+from xbench.runs.run_folder import keep, new_run_folder
+from xbench.spec import DeviceType
+
+RUNS = Path("results/runs")
+EngineName = Literal["local", "ray"]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LiveRequest:
+    """The user's request. `folder`: None makes a new one in results/runs. `slots`: None leaves it to the file,
+    and else to the engine."""
+
+    jobs: Path
+    policy: str
+    engine: EngineName
+    folder: Path | None
+    command: str
+    slots: int | None = None
+    retries: int = 3
+    restart_s: float = 10.0
+    device: DeviceType = "cpu"
+    address: str | None = None
+
+
+def begin(request: LiveRequest, say: Say) -> LiveRun:
+    """Run the jobs of a file to their end.
+
+    Raises SpecError, with nothing started, for jobs, a policy or an engine that cannot work; Interrupted when the user
+    asked to stop; RunError where another controller holds the folder; OSError.
+    """
+    file = load_jobs(request.jobs)
+    slots = request.slots or file.slots
+    if slots is not None:
+        check_fit(file.jobs, slots)
+    _check_engine(request)
+    began = Began(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=request.command,
+        policy=request.policy,
+        engine=request.engine,
+        address=request.address,
+        device=request.device,
+        slots=slots or max(max(job.gpus, job.least) for job in file.jobs),
+        most_slots=slots,
+        restart_s=request.restart_s,
+        retries=request.retries,
+        jobs=list(file.jobs),
+    )
+    State(began)  # it refuses what the policy cannot serve
+    _check_workloads(file.jobs, request.device)
+    folder = request.folder or new_run_folder(RUNS, "cluster")
+    with ExitStack() as undo:
+        if request.folder is None:
+            undo.callback(_remove_empty, folder)
+        engine = make_engine(request.engine, slots, request.device, request.address, folder)
+        undo.callback(engine.close)
+        began = began.model_copy(update={"slots": slots or engine.slots})
+        state = State(began)
+        ledger = Ledger.begin(folder, began)
+        undo.pop_all()
+    say(f"{began.policy} runs {len(file.jobs)} jobs on {began.slots} slots ({began.engine}); all is in {folder}")
+    return _run(state, ledger, engine, RealClock(), say)
+
+
+def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
+    """Go on with the run of a folder. `retries`: try given-up jobs again, each crash so many times.
+
+    Raises as `begin` does, and RecordError for a broken ledger.
+    """
+    ledger, events = Ledger.resume(folder)
+    try:
+        state = State.of(events)
+        began = state.began
+        given_up = [track.name for track in state.tracks.values() if track.gave_up is not None]
+        if state.over and not (given_up and retries is not None):
+            what = f"finished, or was given up ({', '.join(given_up)})" if given_up else "is over"
+            hint = f"xbench cluster run --resume {folder} --retries 3" if given_up else f"xbench report {folder}"
+            raise SpecError(f"every job of the run in {str(folder)!r} {what}", hint=hint)
+        engine = make_engine(_engine(began), most_slots(began), began.device, began.address, folder, fewer=True)
+    except BaseException:
+        ledger.close()
+        raise
+    (folder / RECORD).unlink(missing_ok=True)  # the ledger has it all, and more from now on
+    left = sum(not track.over for track in state.tracks.values()) + (len(given_up) if retries is not None else 0)
+    say(f"{began.policy} goes on at {state.now_s:.1f} s with {left} of {len(began.jobs)} jobs")
+    return _run(state, ledger, engine, RealClock(state.now_s), say, resumed=True, retries=retries)
+
+
+def most_slots(began: Began) -> int | None:
+    """The limit on slots of a run that goes on. On Ray there may be none; this machine has as many as it had."""
+    return began.most_slots if began.engine == "ray" else began.slots
+
+
+def make_engine(
+    name: EngineName, slots: int | None, device: DeviceType, address: str | None, folder: Path, fewer: bool = False
+) -> Engine:
+    """The engine of that name. `fewer`: a Ray cluster may have fewer slots than these, for now.
+
+    Raises SpecError where it cannot be had.
+    """
+    if name == "ray":
+        from xbench.cluster.live.ray_engine import RayEngine
+
+        return RayEngine(slots, device, address, folder, fewer)
+    from xbench.cluster.live.local_engine import LocalEngine
+
+    return LocalEngine(slots, device)
+
+
+def _run(
+    state: State,
+    ledger: Ledger,
+    engine: Engine,
+    clock: RealClock,
+    say: Say,
+    resumed: bool = False,
+    retries: int | None = None,
+) -> LiveRun:
+    """To the end, whatever it is; the record is kept in the folder in any case."""
+    error: str | None = None
+    with _asked_to_stop() as asked:
+        with suppress(OSError):
+            write_frame(LiveFrame(environment=environment.capture()), ledger.folder)
+        controller = Controller(state, ledger, engine, clock, say, asked)
+        try:
+            if resumed:
+                controller.resume(retries)
+            controller.run()
+        except Interrupted:
+            error = "it was interrupted"
+            raise
+        except Exception as failure:
+            error = " ".join(f"{type(failure).__name__}: {failure}".split())
+            raise
+        finally:
+            engine.close()
+            record = outcome(state, error)
+            kept = keep(record, ledger.folder / RECORD)
+            ledger.close()
+        if asked():  # while the record was made
+            raise Interrupted("interrupted", hint=f"xbench report {kept} shows the run, which is over")
+    return record
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], int]]:
+    """How often the user has asked to stop, by Ctrl-C or by a signal, while this is open.
+
+    Python's own way, an exception at any place, could come between an event and its line in the ledger.
+    """
+    times = 0
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        nonlocal times
+        times += 1
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield lambda: times
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _engine(began: Began) -> EngineName:
+    return "ray" if began.engine == "ray" else "local"
+
+
+def _check_engine(request: LiveRequest) -> None:
+    if request.address is not None and request.engine != "ray":
+        raise SpecError(f"engine {request.engine!r} has no address", hint="--engine ray, or leave out --address")
+
+
+def _check_workloads(jobs: tuple[JobEntry, ...], device: DeviceType) -> None:
+    """Refuse what no incarnation could be made of. Raises SpecError, naming the job."""
+    for job in jobs:
+        try:
+            incarnation_of(job.live, tuple(range(job.least)), device)
+        except SpecError as error:
+            named = str(error) if job.name in str(error) else f"job {job.name!r}: {error}"
+            raise SpecError(named, hint=error.hint) from None

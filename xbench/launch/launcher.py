@@ -1,0 +1,211 @@
+"""The parent's side of a launch: start the ranks of every job, watch them, end them, say what happened.
+
+    parent ── agent of job 0 on host 0 (`launch.agent`) ── rank 0, …
+           ├─ agent of job 0 on host 1                         ── rank 1, …
+           ├─ agent of job 1 on host 0 …
+           └─ auxiliary processes (one turn arbiter a host)
+
+One agent a host and job; the ranks of each job meet at a port of its own on host 0. The parent touches neither CUDA nor
+torch: it knows the ranks by their journals (`rank.journal`), judges them in `launch.monitor`, and owns their
+processes in `launch.processes`. However a launch ends, no process of it is left, and it ends in bounded time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
+from xbench.fabrics.fabric import Fabric, HostSlot
+from xbench.interrupts import interrupts_held
+from xbench.launch import agent_log
+from xbench.launch.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch, Verdict
+from xbench.launch.processes import ProcessGroups, Started
+from xbench.rank.journal import JournalReader, pid_alive
+
+POLL_S = 0.05
+FULL_DISK_BYTES = 64 * 1024
+UNDISTURBED = "what was measured is kept, and none of it counts as the stated link's: run it again undisturbed"
+OnNote = Callable[[int, int, float, str], None]
+"""Called with a job, a rank, a monotonic time [s] and what the rank says that it is doing."""
+
+_TORCHRUN_VARIABLES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XBENCH_CORES",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AuxiliaryCommand:
+    """A process that the ranks of one host need beside them, started before them on that host."""
+
+    host: int
+    argv: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the last word of its module ('arbiter'), or its program."""
+        argv = list(self.argv)
+        if "-m" in argv[:-1]:
+            return argv[argv.index("-m") + 1].rpartition(".")[2]
+        return Path(argv[0]).name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a launch: it ended well when `error` is None. Logs hold everything that agents and ranks printed.
+
+    A launch after which the links are not what they were raised as has an error too: its times are of other links.
+    """
+
+    error: XbenchError | None
+    warnings: list[str] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+
+
+def launch(
+    fabric: Fabric,
+    jobs: int,
+    module: str,
+    argument: Path,
+    directory: Path,
+    *,
+    on_event: Callable[[int, int, dict[str, Any]], None],
+    silence_s: float,
+    auxiliaries: Sequence[AuxiliaryCommand] = (),
+    on_note: OnNote = lambda job, rank, at_s, text: None,
+) -> Outcome:
+    """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
+
+    `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
+    `on_note(job, rank, at_s, text)` gets what ranks say that they are doing, now and then, with the machine's
+    monotonic time [s].
+    `silence_s` is how long all ranks together may say nothing before the launch counts as hung. Call it from the
+    thread that will live longest: the kernel ties the ranks' lives to the calling thread.
+
+    Raises Interrupted on Ctrl-C (SIGTERM and SIGHUP too, inside `open_fabric`), SpecError for a fabric whose ranks are
+    started by others, OSError when a process or file cannot be made, and whatever `on_event` raises; in every case
+    after all processes are gone. What goes wrong in ranks is returned.
+    """
+    if not fabric.hosts:
+        raise SpecError(f"the ranks of fabric {str(fabric.spec)!r} are started by torchrun around xbench, not by it")
+    groups = ProcessGroups()
+    monitor: Monitor | None = None
+    verdict: Verdict | None = None
+    try:
+        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries, on_note)
+        while (verdict := _poll(groups, monitor)) is None:
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        _end(groups, monitor)
+        raise Interrupted("interrupted") from None
+    except BaseException:
+        _end(groups, monitor, drain=False)
+        raise
+    _end(groups, monitor)
+    changed = fabric.changed()
+    warnings = [*verdict.warnings, *([changed] if changed is not None else [])]
+    error = verdict.error or (FabricError(changed, hint=UNDISTURBED) if changed is not None else None)
+    return Outcome(error, warnings, [one.log for one in groups.started])
+
+
+def _start(
+    groups: ProcessGroups,
+    fabric: Fabric,
+    jobs: int,
+    module: str,
+    argument: Path,
+    directory: Path,
+    on_event: Callable[[int, int, dict[str, Any]], None],
+    silence_s: float,
+    auxiliaries: Sequence[AuxiliaryCommand],
+    on_note: OnNote,
+) -> Monitor:
+    """Start auxiliary processes, then agents; return who watches them."""
+    watched: list[AuxiliaryWatch] = []
+    agents: list[AgentWatch] = []
+    ranks: list[RankWatch] = []
+    for command in auxiliaries:
+        slot = fabric.hosts[command.host]
+        log = directory / f"{command.name}-host{slot.index}.log"
+        started = groups.start(command.name, slot.index, None, slot.prefix, command.argv, rank_env(slot), log)
+        watched.append(AuxiliaryWatch(slot.index, _log_reader(started), command.name))
+    for job, port in enumerate(fabric.free_ports(jobs)):
+        for slot in fabric.hosts:
+            env = rank_env(slot, jobs=jobs)
+            argv = agent_command(fabric, slot, job, port, module, argument, directory)
+            log = directory / f"job{job}-host{slot.index}.log"
+            started = groups.start("agent", slot.index, job, slot.prefix, argv, env, log)
+            agents.append(AgentWatch(slot.index, _log_reader(started), job))
+            for local_rank in range(fabric.spec.ranks):
+                reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
+                ranks.append(RankWatch(reader, slot.index, local_rank, shared=jobs > 1))
+    probes = Probes(link_fault=fabric.diagnose, disk_full=lambda: disk_full(directory))
+    return Monitor(ranks, agents, watched, on_event, silence_s, probes, on_note=on_note)
+
+
+def agent_command(
+    fabric: Fabric, slot: HostSlot, job: int, port: int, module: str, argument: Path, directory: Path
+) -> list[str]:
+    """The argv of the agent that starts a job's ranks on one host."""
+    return [
+        *(sys.executable, "-I", "-S", str(Path(__file__).with_name("plain_agent.py"))),
+        *(str(len(fabric.hosts)), str(fabric.spec.ranks), str(slot.index), fabric.hosts[0].address, str(port)),
+        *(sys.executable, "-m", module, str(argument), "--job", str(job), "--directory", str(directory)),
+    ]
+
+
+def rank_env(slot: HostSlot, environ: Mapping[str, str] = os.environ, *, jobs: int = 1) -> dict[str, str]:
+    """The environment of everything that runs on a host: ours, without a surrounding torchrun's, plus the slot's.
+
+    Where several jobs share cores, a job's math threads go to sleep between parallel regions, unless the environment
+    says otherwise: threads that spin for their next region would have the cores while it is the other job's turn.
+    """
+    env = {name: value for name, value in environ.items() if name not in _TORCHRUN_VARIABLES}
+    env |= {"PYTHONUNBUFFERED": "1", **slot.env}
+    if slot.cores:
+        env["XBENCH_CORES"] = json.dumps([list(cores) for cores in slot.cores])
+        if jobs > 1 and any(len(cores) > 1 for cores in slot.cores):
+            env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return env
+
+
+def disk_full(folder: Path) -> bool:
+    """Whether the disk of a folder has no room for another log line or journal."""
+    try:
+        return shutil.disk_usage(folder).free < FULL_DISK_BYTES
+    except OSError:
+        return False
+
+
+def _poll(groups: ProcessGroups, monitor: Monitor) -> Verdict | None:
+    """One look: first at the processes that we started, then at everything else. No event is lost to a signal."""
+    with interrupts_held():
+        for started, watch in zip(groups.started, monitor.processes, strict=True):
+            watch.code = started.process.poll()
+        return monitor.poll()
+
+
+def _end(groups: ProcessGroups, monitor: Monitor | None, *, drain: bool = True) -> None:
+    """End every process, however impatient the user is, then hand on what the ranks still wrote."""
+    with interrupts_held():
+        groups.stop(_open_pids(monitor))
+        if monitor is not None and drain:
+            monitor.drain()
+
+
+def _open_pids(monitor: Monitor | None) -> list[int]:
+    """Ranks that still run: each has a session of its own, of which nobody knows once its agent was killed."""
+    ranks = monitor.ranks if monitor is not None else []
+    return [rank.pid for rank in ranks if rank.pid is not None and rank.gone_s is None and pid_alive(rank.pid)]
+
+
+def _log_reader(started: Started) -> Callable[[], str]:
+    return lambda: agent_log.tail(started.log)

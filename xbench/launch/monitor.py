@@ -1,0 +1,351 @@
+"""Decides from the ranks' journals, their processes and their agents whether a launch is over, and why.
+
+When one rank dies, the others soon fail too: their connections close, their agents end them. What the user needs is the
+first cause, so after the first sign of trouble the monitor goes on collecting for a second and then prefers, in this
+order: a rank that a signal killed, one that raised an error of its own, one that left without a word, and last one that
+lost its peers. Where nobody says more than that, the links themselves are asked.
+
+A run that says nothing is hung. Every rank's journal and state note are watched; if none changes for `silence_s`, then
+the link that is down, the rank that is stopped, or the rank that is not waiting for the others is named.
+
+The monitor starts and ends no process and reads time and the process table through `Probes`, so tests drive it exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xbench.errors import FabricError, RankError, RunError, XbenchError
+from xbench.launch import agent_log
+from xbench.rank.journal import JournalReader, pid_alive, process_state
+
+COLLECT_S = 1.0
+START_S = 180.0
+END_S = 30.0
+DIAGNOSE_S = 5.0
+
+KILLED, RAISED, LEFT, LOST_PEERS = range(4)
+"""How near to the root a sign of trouble is; the smallest wins, then the earliest."""
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Everything that the monitor asks the machine."""
+
+    clock: Callable[[], float] = time.monotonic
+    alive: Callable[[int], bool] = pid_alive
+    state: Callable[[int], str | None] = process_state
+    link_fault: Callable[[], str | None] = lambda: None
+    disk_full: Callable[[], bool] = lambda: False
+
+
+@dataclass
+class RankWatch:
+    """What is known about one rank of one job."""
+
+    reader: JournalReader
+    host: int
+    local_rank: int
+    shared: bool = False
+    """Several jobs run, so messages have to name the job."""
+    pid: int | None = None
+    phase: str | None = None
+    error: dict[str, Any] | None = None
+    ended: bool = False
+    gone_s: float | None = None
+    noted: tuple[float, str] | None = None
+
+    def __str__(self) -> str:
+        job = f" of job {self.reader.job}" if self.shared else ""
+        return f"rank {self.reader.rank}{job} on host {self.host}"
+
+    @property
+    def doing(self) -> str:
+        """' (optimal step 12: waiting for gradients)', or nothing when the rank never said."""
+        what = (self.noted[1] if self.noted and self.noted[1] else None) or self.phase
+        return f" ({what})" if what else ""
+
+
+@dataclass
+class ProcessWatch:
+    """A process that the launch started: how to read its log, and how and when it ended (None while it runs)."""
+
+    host: int
+    read_log: Callable[[], str]
+    code: int | None = field(default=None, kw_only=True)
+    ended_s: float | None = field(default=None, kw_only=True)
+
+
+@dataclass
+class AgentWatch(ProcessWatch):
+    """One agent, which holds the ranks of one job on one host."""
+
+    job: int
+
+
+@dataclass
+class AuxiliaryWatch(ProcessWatch):
+    """A process beside the ranks that they need, such as the turn arbiter."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A sign of trouble: how near to the root, when it was seen, and the error that would tell it."""
+
+    weight: int
+    at_s: float
+    error: XbenchError
+
+
+@dataclass
+class Verdict:
+    """The launch is over: well when `error` is None."""
+
+    error: XbenchError | None
+    warnings: list[str] = field(default_factory=list)
+
+
+class Monitor:
+    """Watches one launch. `poll` until it gives a verdict."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankWatch],
+        agents: Sequence[AgentWatch],
+        auxiliaries: Sequence[AuxiliaryWatch],
+        on_event: Callable[[int, int, dict[str, Any]], None],
+        silence_s: float,
+        probes: Probes,
+        *,
+        start_s: float = START_S,
+        on_note: Callable[[int, int, float, str], None] = lambda job, rank, at_s, text: None,
+    ) -> None:
+        self.ranks = list(ranks)
+        self.agents = list(agents)
+        self.auxiliaries = list(auxiliaries)
+        self._on_event = on_event
+        self._on_note = on_note
+        self._silence_s = silence_s
+        self._start_s = max(start_s, silence_s)
+        self._probes = probes
+        now = probes.clock()
+        self._began_s = self._changed_s = self._asked_s = now
+        self._trouble_s: float | None = None
+        self._done_s: float | None = None
+
+    def poll(self) -> Verdict | None:
+        """Look at everything once; the verdict when the launch is over."""
+        now = self._probes.clock()
+        # Whether a process lives is looked up before its journal is read: what it wrote last is then never missed.
+        gone = [rank for rank in self.ranks if rank.pid is not None and not self._probes.alive(rank.pid)]
+        self.drain()
+        for rank in gone:
+            if rank.gone_s is None:
+                rank.gone_s = now
+        for watch in self.processes:
+            if watch.code is not None and watch.ended_s is None:
+                watch.ended_s = now
+        if self._trouble_s is None and self._trouble():
+            self._trouble_s = now
+        if self._trouble_s is not None:
+            return self._explained(now, self._trouble_s)
+        if all(rank.ended for rank in self.ranks):
+            return self._finished(now)
+        return self._silent(now)
+
+    @property
+    def processes(self) -> list[ProcessWatch]:
+        """Whom the launch started, in the order in which it did: auxiliary processes, then agents."""
+        return [*self.auxiliaries, *self.agents]
+
+    def drain(self) -> None:
+        """Read what the ranks wrote since the last time and hand their events on."""
+        for rank in self.ranks:
+            for event in rank.reader.poll():
+                self._changed_s = self._probes.clock()
+                self._take(rank, event)
+                self._on_event(rank.reader.job, rank.reader.rank, event)
+            noted = rank.reader.state()
+            if noted is not None and noted != rank.noted:
+                rank.noted = noted
+                self._changed_s = self._probes.clock()
+                self._on_note(rank.reader.job, rank.reader.rank, *noted)
+
+    def _take(self, rank: RankWatch, event: dict[str, Any]) -> None:
+        name = event.get("event")
+        if name == "hello":
+            rank.pid = int(event["pid"])
+        elif name == "phase":
+            rank.phase = str(event.get("name", "")) or None
+        elif name == "error":
+            rank.error = event
+        elif name == "end":
+            rank.ended = True
+
+    def _trouble(self) -> bool:
+        return (
+            any(rank.error is not None for rank in self.ranks)
+            or any(rank.gone_s is not None and not rank.ended for rank in self.ranks)
+            or any(agent.code not in (None, 0) or (agent.code == 0 and self._owes(agent)) for agent in self.agents)
+            or (
+                not all(rank.ended for rank in self.ranks)
+                and any(aux.code not in (None, 0) for aux in self.auxiliaries)
+            )
+        )
+
+    def _of(self, agent: AgentWatch) -> list[RankWatch]:
+        return [rank for rank in self.ranks if rank.reader.job == agent.job and rank.host == agent.host]
+
+    def _owes(self, agent: AgentWatch) -> bool:
+        return any(not rank.ended for rank in self._of(agent))
+
+    def _explained(self, now: float, since_s: float) -> Verdict | None:
+        """The cause of the trouble, once everybody has had time to tell theirs."""
+        if now - since_s < COLLECT_S:
+            return None
+        error = self._root_cause()
+        if error is not None:
+            return Verdict(error)
+        if not self._trouble():  # an end that was read late
+            self._trouble_s = None
+            return None
+        # Ranks that their agent ended are an effect; the cause is what the agent says when it is done with them.
+        if now - since_s < END_S:
+            return None
+        ended = next(rank for rank in self.ranks if not rank.ended)
+        return Verdict(RankError(f"{ended}{ended.doing} was ended by its agent, which gave no reason"))
+
+    def _root_cause(self) -> XbenchError | None:
+        causes = [cause for agent in self.agents for cause in self._causes(agent)]
+        causes += [
+            Cause(KILLED if aux.code < 0 else RAISED, aux.ended_s, _auxiliary_error(aux))
+            for aux in self.auxiliaries
+            if aux.code is not None and aux.code != 0 and aux.ended_s is not None
+        ]
+        if self._probes.disk_full():
+            return RunError("the disk that holds the run's folder is full", hint="free some space, or give --output")
+        if not causes:
+            return None
+        cause = min(causes, key=lambda cause: (cause.weight, cause.at_s))
+        if cause.weight == LOST_PEERS:
+            detail = cause.error.detail
+            fault = self._probes.link_fault()
+            if fault is not None:
+                return FabricError(f"{fault}, so the ranks lost each other", detail=detail)
+            stopped = self._stopped()
+            if stopped is not None:
+                return RankError(f"{stopped}{stopped.doing} was stopped, and the others gave up waiting", detail=detail)
+        return cause.error
+
+    def _causes(self, agent: AgentWatch) -> list[Cause]:
+        """What went wrong under one agent."""
+        log = agent.read_log()
+        codes, closed = agent_log.exit_codes(log), agent_log.stopped_by_agent(log)
+        if agent.code is not None and agent.code < 0 and agent.ended_s is not None:
+            how = agent_log.describe_exit(agent.code)
+            return [Cause(KILLED, agent.ended_s, RankError(f"the agent of host {agent.host} {how}", detail=log))]
+        causes: list[Cause] = []
+        for rank in self._of(agent):
+            if rank.error is not None:
+                causes.append(_raised(rank, rank.error))
+            elif rank.gone_s is not None and not rank.ended and rank.pid not in closed - codes.keys():
+                causes.append(_left(rank, codes.get(rank.pid or 0), log))
+        if causes or agent.code is None or agent.ended_s is None:
+            return causes
+        words = agent_log.last_words(log)
+        weight = LOST_PEERS if words and agent_log.PEER_LOSS.search(words) else RAISED
+        if self._owes(agent):
+            ranks = [rank for rank in self._of(agent) if not rank.ended]
+            who = str(ranks[0]) if len(ranks) == 1 else f"the ranks of host {agent.host}"
+            sentence = f"{who} did not start" if ranks[0].pid is None else f"{who} did not finish"
+        elif agent.code != 0:
+            who = "a rank" if len(self._of(agent)) > 1 else str(self._of(agent)[0])
+            code = next(iter(codes.values()), None)
+            sentence = f"{who} finished its work and then {agent_log.describe_exit(code)}"
+        else:
+            return causes
+        return [Cause(weight, agent.ended_s, RankError(f"{sentence}: {words}" if words else sentence, detail=log))]
+
+    def _finished(self, now: float) -> Verdict | None:
+        """All ranks wrote their end; their agents follow."""
+        if all(agent.code == 0 for agent in self.agents):
+            return Verdict(None)
+        if self._done_s is None:
+            self._done_s = now
+        if now - self._done_s < min(END_S, self._start_s):
+            return None
+        hosts = ", ".join(str(agent.host) for agent in self.agents if agent.code is None)
+        return Verdict(None, [f"the agent on host {hosts} did not end after its ranks were done, and was ended"])
+
+    def _silent(self, now: float) -> Verdict | None:
+        """A verdict when nobody has said anything for too long, or a link is down."""
+        started = all(rank.pid is not None for rank in self.ranks)
+        limit_s = self._silence_s if started else self._start_s
+        quiet_s = now - self._changed_s
+        if quiet_s >= min(DIAGNOSE_S, limit_s / 2) and now - self._asked_s >= min(DIAGNOSE_S, limit_s / 2):
+            self._asked_s = now
+            fault = self._probes.link_fault()
+            if fault is not None:
+                return Verdict(FabricError(f"{fault}, so the ranks cannot reach each other"))
+        if quiet_s < limit_s:
+            return None
+        if not started:
+            late = next(rank for rank in self.ranks if rank.pid is None)
+            log = next((a.read_log() for a in self.agents if (a.job, a.host) == (late.reader.job, late.host)), "")
+            return Verdict(RankError(f"{late} did not start within {limit_s:g} s", detail=log or None))
+        stopped = self._stopped()
+        hint = "--timeout allows a longer silence"
+        if stopped is not None:
+            why = f"{stopped}{stopped.doing} is stopped (as by SIGSTOP) and gave no sign of life for {limit_s:g} s"
+            return Verdict(RankError(why))
+        late = self._latest()
+        return Verdict(RankError(f"{late}{late.doing} hung: no sign of life for {limit_s:g} s", hint=hint))
+
+    def _stopped(self) -> RankWatch | None:
+        for rank in self.ranks:
+            if not rank.ended and rank.pid is not None and self._probes.state(rank.pid) in ("T", "t"):
+                return rank
+        return None
+
+    def _latest(self) -> RankWatch:
+        """Whoever the others wait for: not itself waiting, and silent the longest."""
+        open_ranks = [rank for rank in self.ranks if not rank.ended]
+        return min(open_ranks, key=lambda rank: ("waiting" in rank.doing, rank.noted[0] if rank.noted else 0.0))
+
+
+def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
+    message = " ".join(str(error.get("message", "")).split()).rstrip(" .:,;") or "an error without a message"
+    weight = LOST_PEERS if agent_log.PEER_LOSS.search(message) else RAISED
+    at_s = float(error.get("t", 0.0))
+    place = f": {error['place']}" if error.get("place") else ""
+    what = f" {error['said']}" if error.get("said") else f"{place} raised {message}"
+    if error.get("told"):  # an error of ours is a sentence already
+        what = f": {error['told']}"
+    told = RankError(f"{rank}{rank.doing}{what}", hint=error.get("hint"), detail=error.get("traceback"))
+    return Cause(RAISED if error.get("said") else weight, at_s, told)
+
+
+def _left(rank: RankWatch, code: int | None, log: str) -> Cause:
+    """A rank that is gone and wrote neither an error nor its end."""
+    sentence = f"{rank}{rank.doing} {agent_log.describe_exit(code)}"
+    hint = "if memory ran out, a smaller --batch-size needs less" if code == -9 else None
+    weight = KILLED if code is not None and code < 0 else LEFT
+    if code is not None and code > 0:
+        words = agent_log.last_words(log)
+        sentence += f": {words}" if words else ""
+        weight = LOST_PEERS if words and agent_log.PEER_LOSS.search(words) else LEFT
+    elif code is None:
+        sentence += " before its work was done"
+    return Cause(weight, rank.gone_s or 0.0, RankError(sentence, hint=hint, detail=log or None))
+
+
+def _auxiliary_error(aux: AuxiliaryWatch) -> XbenchError:
+    log = aux.read_log()
+    words = agent_log.last_words(log)
+    how = agent_log.describe_exit(aux.code)
+    return RunError(f"the {aux.name} on host {aux.host} {how}{f': {words}' if words else ''}", detail=log or None)

@@ -1,0 +1,151 @@
+"""How ranks that somebody else started find each other: a store at rank 0, who is there, and what each is to do.
+
+The store is torch.distributed's TCPStore, torchrun's own where its agents keep one, else rank 0's. Everything goes
+through it that under our own launcher goes through the launch's folder, since hosts need not share a disk. A rank that
+cannot take part (a workload that does not build on its host) says so here instead of coming, so nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from xbench.errors import RankError, SpecError, XbenchError
+from xbench.fabrics.engines import ClusterRank
+from xbench.fabrics.rendezvous import address_towards, chosen_interface, meeting_point
+from xbench.launch.placement import Present, Seat, seats
+
+COME_S = 180.0
+"""How long ranks may come one after the other: interpreters and torch start slowly from a shared disk."""
+
+TELL_S = 15.0
+"""How long a rank that cannot take part tries to say so."""
+
+POLL_S = 0.1
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def store_at(
+    place: tuple[str, int], ours: ClusterRank, environ: Mapping[str, str], *, patience_s: float, serves: bool = False
+) -> Any:
+    """A connection to the store, and with `serves` the store itself, unless torchrun's agents keep one.
+
+    Raises RankError when it cannot be reached, or its port is taken.
+    """
+    import torch.distributed as dist
+
+    from xbench.rank.store import rank_store
+
+    agents = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    here = serves and not agents
+    try:
+        one_host = ours.counted and ours.local_world_size == ours.world_size
+        store = rank_store(*place, timedelta(seconds=patience_s), here, one_host=one_host, multi_tenant=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        said = (str(error).splitlines() or [""])[0][:160]
+        if here:
+            raise RankError(
+                f"rank 0 cannot listen on port {place[1]}: {said}", hint="set MASTER_PORT to one that is free"
+            ) from None
+        raise RankError(
+            f"rank {ours.rank} cannot reach rank 0 at {place[0]}:{place[1]}: {said}",
+            hint=ours.remedy or "is MASTER_ADDR rank 0's host, as this host reaches it?",
+        ) from None
+    return dist.PrefixStore(f"xbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)  # type: ignore[attr-defined]
+
+
+def come(store: Any, ours: ClusterRank, own: Present, jobs: int, *, patience_s: float) -> list[Seat]:
+    """Say that we are there, wait for the others, learn every rank's seat.
+
+    Raises RankError when a rank does not come or cannot take part, SpecError when ranks cannot be divided.
+    """
+    store.set(f"here/{ours.rank}", json.dumps(asdict(own)))
+    if ours.rank > 0:
+        _until(store, ["seats"], patience_s + TELL_S, "rank 0 did not come", ours.remedy)
+        answer = json.loads(store.get("seats"))
+        if isinstance(answer, str):
+            raise SpecError(answer)
+        return [Seat(**seat | {"cores": tuple(seat["cores"])}) for seat in answer]
+    try:
+        present = _everybody(store, ours, patience_s)
+        found = seats(present, jobs, ours.engine)
+    except XbenchError as error:
+        store.set("seats", json.dumps(str(error)))
+        raise
+    store.set("seats", json.dumps([asdict(seat) for seat in found]))
+    return found
+
+
+def _everybody(store: Any, ours: ClusterRank, patience_s: float) -> list[Present]:
+    left = set(range(ours.world_size))
+    deadline = time.monotonic() + patience_s
+    while True:
+        left = {rank for rank in left if not store.check([f"here/{rank}"])}
+        if not left:
+            break
+        if time.monotonic() > deadline:
+            who = f"rank {min(left)}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
+            raise RankError(f"{who} of {ours.world_size} did not come within {patience_s:g} s", hint=ours.remedy)
+        time.sleep(POLL_S)
+    present = []
+    for rank in range(ours.world_size):
+        said = json.loads(store.get(f"here/{rank}"))
+        if "cannot" in said:
+            raise RankError(f"rank {rank} on {said['name']} cannot take part: {said['cannot']}", hint=said["hint"])
+        present.append(Present(**said | {"cores": tuple(said["cores"])}))
+    return present
+
+
+def excuse(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]) -> bool:
+    """Tell rank 0 that we cannot take part, and why. Whether it was told; it may have ended for the same reason."""
+    try:
+        store = store_at(meeting_point(ours, environ, patience_s=TELL_S), ours, environ, patience_s=TELL_S)
+        said = {"cannot": str(error), "hint": error.hint, "name": socket.gethostname()}
+        store.set(f"here/{ours.rank}", json.dumps(said))
+        return True
+    except Exception:
+        return False
+
+
+def _until(store: Any, keys: list[str], patience_s: float, why: str, hint: str | None) -> None:
+    deadline = time.monotonic() + patience_s
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            raise RankError(f"{why} within {patience_s:g} s", hint=hint)
+        time.sleep(POLL_S)
+
+
+def ourselves(ours: ClusterRank, place: tuple[str, int]) -> Present:
+    """What this rank says of itself. Hosts are told apart by the engine's number, else by name and boot."""
+    name = socket.gethostname()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    host = str(ours.host) if ours.host is not None else f"{name} {boot}"
+    return Present(ours.rank, host, name, address_towards(place[0]), tuple(sorted(os.sched_getaffinity(0))))
+
+
+def choose_interface(own: Present, store: Any, world_size: int, environ: MutableMapping[str, str]) -> str | None:
+    """Have Gloo use the interface that leads to the others, unless the user chose one; the one that was set, or None.
+
+    Call it when everybody is there.
+    """
+    if environ.get(_INTERFACES[0]):
+        return None
+    others: list[str] = []
+    if own.rank == 0 or own.address is None or own.address.startswith("127."):
+        said = [json.loads(store.get(f"here/{rank}")) for rank in range(world_size)]
+        others = [one["address"] for one in said if one["host"] != own.host and one["address"]]
+    chosen = chosen_interface(own.address, others)
+    if chosen is not None:
+        for name in _INTERFACES:
+            environ.setdefault(name, chosen)
+    return chosen

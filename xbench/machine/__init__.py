@@ -1,0 +1,1 @@
+"""Inventory of the machine: what works on it, and what is missing."""

@@ -1,0 +1,71 @@
+"""`python -m xbench.machine.inventory_probe torch|nvml`: what only torch, or only NVML, knows of this machine.
+
+Each runs in a process of its own, because either can crash or hang on a broken driver, and `xbench env` must answer
+nevertheless. One JSON object goes to stdout; `machine.inventory` is the other side.
+
+| asked | answer |
+| --- | --- |
+| torch | torch, torchvision, nccl, cuda (versions; null: not built with it), device, gpus, gpu_names |
+| nvml | driver, driver_cuda, gpus (`machine_record.Gpu`), links (`machine_record.GpuLink`) |
+| either | in place of all that: problem, one sentence; and installed, whether its package is there |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from xbench.profilers.gpu import NotAvailable, load_nvml
+from xbench.profilers.gpu_list import driver_versions, list_gpus, list_links
+
+PACKAGES = {"torch": "torch", "nvml": "pynvml"}
+
+
+def main(what: str) -> None:
+    """Answer, and end without waiting for what a library may have started."""
+    answer_to = os.dup(1)
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    try:
+        answer = torch_answer() if what == "torch" else nvml_answer(load_nvml())
+    except NotAvailable as error:
+        answer = {"problem": str(error), "installed": installed(what)}
+    except Exception as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        answer = {"problem": told[:300], "installed": installed(what)}
+    with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
+        json.dump(answer, stream)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def installed(what: str) -> bool:
+    """Whether the package is there, even if it does not work."""
+    return find_spec(PACKAGES[what]) is not None
+
+
+def torch_answer() -> dict[str, Any]:
+    """What torch is, and which GPUs it can use."""
+    import torch
+
+    from xbench.workloads.preflight import choose_device, software
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [torch.cuda.get_device_name(index) for index in range(gpus)]
+    return {**software(), "device": choose_device("auto", names), "gpus": gpus, "gpu_names": names}
+
+
+def nvml_answer(nvml: Any) -> dict[str, Any]:
+    """Which GPUs the driver lists, and what joins them."""
+    gpus = list_gpus(nvml)
+    return {
+        **driver_versions(nvml),
+        "gpus": [gpu.model_dump() for gpu in gpus],
+        "links": [link.model_dump() for link in list_links(nvml, len(gpus))],
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Rank side: one process of one job, from its program to its journal."""

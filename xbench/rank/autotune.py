@@ -1,0 +1,334 @@
+"""A few real steps of the best candidate plans, before `auto` settles on one.
+
+The search ranks plans by a model, and the model's best are often within its error of each other. So a short list (the
+search's best, and each schedule's own buckets that are predicted close) is run in turns, a step of warm-up and two
+steps at a time (more where they are short), and the fastest is taken: by the median of its ratios to the model's
+favourite, round by round, and only where that is clearer than the noise of so many steps. Half of the time goes to all
+of them, the other half to the favourite and those that were the fastest by then: of many that are close, the one that
+looks best after a few steps is mostly the luckiest (successive halving: Karnin, Koren, Somekh, ICML 2013, in two
+halves). Where measurement and prediction disagree by more than a tenth, what computation and communication cost each
+other is scaled until the candidates' predictions fit, the search runs again, and its new answer is tried too. The
+prediction that is shown for the chosen plan is the unfitted model's, as for every other schedule.
+
+Where the run allows next-forward overlap, `dear` and `priority` stand on the list too, attached as the schedules that
+they are; where steps are short, `priority` also in orders that let the link rest sooner (`priority 2` and so on). A
+model that one of them refuses is tried without it, and the plan's note says so. Ranks do not meet between the steps of
+a turn, as they do not in training: that would end the overlap that these are for.
+
+All ranks decide alike: times are those of all ranks (`stats.steps`), known to each before any decision.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+
+from xbench.errors import UsageError
+from xbench.modes import MODES, next_forward_modes, tried_modes
+from xbench.planning.auto import Candidate
+from xbench.planning.plans import Planner
+from xbench.planning.simulate import Buckets
+from xbench.rank.session import Session
+from xbench.records import Plan
+from xbench.schedules.base import Schedule, Setup
+from xbench.schedules.engine import Engine
+from xbench.units import format_seconds
+
+TRIAL_S = 25.0
+MOST_ROUNDS = 5
+MOST_SHORT_ROUNDS, SHORT_S = 10, 10.0
+"""Of short steps there are more rounds, as many as take so long."""
+
+FEWEST_ROUNDS = 2
+"""Candidates that are predicted to be the slowest go untried where all of them leave no time for so many rounds."""
+
+FEWEST_TRIED = 2
+FINALISTS = 4
+"""The favourite and the fastest of the others, which share the second half of the rounds, if there are twice
+FEWEST_ROUNDS."""
+
+TIMED_STEPS, MOST_TIMED_STEPS, TURN_S = 2, 12, 0.1
+"""Of a candidate in a round: as many as fill so many seconds, within these numbers. Short steps are noisy."""
+
+CLOSE = 1.3
+"""Other schedules' plans are tried when they are predicted to take at most this many times the best."""
+
+NOISE = 0.04
+"""Of one step of a trial, as a share: another plan than the favourite must win by this over the root of its steps."""
+
+DISAGREE = 0.10
+_FACTORS = (0.25, 4.0)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A step of a candidate [s], of so many that were timed; `in_final`: it came into the second half."""
+
+    step_s: float
+    steps: int
+    in_final: bool = True
+
+
+def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan], unused: Mapping[str, int]) -> Plan:
+    """The plan of `auto` after the trial. Every rank calls it together and gets the same.
+
+    `unused`: bytes of the parameters that got no gradient while profiling.
+    """
+    planned = plans["auto"]
+    favourite = Candidate(
+        planned.carrier or "auto", _indices(planner, planned), planned.predicted_step_s, planned.carrier, planned.parts
+    )
+    shortlist, refused = _attachable(session, planner, _shortlist(planner, plans, favourite), unused)
+    shortlist = _affordable(shortlist)
+    rounds, steps = _rounds(shortlist), _steps(favourite.step_s)
+    if rounds == 0:
+        why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
+        return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
+    found = _run(session, planner, shortlist, rounds, steps, unused)
+    fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True) if not _is_varied(c)]
+    off = statistics.median(step_s / c.step_s for step_s, c in fitting)
+    again = ""
+    if abs(off - 1) > DISAGREE and planner.contention is not None:
+        fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, fitting)))
+        better = replace(fitted, overlap="backward").best() if refused else fitted.best()
+        if all(not _alike(better, other) for other in shortlist):
+            best = _fastest(found)
+            second = [shortlist[best], replace(better, name="planned again", step_s=fitted.step_of(better).step_s)]
+            again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
+            known, new = _run(session, planner, second, rounds, steps, unused)
+            shortlist.append(second[1])
+            found.append(replace(new, step_s=found[best].step_s * new.step_s / known.step_s))
+    chosen = _fastest(found)
+    if found[chosen].step_s > (1 - NOISE / math.sqrt(found[chosen].steps)) * found[0].step_s:
+        chosen = 0
+    tried = ", ".join(f"{c.name} {format_seconds(one.step_s)}" for c, one in zip(shortlist, found, strict=True))
+    plan = planner.carried(shortlist[chosen])
+    whose = f"the buckets of {shortlist[chosen].name!r}"
+    if plan.carrier is not None:
+        whose = f"carried by {plan.carrier!r}" + (
+            ", planned again" if shortlist[chosen].name == "planned again" else ""
+        )
+    fewest, most = min(one.steps for one in found), max(one.steps for one in found)
+    counted = f"{fewest} to {most}" if fewest < most else str(fewest)
+    note = f"{whose}, after {counted} steps each of: {tried}{again}{refused}"
+    return plan.model_copy(update={"note": note})
+
+
+def _fastest(found: Sequence[Tried]) -> int:
+    """The place of the fastest among those that came into the second half."""
+    return min((place for place, one in enumerate(found) if one.in_final), key=lambda place: found[place].step_s)
+
+
+def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate) -> list[Candidate]:
+    """The favourite, and the other schedules' plans that are predicted to be close to it."""
+    found = [favourite]
+    if favourite.carrier is not None:  # for whom one of our own engine must stand by
+        searched = planner.search().best()
+        found.append(replace(searched, name="searched", step_s=planner.step_of(searched).step_s))
+    ahead = next_forward_modes() if planner.overlap == "forward" else ()
+    others = [
+        Candidate(mode, _indices(planner, plans[mode]), 0.0, mode if mode in ahead else None, plans[mode].parts)
+        for mode in (*tried_modes(), *ahead)
+        if mode in plans
+    ]
+    found += _close(planner, others, found)
+    if any(mode in plans for mode in ahead) and _rounds(found) >= MOST_ROUNDS:
+        varied = [replace(one, name=f"{one.carrier} {number}") for number, one in enumerate(planner.variations(), 2)]
+        more = [*found, *_close(planner, varied, found)]
+        if _rounds(more) >= MOST_ROUNDS:
+            found = more
+    return found
+
+
+def _is_varied(candidate: Candidate) -> bool:
+    """Whether it is on the list because the model knows little of it: it does not say how far the model is off."""
+    return candidate.carrier is not None and candidate.name.startswith(f"{candidate.carrier} ")
+
+
+def _close(planner: Planner, others: Iterable[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
+    """Those that are predicted to be close to the first found, and are none of these."""
+    close: list[Candidate] = []
+    for other in others:
+        other = replace(other, step_s=planner.step_of(other).step_s)
+        if other.step_s <= CLOSE * found[0].step_s and not any(_alike(other, one) for one in (*found, *close)):
+            close.append(other)
+    return close
+
+
+def _alike(one: Candidate, other: Candidate) -> bool:
+    return (one.buckets, one.carrier, one.parts) == (other.buckets, other.carrier, other.parts)
+
+
+def _attachable(
+    session: Session, planner: Planner, shortlist: Sequence[Candidate], unused: Mapping[str, int]
+) -> tuple[list[Candidate], str]:
+    """Those whose schedule takes the model, and words on those that do not; all ranks refuse alike.
+
+    What waits in the forward pass must see one to know.
+    """
+    kept: list[Candidate] = []
+    said: dict[str, str] = {}
+    for candidate in shortlist:
+        try:
+            if candidate.carrier is not None:
+                detach = _attach(session, planner, candidate, unused)
+                try:
+                    with torch.no_grad():
+                        session.workload.forward_loss()
+                finally:
+                    detach()
+        except UsageError as error:
+            said.setdefault(str(candidate.carrier), str(error))
+        else:
+            kept.append(candidate)
+    return kept, "".join(f"; {carrier} was not tried: {why}" for carrier, why in said.items())
+
+
+def _indices(planner: Planner, plan: Plan) -> Buckets:
+    place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
+    return [[place[name] for name in names] for names in plan.buckets]
+
+
+def _rounds(shortlist: Sequence[Candidate]) -> int:
+    round_s = (1 + TIMED_STEPS) * sum(candidate.step_s for candidate in shortlist)
+    if round_s <= 0:
+        return MOST_ROUNDS
+    short_s = sum((1 + _steps(candidate.step_s)) * candidate.step_s for candidate in shortlist)
+    return max(min(MOST_ROUNDS, int(TRIAL_S / round_s)), min(MOST_SHORT_ROUNDS, int(SHORT_S / short_s)))
+
+
+def _steps(step_s: float) -> int:
+    """Timed steps of a candidate in a round. More than TIMED_STEPS are a matter of a second or two in all."""
+    wanted = math.ceil(TURN_S / step_s) if step_s > 0 else MOST_TIMED_STEPS
+    return max(TIMED_STEPS, min(MOST_TIMED_STEPS, wanted))
+
+
+def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
+    """The favourite, DDP's own buckets if they are there, and as many of the others as time allows, the best first."""
+    kept = list(shortlist)
+    while _rounds(kept) < FEWEST_ROUNDS and len(kept) > FEWEST_TRIED:
+        others = [candidate for candidate in kept[1:] if candidate.name != "ddp"]
+        kept.remove(max(others, key=lambda candidate: candidate.step_s))
+    return kept
+
+
+def _engine_of(session: Session, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
+    """Our engine, attached, with these buckets and one for each parameter that got no gradient. Raises UsageError."""
+    model, optimizer = session.workload.model, session.workload.optimizer
+    copies, compress = session.run.copies, session.run.compress
+    named = _named(planner, buckets, unused)
+    return Engine(model, optimizer, named, group=session.group, wait="step", copies=copies, compress=compress)
+
+
+def _named(planner: Planner, buckets: Buckets, unused: Iterable[str]) -> list[list[str]]:
+    names = [gradient.name for gradient in planner.step.gradients]
+    return [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
+
+
+def _attach(session: Session, planner: Planner, candidate: Candidate, unused: Mapping[str, int]) -> Callable[[], None]:
+    """Attach a candidate; what is returned detaches it. Raises UsageError for a model that its schedule refuses."""
+    if candidate.carrier is None:
+        return _engine_of(session, planner, candidate.buckets, list(unused)).detach
+    schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
+    setup = Setup(
+        session.workload.model,
+        session.workload.optimizer,
+        buckets=_named(planner, candidate.buckets, unused),
+        group=session.group,
+        wait="step",
+        unused_parameters=bool(unused),
+        copies=session.run.copies,
+        compress=session.run.compress,
+        parts=candidate.parts.followed_by(list(unused.values())) if candidate.parts is not None else None,
+    )
+    return schedule().attach(setup).detach
+
+
+def _run(
+    session: Session,
+    planner: Planner,
+    shortlist: Sequence[Candidate],
+    rounds: int,
+    steps: int,
+    unused: Mapping[str, int],
+) -> list[Tried]:
+    """A step of each candidate, of all ranks, in as many turns as so many rounds of all of them have."""
+    everyone = list(range(len(shortlist)))
+    first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * FEWEST_ROUNDS else rounds
+    times = _in_turns(session, planner, shortlist, first, steps, unused)
+    final = everyone
+    if first < rounds:
+        step_s = _in_pairs(times, steps)
+        final = [0, *sorted(everyone[1:], key=lambda place: step_s[place])[: FINALISTS - 1]]
+        more = (rounds - first) * len(shortlist) // FINALISTS
+        second = _in_turns(session, planner, [shortlist[place] for place in final], more, steps, unused)
+        for place, row in zip(final, second, strict=True):
+            times[place] += row
+    session.workload.optimizer.zero_grad(set_to_none=True)
+    return [Tried(step_s, len(times[place]), place in final) for place, step_s in enumerate(_in_pairs(times, steps))]
+
+
+def _in_turns(
+    session: Session,
+    planner: Planner,
+    shortlist: Sequence[Candidate],
+    rounds: int,
+    steps: int,
+    unused: Mapping[str, int],
+) -> list[list[float]]:
+    """So many steps [s] of each candidate and round, of all ranks, in rounds whose order turns."""
+    times: list[list[list[float]]] = [[] for _ in shortlist]
+    for number in range(rounds):
+        for offset in range(len(shortlist)):
+            place = (number + offset) % len(shortlist)
+            candidate = shortlist[place]
+            detach = _attach(session, planner, candidate, unused)
+            dist.all_reduce(torch.zeros(1, device=session.device))
+            times[place].append([])
+            try:
+                for _ in range(1 + steps):
+                    session.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
+                    times[place][-1].append(session.timed_step())
+            finally:
+                detach()
+    took_s = _steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=session.device))
+    rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
+    return rows
+
+
+def _steps_of_ranks(own_s: torch.Tensor) -> torch.Tensor:
+    """`stats.steps.steps_of_all` along the last dimension, of what each rank has; the same on all."""
+    ends_s = own_s.cumsum(-1)
+    dist.all_reduce(ends_s, op=dist.ReduceOp.MAX)
+    return ends_s.diff(dim=-1, prepend=torch.zeros_like(ends_s[..., :1]))
+
+
+def _in_pairs(times: Sequence[Sequence[float]], steps: int) -> list[float]:
+    """One step [s] of each row of so many steps a round: the first's is its median, another's is that times the median
+    of its rounds' medians over the first's, which a machine that changes its speed between rounds does not change.
+
+    A row may end before the first does.
+    """
+    rounds = [[statistics.median(row[at : at + steps]) for at in range(0, len(row), steps)] for row in times]
+    first_s = statistics.median(times[0])
+    return [first_s * statistics.median(a / b for a, b in zip(row, rounds[0], strict=False)) for row in rounds]
+
+
+def _factor(planner: Planner, fitting: Sequence[tuple[float, Candidate]]) -> float:
+    """By how much to multiply the contention so that predictions fit on the (geometric) mean, within _FACTORS."""
+    assert planner.contention is not None
+    low, high = _FACTORS
+    wanted = sum(math.log(measured) for measured, _ in fitting)
+    for _ in range(20):
+        middle = math.sqrt(low * high)
+        fitted = replace(planner, contention=planner.contention.amplified(middle))
+        if sum(math.log(fitted.step_of(candidate).step_s) for _, candidate in fitting) < wanted:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)

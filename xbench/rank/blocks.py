@@ -1,0 +1,45 @@
+"""What a rank tells of one timed block: where its steps begin and end, on the machine's clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from xbench.rank.session import Session
+from xbench.spec import ModeSpec
+
+
+def tell_block(
+    session: Session,
+    mode: ModeSpec,
+    place: tuple[int, int],
+    warmup: int,
+    origin: tuple[float, Any],
+    stamps: Sequence[Any],
+    pattern: tuple[int, ...] | None = None,
+) -> None:
+    """Write a block to the rank's journal, and free its stamps.
+
+    `place`: round and position; `origin`: one instant on the machine's clock [s] and as a stamp. The first of `stamps`
+    is where the block begins, each other one the end of a step; the first `warmup` steps do not count.
+    """
+    session.clock.flush()
+    origin_s, began = origin
+    stamps_s = [round(origin_s + session.clock.elapsed_s(began, stamp), 7) for stamp in stamps]
+    turn, position = place
+    session.journal.write(
+        "block", mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern
+    )
+    session.clock.reset()
+    session.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
+
+
+def tell_loss(session: Session, mode: ModeSpec, what: str) -> None:
+    """Write a warning where the block's last loss was infinite or no number on this session, once a mode."""
+    loss = float(session.loss.sum()) if session.loss is not None else 0.0
+    if not math.isfinite(loss) and mode.text not in session.told_lost:
+        session.told_lost.add(mode.text)
+        session.journal.write(
+            "warning", message=f"{what}: the loss of rank {session.rank} is {loss} at the end of the block"
+        )

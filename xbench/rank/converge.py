@@ -1,0 +1,318 @@
+"""One rank of `xbench converge`: profile, then train every mode from every seed on the same real samples.
+
+It is a `rank.main` rank with other phases. A step's batch is this rank's slice of a permutation of the training
+images that the seed and the epoch decide, so all modes see the same samples in the same order. After each epoch, with
+every gradient applied, the whole test set is put through the model as rank 0 has it (batch-norm statistics are each
+rank's own, as ever). What is kept for backward and what backward computes is counted, not timed, in one more cycle of
+steps after a training has ended.
+
+Two jobs that share the devices train a seed each, in turns; modes of one job are trained by the first.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from xbench.errors import WorkloadError
+from xbench.modes import mode_info
+from xbench.rank.main import Rank, main
+from xbench.rank.partial_work import work_by_band
+from xbench.rank.program import Program, block_id
+from xbench.schedules import cycle_of
+from xbench.schedules.base import Handle
+from xbench.schedules.spb import Partial
+from xbench.spec import ModeSpec, Spec
+from xbench.torch_compile import cut_by_ddp
+from xbench.workloads.build import build
+from xbench.workloads.digits import CLASSES, Digits, digits, enlarged
+from xbench.workloads.workload import Workload
+
+TEST_BATCH = 128
+
+
+class TrainingPlan(Spec):
+    """What every mode trains. `seeds`: of weights and of the order of samples; `lr`: at first, falling to zero."""
+
+    seeds: tuple[int, ...]
+    steps: int
+    steps_per_epoch: int
+    batch_size: int
+    lr: float
+
+
+class ConvergeProgram(Program):
+    """The argument of every rank."""
+
+    training: TrainingPlan
+
+
+class ConvergeRank(Rank):
+    """The state of one rank."""
+
+    program: ConvergeProgram
+
+    def go(self) -> None:
+        """Profile, then every mode."""
+        self.training = self.program.training
+        self.data = digits()
+        self.note("profile")
+        self.journal.write("phase", name="profile", number=0)
+        self._check(self.workload)
+        self.profile()
+        for mode in self.run.modes:
+            if not self.refuses(mode):
+                for number, seeds in enumerate(self.rounds(mode)):
+                    self.barrier(f"{mode.text} {number}")
+                    if self.job < len(seeds):
+                        self.trained(mode, seeds[self.job], number)
+        self.barrier("end")
+        if self.turns is not None:
+            self.turns.leave()
+        self.gpu.stop()
+        self.journal.write("end")
+
+    def rounds(self, mode: ModeSpec) -> list[list[int]]:
+        """Which seeds are trained at once, by job. An odd one out is trained beside the first, once more."""
+        seeds = list(self.training.seeds)
+        if not mode.paired:
+            return [[seed] for seed in seeds]
+        return [[first, second] for first, second in zip(seeds[::2], [*seeds[1::2], seeds[0]], strict=False)]
+
+    def _check(self, workload: Workload) -> None:
+        like = workload.inputs
+        if not isinstance(like, Tensor) or like.dim() != 4 or like.shape[1] not in (1, 3):
+            raise WorkloadError(f"{workload.spec.title} takes no images, and the digits are images")
+        with torch.no_grad():
+            outputs = workload.outputs()
+        if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < CLASSES:
+            raise WorkloadError(f"{workload.spec.title} does not tell {CLASSES} classes apart")
+
+    def trained(self, mode: ModeSpec, seed: int, number: int) -> None:
+        """Train one mode from one seed, and write its curve."""
+        spec = self.run.workloads[self.job].model_copy(update={"seed": seed})
+        self.workload = build(spec, self.device, rank=self.rank)
+        self.workload.loss = _loss
+        self.batches = Batches(self.data, self.workload, self.training, seed, self.rank)
+        torch.manual_seed(seed + loop_seed(self.rank))  # dropout
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self.losses: list[Tensor] = []
+        self.journal.write("phase", name=f"{mode.text}, seed {seed}", number=1)
+        found: dict[str, list[float]] = {"test_loss": [], "test_accuracy": [], "steps_s": []}
+        sent = 0
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
+            taken = 0
+            while taken < self.training.steps:
+                steps = min(self.training.steps_per_epoch, self.training.steps - taken)
+                before = device_bytes()
+                found["steps_s"] += self.epoch(mode, handle, seed, steps, number * 100_000 + taken)
+                sent += device_bytes() - before
+                taken += steps
+                handle.finish()
+                loss, accuracy = self.tested()
+                found["test_loss"].append(loss)
+                found["test_accuracy"].append(accuracy)
+                self.journal.write("epoch", mode=mode.text, seed=seed, epoch=len(found["test_accuracy"]))
+                dist.all_reduce(torch.zeros(1, device=self.device))  # the next step begins for all at once
+            agreed = self.digest()
+            peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+            # Two jobs at once would count each other's turns; the first seed speaks for all.
+            first = seed == self.training.seeds[0] and not mode.paired
+            counted = self.counted(handle, cycle_of(mode)) if first else {}
+        self.journal.write(
+            "trained",
+            mode=mode.text,
+            seed=seed,
+            train_loss=[float(loss) for loss in torch.stack(self.losses[: self.training.steps]).cpu()],
+            digest=agreed,
+            sent_bytes=None if mode.paired else sent / self.training.steps,
+            device_peak_bytes=peak,
+            **found,
+            **counted,
+        )
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        gc.collect()
+
+    def epoch(self, mode: ModeSpec, handle: Handle, seed: int, steps: int, number: int) -> list[float]:
+        """Some training steps: the time of each on this rank [s]."""
+        what = f"{mode.text}, seed {seed}"
+        stamps: list[Any] = [self.clock.mark()]
+
+        def mark() -> None:
+            stamps.append(self.clock.mark())
+
+        if mode_info(mode.name).sharing == "in turns":
+            block = block_id("converge", mode) + number
+            self.train_in_turns(handle, block, tuple(range(self.program.jobs)), steps, what, mark)
+        else:
+            self.train(handle, steps, what, mark)
+        self.device_idle()
+        self.clock.flush()
+        took_s = [self.clock.elapsed_s(*pair) for pair in itertools.pairwise(stamps)]
+        self.clock.reset()
+        return took_s[:steps]
+
+    def forward_backward(self, handle: Handle) -> None:
+        """See `Rank.forward_backward`, on the next batch."""
+        self.batches.next()
+        for group in self.workload.optimizer.param_groups:
+            group["lr"] = self.training.lr * max(0.0, 1 - len(self.losses) / self.training.steps)
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        loss = self.workload.forward_loss(handle.model)
+        self.losses.append(loss.detach())
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def tested(self) -> tuple[float, float]:
+        """Loss and accuracy over the test set, of rank 0's model; 0 on the others, which wait at their next step."""
+        if self.rank > 0:
+            return 0.0, 0.0
+        self.note("testing")
+        model, like = self.workload.model, self.workload.inputs
+        assert isinstance(like, Tensor)
+        training = [module for module in model.modules() if module.training]  # frozen parts may be in evaluation mode
+        model.eval()
+        total = right = 0.0
+        with torch.no_grad():
+            for start in range(0, len(self.data.test_labels), TEST_BATCH):
+                images = enlarged(self.data.test_images[start : start + TEST_BATCH], like)
+                labels = self.data.test_labels[start : start + TEST_BATCH].to(self.device)
+                outputs = model(images)
+                total += float(_loss(outputs, labels)) * len(labels)
+                right += int((outputs[:, :CLASSES].argmax(1) == labels).sum())
+        for module in training:
+            module.training = True
+        return total / len(self.data.test_labels), right / len(self.data.test_labels)
+
+    def digest(self) -> str:
+        """Of all parameters' bits: equal on all ranks that trained one network."""
+        made = hashlib.blake2b(digest_size=16)
+        for value in self.workload.model.parameters():
+            made.update(value.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().tobytes())
+        return made.hexdigest()
+
+    def counted(self, handle: Handle, cycle: int) -> dict[str, Any]:
+        """What a cycle of steps keeps for backward, and computes there; and what the formula says of `spb`."""
+        kept: list[int] = []
+        flops: list[int] = []
+        for step in range(cycle):
+            self.note(f"counting, step {step + 1}")
+            self.batches.next()
+            self.workload.optimizer.zero_grad(set_to_none=True)
+            loss, nbytes = kept_bytes(self.workload.model, lambda: self.workload.forward_loss(handle.model))
+            kept.append(nbytes)
+            with FlopCounterMode(display=False) as counter:
+                loss.backward()  # type: ignore[no-untyped-call]
+            flops.append(counter.get_total_flops())
+            self.workload.optimizer.step()
+        return {
+            "activation_bytes": sum(kept) / cycle,
+            "activation_peak_bytes": max(kept),
+            "backward_flops": sum(flops) / cycle,
+            "formula": self.formula(handle.engine, cycle) if isinstance(handle.engine, Partial) else None,
+        }
+
+    def formula(self, engine: Partial, cycle: int) -> dict[str, float]:
+        """`WorkFormula` of this rank, after one more forward pass, at full depth."""
+        self.batches.next()
+        now = {parameter: parameter.requires_grad for parameter in engine.parameters.values()}
+        for parameter in now:
+            parameter.requires_grad_(True)
+        work = work_by_band(
+            self.workload.model,
+            engine.band_of,
+            engine.split.levels,
+            lambda: self.workload.forward_loss(self.workload.model),
+        )
+        band_bytes = [0] * engine.split.levels
+        for name, parameter in engine.parameters.items():
+            band_bytes[engine.band_of[name] - 1] += parameter.nbytes
+        for parameter, needed in now.items():
+            parameter.requires_grad_(needed)
+        steps = [work.up_to(engine.split.level(engine.worker, step)) for step in range(cycle)]
+        return {
+            "sent_bytes": engine.split.sent_bytes(band_bytes)[engine.worker],
+            "activation_bytes": sum(kept for kept, _ in steps) / cycle,
+            "backward_flops": sum(flops for _, flops in steps) / cycle,
+        }
+
+
+class Batches:
+    """This rank's batches of one seed's training, in order: each epoch a new permutation, its rest left out."""
+
+    def __init__(self, data: Digits, workload: Workload, training: TrainingPlan, seed: int, rank: int) -> None:
+        self._data, self._workload, self._training = data, workload, training
+        self._seed, self._rank = seed, rank
+        self._world = dist.get_world_size()
+        self._taken = 0
+        assert isinstance(workload.inputs, Tensor)
+        self._like = workload.inputs
+
+    def next(self) -> None:
+        """Put the next batch in the workload's place for inputs."""
+        epoch, step = divmod(self._taken, self._training.steps_per_epoch)
+        self._taken += 1
+        generator = torch.Generator().manual_seed(1_000_003 * self._seed + epoch)
+        order = torch.randperm(len(self._data.train_labels), generator=generator)
+        start = (step * self._world + self._rank) * self._training.batch_size
+        mine = order[start : start + self._training.batch_size]
+        self._workload.inputs = enlarged(self._data.train_images[mine], self._like)
+        self._workload.targets = self._data.train_labels[mine].to(self._like.device)
+
+
+def _loss(outputs: Any, labels: Any) -> Tensor:
+    """Cross-entropy over the first ten outputs: the digits have no other classes."""
+    return F.cross_entropy(outputs[:, :CLASSES].float(), labels)
+
+
+def loop_seed(rank: int) -> int:
+    """Far from the seeds of weights: random numbers of the training loop differ by rank."""
+    return 7919 * (rank + 1)
+
+
+def kept_bytes(model: torch.nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, int]:
+    """What `forward()` returns, and the bytes of what autograd keeps for backward: each memory once, no parameters."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+    alive: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor.detach())  # memory that is freed could be given out, and counted, again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()
+    return result, sum(kept.values())
+
+
+def device_bytes(table: Path = Path("/proc/self/net/dev")) -> int:
+    """Bytes that the network device of collectives has sent since it is there; 0 where that is not known."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    try:
+        lines = table.read_text().splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        device, colon, counts = line.partition(":")
+        if colon and device.strip() == name:
+            return int(counts.split()[8])
+    return 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], ConvergeProgram, ConvergeRank)

@@ -1,0 +1,64 @@
+"""A rank's side of the GPU counters: one sampler a rank on a GPU, and what it saw of each block in the journal.
+
+On a CPU it does nothing. Where the counters are not to be had it says why, once, and the run goes on without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from xbench.profilers.gpu import NotAvailable, Sampler, find_device, load_nvml
+from xbench.rank.journal import Journal
+
+
+class GpuWatch:
+    """The sampler of a rank's device, from now until `stop`."""
+
+    def __init__(self, device: torch.device, journal: Journal, load: Callable[[], Any] = load_nvml) -> None:
+        self._journal = journal
+        self._sampler: Sampler | None = None
+        if device.type != "cuda":
+            return
+        try:
+            uuid, pci_bus_id = names_of(torch.cuda.get_device_properties(device))
+            nvml = load()
+            self._sampler = Sampler(nvml, find_device(nvml, uuid, pci_bus_id), uuid or pci_bus_id or str(device))
+            self._sampler.start()
+        except NotAvailable as error:
+            self._missing(str(error))
+        except Exception as error:  # a driver or a package of a kind that nobody has seen is no reason to end a run
+            self._missing(f"{type(error).__name__}: {error}")
+
+    def report(self, begin_s: float, end_s: float, **facts: Any) -> None:
+        """Write what was seen between two instants of `time.monotonic` to the journal, with `facts` beside it."""
+        if self._sampler is None:
+            return
+        window = self._sampler.window(begin_s, end_s)
+        if window is not None:
+            self._journal.write("gpu", **facts, **asdict(window))
+        if self._sampler.failure is not None:
+            self._missing(self._sampler.failure)
+            self._sampler = None
+
+    def stop(self) -> None:
+        """Read no more."""
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
+    def _missing(self, reason: str) -> None:
+        self._journal.write("gpu_missing", reason=" ".join(reason.split()))
+
+
+def names_of(properties: Any) -> tuple[str | None, str | None]:
+    """(UUID, PCI bus id) from torch's properties of a device, as NVML writes them; None for what torch does not say."""
+    uuid = getattr(properties, "uuid", None)
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is None:
+        return (None if uuid is None else str(uuid)), None
+    domain, place = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+    return (None if uuid is None else str(uuid)), f"{domain:08x}:{bus:02x}:{place:02x}.0"

@@ -1,0 +1,198 @@
+"""What a rank writes while it runs, and how the parent reads it.
+
+Each rank owns two files in the launch's directory: `job0-rank1.jsonl`, one event a line, and `job0-rank1.state`, a
+fixed-size note of what it is doing now, rewritten in memory-mapped place (about 2 µs). Events survive the rank: a run
+that dies keeps every block that was finished. Neither file needs a network, so a dead link can still be reported.
+
+Events, by their `event` field (`t` is time.monotonic() of the machine, added to each):
+
+| event | fields |
+| --- | --- |
+| hello | rank, job, host, pid |
+| phase | name: what comes now, for people ('parity ddp', 'round 2 optimal') |
+| part | name: the part of the profile that comes now ('layers', 'link', 'contention') |
+| profile | layers, step times, cost points: see `rank.main` |
+| parity | mode, and the fields of `records.Parity` |
+| block | mode, round, position, step boundaries in ns since an arbitrary epoch, warm-up boundaries |
+| timeline | mode, when the step began by rank 0's clock, the slices of its two lanes by this rank's: ranks 0 to 7 |
+| turns | mode, [start, end, arrival of the gradients] of each turn by the host's clock: rank 0 of each job |
+| gpu | mode (null: the profile), round, and the fields of `profilers.gpu.Window`: its timed steps, this rank's GPU |
+| gpu_missing | reason: why this rank's GPU has no counters, or no more |
+| warning | message: something that does not matter enough to end the run |
+| epoch | mode, seed, epoch: that many epochs of this training are done (`converge`) |
+| failed | mode, message: this mode could not run, the others go on |
+| error | message, traceback: this rank is about to die; place: user's file:line; told, said, hint; short_in: a mode |
+| end | nothing more comes |
+
+A journal has one owner: it is made, and never opened again to write. No torch here: both sides import it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from xbench.errors import RunError
+
+STATE_BYTES = 256
+
+
+class Journal:
+    """A rank's own log. Writes are unbuffered: what was written survives the rank and its parent.
+
+    `listener(rank, event)`, if given, hears each event too. Raises RunError where the directory has this rank's
+    journal already.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        job: int,
+        rank: int,
+        *,
+        listener: Callable[[int, dict[str, Any]], None] | None = None,
+    ) -> None:
+        stem = f"job{job}-rank{rank}"
+        self._rank = rank
+        self._listener = listener
+        self._events = new_file(directory / f"{stem}.jsonl")
+        self._state = open(directory / f"{stem}.state", "w+b")
+        self._state.truncate(STATE_BYTES)
+        self._map = mmap.mmap(self._state.fileno(), STATE_BYTES)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event. Raises OSError when the disk is full."""
+        content = {"event": event, "t": time.monotonic(), **fields}
+        write_line(self._events, content)
+        if self._listener is not None:
+            self._listener(self._rank, content)
+
+    def note(self, state: str) -> None:
+        """Say what this rank is doing now: 'optimal step 12: waiting for gradients'."""
+        data = f"{time.monotonic():.6f} {state}".encode()[: STATE_BYTES - 1]
+        self._map[: len(data) + 1] = data + b"\0"
+
+    def close(self) -> None:
+        """Close both files."""
+        self._map.close()
+        self._state.close()
+        self._events.close()
+
+
+def new_file(path: Path) -> io.FileIO:
+    """A journal's file, opened to write without a buffer. Raises RunError where it is there already."""
+    try:
+        return open(path, "xb", buffering=0)
+    except FileExistsError:
+        raise RunError(f"{str(path)!r} belongs to another rank", hint="give each run a folder of its own") from None
+
+
+def write_line(stream: io.FileIO, event: Mapping[str, Any]) -> None:
+    """Append an event, whole or not at all. Raises OSError where it does not fit, as the system says why."""
+    data = (json.dumps(event) + "\n").encode()
+    begin = stream.tell()
+    written = 0
+    try:
+        while written < len(data):  # a disk that is nearly full takes a part, and gives its reason at the next write
+            written += stream.write(data[written:])
+    except OSError:
+        stream.seek(begin)
+        stream.truncate()
+        raise
+
+
+class Journals:
+    """Journals of ranks on other machines, written here as their events arrive."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[tuple[int, int], io.FileIO] = {}
+
+    def write(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+        """Append one event of one rank. Raises OSError."""
+        if (job, rank) not in self._files:
+            self._directory.mkdir(exist_ok=True)
+            self._files[job, rank] = new_file(self._directory / f"job{job}-rank{rank}.jsonl")
+        write_line(self._files[job, rank], event)
+
+
+Take = Callable[[int, int, Mapping[str, Any]], None]
+
+
+def kept_by(journals: Journals, take: Take) -> Take:
+    """`take`, with each event on disk first where there is room."""
+
+    def kept(job: int, rank: int, event: Mapping[str, Any]) -> None:
+        with suppress(OSError):
+            journals.write(job, rank, event)
+        take(job, rank, event)
+
+    return kept
+
+
+class JournalReader:
+    """The parent's side of one rank's journal: complete lines only, each once.
+
+    A line that is no event is left out, and a warning takes its place.
+    """
+
+    def __init__(self, directory: Path, job: int, rank: int) -> None:
+        self.job = job
+        self.rank = rank
+        self._path = directory / f"job{job}-rank{rank}.jsonl"
+        self._state = directory / f"job{job}-rank{rank}.state"
+        self._offset = 0
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Events written since the last poll."""
+        try:
+            with open(self._path, "rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = data.rfind(b"\n") + 1
+        self._offset += whole
+        return [self._event(line) for line in data[:whole].split(b"\n") if line]
+
+    def _event(self, line: bytes) -> dict[str, Any]:
+        try:
+            event = json.loads(line)
+            if isinstance(event, dict) and isinstance(event.get("event"), str):
+                return event
+        except (ValueError, RecursionError):
+            pass
+        return {"event": "warning", "message": f"{self._path.name} has a broken line, which was left out"}
+
+    def state(self) -> tuple[float, str] | None:
+        """(time.monotonic() of the note, the note), or None before the first."""
+        try:
+            text = self._state.read_bytes().split(b"\0", 1)[0].decode(errors="replace")
+        except OSError:
+            return None
+        stamp, _, note = text.partition(" ")
+        try:
+            return float(stamp), note
+        except ValueError:
+            return None
+
+
+def process_state(pid: int) -> str | None:
+    """The kernel's letter for a process (R, S, T, Z ...), or None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return None
+
+
+def pid_alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    return process_state(pid) not in (None, "Z", "X") and os.path.exists(f"/proc/{pid}")

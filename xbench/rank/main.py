@@ -1,0 +1,220 @@
+"""One rank of one job: `python -m xbench.rank.main PROGRAM --job J --directory DIR`, started by torchrun.
+
+Reads the program, builds the workload, and goes through the phases: profile, correctness gate, timed blocks, timelines.
+It writes what it measures to its journal as soon as it has it, and computes no statistics: the parent does that from
+the journal.
+
+Where two jobs share the devices, phases that need the devices for one job alone are separated by the turn arbiter's
+barriers, during which the other job sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from xbench.errors import XbenchError
+from xbench.gpu_errors import Said, explain
+from xbench.host import tuning
+from xbench.modes import mode_info
+from xbench.rank import parity, reference, refusal
+from xbench.rank.blocks import tell_block, tell_loss
+from xbench.rank.profile_phase import profile_job
+from xbench.rank.program import (
+    JobPlan,
+    Phase,
+    Program,
+    steps_in_block,
+    turns_in_block,
+    whole_cycles,
+)
+from xbench.rank.rank_errors import message_of, place_of
+from xbench.rank.session import Session
+from xbench.rank.timeline_phase import record_timeline, record_turns
+from xbench.schedules import cycle_of
+from xbench.spec import ModeSpec, RunSpec
+from xbench.stats.blocks import twins
+from xbench.torch_compile import cut_by_ddp
+
+
+class Rank(Session):
+    """One rank that goes through the phases of its program."""
+
+    def go(self) -> None:
+        """All phases."""
+        for number, phase in enumerate(self.program.phases):
+            name = {
+                "profile": "profile",
+                "parity": f"gate {phase.mode}",
+                "block": f"round {phase.round + 1} {phase.mode}",
+                "timeline": f"timeline {phase.mode}",
+            }
+            self.under = None
+            self.journal.write("phase", name=name[phase.kind], number=number)
+            self.note(name[phase.kind])
+            if phase.kind == "profile":
+                self.profile()
+            elif phase.kind == "parity":
+                self.gate(phase)
+            elif phase.kind == "block":
+                self.block(phase, number)
+            elif phase.kind == "timeline":
+                self.timeline(phase, number)
+        self.barrier("end")
+        if self.turns is not None:
+            self.turns.leave()
+        self.gpu.stop()
+        self.journal.write("end")
+
+    # --- profile ---------------------------------------------------------------------------------------------------
+
+    def profile(self) -> None:
+        """Measure this job alone, plan, and tell the other jobs what was learnt."""
+        for job in range(self.program.jobs):
+            self.barrier(f"profile {job}")
+            if job != self.job or (job > 0 and twins(self.run)):
+                continue
+            begin_s = time.monotonic()
+            plan = profile_job(self)
+            self.carried.rest()
+            self.gpu.report(begin_s, time.monotonic(), mode=None)
+            if self.rank == 0:
+                self.board.put(f"plan{job}.json", plan.model_dump_json())
+            dist.all_reduce(torch.zeros(1, device=self.device))
+        self.barrier("profiles read")
+        known = 1 if twins(self.run) else self.program.jobs
+        read = [JobPlan.model_validate_json(self.board.get(f"plan{job}.json")) for job in range(known)]
+        self.plans = read * self.program.jobs if twins(self.run) else read
+        self.snapshot.restore(self.workload)
+
+    # --- correctness gate ------------------------------------------------------------------------------------------
+
+    def gate(self, phase: Phase) -> None:
+        """See `parity.gate`. The reference comes first: what DDP refuses of a model, its modes refuse."""
+        mode = self.program.mode(phase.mode)
+        if self.reference is None and self.takes_part(mode) and not parity.is_partial(mode):
+            self.reference = reference.make(self)
+        if not self.refuses(mode) and self.takes_part(mode):
+            refusal.attempt(self, mode, lambda: parity.gate(self, mode))
+            if self.run.tunes_ranks:
+                tuning.return_freed_memory()  # several states of the network
+        refusal.settle(self, mode)
+
+    def refuses(self, mode: ModeSpec) -> bool:
+        """See `refusal.refuses`."""
+        return refusal.refuses(self, mode)
+
+    # --- timed blocks ----------------------------------------------------------------------------------------------
+
+    def block(self, phase: Phase, number: int) -> None:
+        """Time one block of one mode."""
+        mode = self.program.mode(phase.mode)
+        if self.refuses(mode):
+            return
+        if mode_info(mode.name).together:
+            self.barrier(f"block {number}")
+            refusal.attempt(self, mode, lambda: self.timed(phase, mode, number))
+        else:
+            for job in range(self.program.jobs):
+                self.barrier(f"block {number} job {job}")
+                if job == self.job and self.takes_part(mode):
+                    refusal.attempt(self, mode, lambda: self.timed(phase, mode, number))
+        refusal.settle(self, mode)
+
+    def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
+        """Attach, warm up, time, detach, report."""
+        plan = self.plans[self.job]
+        carriers = {m.carrier for m in self.run.modes}
+        steps = steps_in_block(self.run, max(p.step_s.get(c, p.compute_s) for p in self.plans for c in carriers))
+        # Warm-up too: the block then begins where a cycle does.
+        steps, warmup = (whole_cycles(count, cycle_of(mode)) for count in (steps, self.run.effort.warmup_steps))
+        what = f"round {phase.round + 1} {mode.text}"
+        stamps: list[Any] = []
+
+        def mark() -> None:
+            stamps.append(self.clock.mark())
+
+        pattern = None
+        cut = cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp")
+        with cut, self.ranges.range(what), self.attach(mode) as handle:
+            origin = self.origin()
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            mark()
+            if mode_info(mode.name).sharing == "in turns":
+                pattern = self.pattern(mode)
+                turns = turns_in_block(pattern, self.job, steps + warmup)
+                warmup = turns_in_block(pattern, self.job, warmup)
+                self.train_in_turns(handle, number, pattern, turns, what, mark)
+            else:
+                if mode_info(mode.name).sharing == "at once":
+                    slowest = max(p.step_s.get(mode.carrier, p.compute_s) for p in self.plans)
+                    own = plan.step_s.get(mode.carrier, plan.compute_s)
+                    steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
+                self.train(handle, warmup + steps, what, mark)
+            self.device_idle()
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        tell_loss(self, mode, what)
+        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps, pattern)
+
+    def timeline(self, phase: Phase, number: int) -> None:
+        """Record a few steps of a mode of one job, of the first job; of crossover some turns of all jobs."""
+        mode = self.program.mode(phase.mode)
+        if self.refuses(mode):
+            return
+        self.barrier(f"timeline {number}")
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"):
+            if mode_info(mode.name).sharing == "in turns":
+                record_turns(self, mode, number)
+            elif self.job == 0:
+                record_timeline(self, mode)
+
+
+def explained(run: RunSpec, job: int, error: BaseException) -> Said | None:
+    """What an error in a rank of this job means in a sentence, where its own text takes ten lines to say it."""
+    return explain(type(error).__name__, str(error), run.workloads[job])
+
+
+def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type[Rank] = Rank) -> NoReturn:
+    """Run one rank, of such a kind; any exception is written to the journal before the process ends with 1."""
+    path, *rest = argv
+    options = dict(zip(rest[::2], rest[1::2], strict=True))
+    program = program_kind.model_validate_json(Path(path).read_text())
+    rank = rank_kind(program, int(options["--job"]), Path(options["--directory"]))
+    try:
+        rank.start()
+        rank.go()
+    except BaseException as error:
+        said = explained(rank.run, rank.job, error)
+        with suppress(OSError):
+            rank.journal.write(
+                "error",
+                message=message_of(error),
+                place=place_of(error),
+                kind=type(error).__name__,
+                traceback=traceback.format_exc(),
+                told=str(error) if isinstance(error, XbenchError) else None,
+                said=said.what if said is not None else None,
+                hint=said.hint if said is not None else getattr(error, "hint", None),
+                short_in=rank.under if said is not None and said.out_of_memory else None,
+            )
+        print(traceback.format_exc(), file=sys.stderr, flush=True)
+        # Not sys.exit: background threads of a backend whose peer is gone can keep a dying interpreter alive for ever.
+        os._exit(1)
+    with suppress(RuntimeError):
+        dist.destroy_process_group()
+    # As above: threads of the backend that still run would abort an interpreter that takes its time to end.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

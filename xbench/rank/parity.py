@@ -1,0 +1,198 @@
+"""The correctness gate: does a schedule train the network that DDP trains?
+
+A reference takes k steps from one saved state: DDP, or where DDP cannot train the model, averaging by hand
+(`rank.reference`). Then the schedule takes them on the same batches, each of its steps from where the reference's
+own had left off: from three ranks on the order in which an all-reduce adds depends on the buckets, and training
+amplifies what that changes, whoever adds. After each step parameters must be bitwise equal across ranks, and close to
+the reference's, measured against how far that step moved them (`rank.differences`):
+
+    difference(p) = max|a - b| / (max|b - start| + 100 ε max|b| + 10⁻³ U),   U: the largest update of all parameters
+
+with the schedule's a, the reference's b and the dtype's ε. The denominator is the update, not the parameter: a schedule
+that forgot to send one small layer's gradient differs by about 1 here, and by nothing visible against the parameter
+itself. The second term is rounding: one unit in the last place counts for a hundredth. The third is there from three
+ranks on alone, for gradients that are zero but for rounding, such as that of a bias which the next batch-norm takes out
+again. A layer that is forgotten is then still seen when its update is more than 2·10⁻⁵ of the largest.
+
+After the last step the optimizer's first moment (momentum of SGD, the running mean of Adam) is held to the reference's
+by the same formula, with start = 0. It is a fixed sum of all averaged gradients, whose size Adam's updates do not show:
+a schedule that sums in place of averaging is seen there.
+
+What a pass is worth depends on the model and on the batches. `rank.parity_power` lets wrong schedules take the same
+steps; where the gate would pass one of them, a schedule that passes is "not shown" to train the same network.
+
+Where gradients are compressed, the reference's steps are taken without compression all the same, and every mode, DDP's
+own among them, is judged by the same formula with means in place of maxima, against COMPRESSED_TOLERANCE. Rounding to
+bf16 is off by up to 2⁻⁹ of each rank's gradient, so where ranks nearly cancel, an element's mean may have the other
+sign, and an optimizer that normalises (Adam) moves that element the other way: the largest difference is then 2,
+whatever the schedule. Such elements are few, so the mean hardly moves. A layer that was forgotten, or had another
+step's gradients, is off by 1 in the mean as well, and one whose mean over two ranks was taken twice by 0.5. First
+moments are not normalised, so their means are held to COMPRESSED_MOMENTUM. Ranks must be bitwise equal as ever.
+
+A schedule that puts updates off into the next forward pass (`next_forward`) is judged after `Handle.finish`, which is
+the only moment at which its parameters are those of a step. What it is there for, a forward pass beside gradients that
+travel, is then gated by itself: it takes k steps with a `finish` after each and k steps without any, from the same
+state. That is the same arithmetic in the same order, so both must end in the same bits; a layer that ran before its
+update had come would see to it that they do not. Where a step does not end in the same bits twice either (some kernels
+of GPUs), both must agree as closely as with DDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from xbench.equal_ranks import digest
+from xbench.modes import mode_info
+from xbench.rank.differences import largest_difference, same_bits
+from xbench.rank.parity_checker import TOLERANCE, Reference, copies
+from xbench.rank.program import block_id, whole_cycles
+from xbench.rank.reference import beside, weighted
+from xbench.rank.session import Session
+from xbench.rank.snapshot import trained
+from xbench.records import RANKS, Parity
+from xbench.schedules import cycle_of, puts_off
+from xbench.schedules.base import Handle
+from xbench.spec import ModeSpec
+
+
+def is_partial(mode: ModeSpec) -> bool:
+    """True for a mode that averages other gradients than DDP, so that it can be held to nothing but equal ranks."""
+    return mode_info(mode.carrier).gradients == "partial"
+
+
+def gate(session: Session, mode: ModeSpec) -> None:
+    """k steps of this mode beside those of `session.reference`, on the same data; the verdict goes to the journal."""
+    steps = session.run.effort.parity_steps
+    what = f"gate {mode.text}"
+    if is_partial(mode):
+        session.journal.write("parity", mode=mode.text, **agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
+        return
+    reference = session.reference
+    assert reference is not None
+
+    def steps_of(train: Callable[[Handle], None]) -> None:
+        def attached() -> None:
+            with session.attach(mode) as handle, weighted(session):
+                train(handle)
+
+        trained(session.workload, session.snapshot, attached)
+
+    judged = beside(session, reference)
+
+    def judge() -> None:
+        judged.step(session.loss)
+
+    if mode_info(mode.name).sharing == "in turns":
+        block, pattern = block_id("gate", mode), tuple(range(session.program.jobs))
+        steps_of(
+            lambda handle: session.train_in_turns(handle, block, pattern, steps, what, mark=lambda: None, applied=judge)
+        )
+    else:
+
+        def alone(handle: Handle) -> None:
+            def finished() -> None:
+                handle.finish()
+                judge()
+
+            session.train(handle, steps, what, finished)
+
+        steps_of(alone)
+    late = None
+    if puts_off(session.plans[session.job].carrier_of(mode)) and reference.comparable:
+
+        def end(finish: bool) -> dict[str, Tensor]:
+            ends: dict[str, Tensor] = {}
+
+            def run(handle: Handle) -> None:
+                session.train(handle, steps, what, handle.finish if finish else lambda: None)
+                handle.finish()
+                ends.update(copies(session.workload.model.named_parameters()))
+
+            steps_of(run)
+            return ends
+
+        late = read_too_early(end, reference.states[0], dist.group.WORLD)
+    verdict = judged.verdict(late)
+    session.journal.write("parity", mode=mode.text, **explained(verdict, reference, mode).model_dump())
+
+
+def explained(verdict: Parity, reference: Reference, mode: ModeSpec) -> Parity:
+    """The verdict with what the reference knows: what it is worth, and a buffer that explains a difference."""
+    found: dict[str, Any] = {"reference": reference.by}
+    if verdict.ok and reference.not_shown is not None:
+        found |= {"shown": False, "message": reference.not_shown}
+    elif (
+        not verdict.ok
+        and reference.buffer is not None
+        and verdict.bitwise_across_ranks
+        and mode_info(mode.carrier).reducer != "ddp"
+    ):
+        found["message"] = (
+            f"the forward pass reads buffer {reference.buffer!r}, which each rank makes from its own batch; DDP "
+            f"broadcasts rank 0's before each forward pass, and {mode.text} leaves each rank its own"
+        )
+    return verdict.model_copy(update=found)
+
+
+def read_too_early(
+    end: Callable[[bool], dict[str, Tensor]], start: dict[str, Tensor], group: dist.ProcessGroup | None
+) -> str | None:
+    """The parameter that ends otherwise when steps are not finished one by one, on any rank; None if there is none.
+
+    `end(finish)`: parameters after k steps, each finished or not. Collective: every rank of the group must call it.
+    """
+
+    def first(a: dict[str, Tensor], b: dict[str, Tensor]) -> str | None:
+        mine = next((name for name, value in a.items() if not same_bits(value, b[name])), None)
+        found: list[str | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(found, mine, group=group)
+        return next((name for name in found if name is not None), None)
+
+    finished = end(True)
+    name = first(end(False), finished)
+    if name is None:
+        return None
+    again = end(True)
+    if first(again, finished) is None:
+        return name
+    worst, _ = largest_difference(end(False), finished, start, reordered=True)
+    found = [False] * dist.get_world_size(group)
+    dist.all_gather_object(found, worst <= TOLERANCE, group=group)
+    return None if all(found) else name
+
+
+def agreement(session: Session, mode: ModeSpec, steps: int) -> dict[str, Any]:
+    """What a mode can be held to whose gradients are not DDP's: after each step all ranks have the same bits."""
+    digests: dict[str, str] = {}
+
+    def digested() -> None:
+        for name, value in session.workload.model.named_parameters():
+            digests[name] = digest(value, digests.get(name, ""))
+
+    def attached() -> None:
+        with session.attach(mode) as handle:
+
+            def judge() -> None:
+                handle.finish()
+                digested()
+
+            session.train(handle, steps, f"gate {mode.text}", judge)
+
+    trained(session.workload, session.snapshot, attached)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, digests)
+    unequal = [name for name in digests if any(other[name] != digests[name] for other in everyone)]
+    return Parity(
+        ok=not unequal,
+        max_relative_difference=None,
+        tolerance=0.0,
+        bitwise_across_ranks=not unequal,
+        steps=steps,
+        worst_parameter=unequal[0] if unequal else None,
+        reference=RANKS,
+        message=f"ranks disagree on {unequal[0]!r}" if unequal else None,
+    ).model_dump()

@@ -1,0 +1,202 @@
+"""Judgement of a schedule's steps against a reference's: the differences, the tolerances, and the verdict.
+
+`rank.parity` states the formula and its reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from xbench.equal_ranks import digest
+from xbench.rank.differences import differences, largest, mean, worst_of
+from xbench.records import Parity
+from xbench.workloads.workload import Workload
+
+TOLERANCE = 0.02
+COMPRESSED_TOLERANCE = 0.25
+"""Of means: half of the least that a wrong schedule is off by, and many times what rounding to bf16 is."""
+
+COMPRESSED_MOMENTUM = 0.05
+"""Tolerance of means of first moments: ten times the rounding to bf16, where ranks cancel as independent samples do."""
+
+
+@dataclass
+class Reference:
+    """Reference to which schedules are held. `states`: parameters before the first step and after each."""
+
+    states: list[dict[str, Tensor]]
+    by: str = "ddp"
+    momentum: dict[str, Tensor] = field(default_factory=dict)
+    """The optimizer's first moment of each parameter after the last step."""
+    ddp_refusal: str | None = None
+    not_shown: str | None = None
+    """Why a schedule that passes has not been shown to train the same network."""
+    comparable: bool = True
+    """True if a difference from these states says anything about a schedule."""
+    buffer: str | None = None
+    """A buffer that DDP makes equal on all ranks, and that the forward pass reads."""
+
+
+def copies(tensors: Any) -> dict[str, Tensor]:
+    """A copy of named tensors."""
+    return {name: value.detach().clone() for name, value in tensors}
+
+
+def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
+    """The optimizer's first moment of each parameter by name, itself and not a copy; empty for optimizers without.
+
+    It is a fixed sum of all averaged gradients so far. Parameters alone would not tell a sum from a mean under Adam,
+    whose updates do not depend on the size of gradients.
+    """
+    found: dict[str, Tensor] = {}
+    for name, parameter in rank_workload.model.named_parameters():
+        state = rank_workload.optimizer.state.get(parameter, {})
+        for key in ("momentum_buffer", "exp_avg"):
+            if isinstance(state.get(key), Tensor):
+                found[name] = state[key]
+    return found
+
+
+class Beside:
+    """A schedule's steps beside a reference's.
+
+    `states`: the reference's parameters before the first step and after each of its k. `momentum`: its optimizer's
+    first moments after the last, by parameter. `comparable` False: parameters are not held to the reference, and go
+    their own way; ranks must be equal all the same.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        states: Sequence[Mapping[str, Tensor]],
+        group: dist.ProcessGroup | None,
+        *,
+        momentum: Mapping[str, Tensor] | None = None,
+        compressed: bool = False,
+        comparable: bool = True,
+    ) -> None:
+        self._workload = workload
+        self._states = states
+        self._momentum = momentum or {}
+        self._group = group
+        self._comparable = comparable
+        self._size = mean if compressed else largest
+        self._tolerance = COMPRESSED_TOLERANCE if compressed else TOLERANCE
+        self._momentum_tolerance = COMPRESSED_MOMENTUM if compressed else TOLERANCE
+        self._reordered = dist.get_world_size(group) > 2  # a sum of two is the same in either order
+        self._taken = 0
+        self._differences: dict[str, float] = {}
+        self._moments: dict[str, float] = {}
+        self._digests: dict[str, str] = {}
+        self._lost: tuple[int, float] | None = None
+
+    def step(self, loss: Tensor | None = None) -> None:
+        """A step was taken: judge it, and go on from the reference's state. A step too many is left to `verdict`.
+
+        `loss`: the step's, on this rank.
+        """
+        self._taken += 1
+        if self._taken >= len(self._states):
+            return
+        before, there = self._states[self._taken - 1], self._states[self._taken]
+        mine = dict(self._workload.model.named_parameters())
+        if loss is not None and self._lost is None and not math.isfinite(float(loss.sum())):
+            self._lost = (self._taken, float(loss.sum()))
+        if self._comparable:
+            self._compare({n: value.detach() for n, value in mine.items()}, there, before)
+        with torch.no_grad():
+            for n, value in mine.items():
+                self._digests[n] = digest(value, self._digests.get(n, ""))
+                if self._comparable:
+                    value.copy_(there[n])
+
+    def _compare(self, mine: Mapping[str, Tensor], there: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+        found = differences(mine, there, before, reordered=self._reordered, size=self._size)
+        for name, value in found.items():
+            known = self._differences.get(name, 0.0)
+            if not value <= known and not math.isnan(known):
+                self._differences[name] = value
+        if self._taken < len(self._states) - 1 or not self._momentum:
+            return
+        moments = momentum_of(self._workload)
+        zeros = {name: torch.zeros_like(value) for name, value in self._momentum.items()}
+        self._moments = differences(
+            {name: moments.get(name, zeros[name]) for name in zeros},
+            self._momentum,
+            zeros,
+            reordered=self._reordered,
+            size=self._size,
+        )
+
+    def tolerances(self) -> dict[str, float]:
+        """Deviation [tolerances] of each parameter on this rank: the larger of its value's and its first moment's."""
+        found = {name: value / self._tolerance for name, value in self._differences.items()}
+        for name, value in self._moments.items():
+            found[name] = max(found.get(name, 0.0), value / self._momentum_tolerance)
+        return found
+
+    def verdict(self, late: str | None = None) -> Parity:
+        """On every rank alike: the worst rank decides. Collective: every rank of the group must call it.
+
+        `late`: the parameter that was read before its update, if one was; see `read_too_early`.
+        """
+        steps = len(self._states) - 1
+        found: list[Any] = [None] * dist.get_world_size(self._group)
+        said = (self._digests, worst_of(self._differences), worst_of(self._moments), self._taken, self._lost)
+        dist.all_gather_object(found, said, group=self._group)
+        first = found[0][0]
+        unequal = [name for name in first if any(rank[0].get(name) != first[name] for rank in found)]
+        worst, worst_name = max((rank[1] for rank in found), key=_worse)
+        moment, moment_name = max((rank[2] for rank in found), key=_worse)
+        message, name = None, worst_name
+        taken = next((rank[3] for rank in found if rank[3] != steps), steps)
+        lost = next(((number, *rank[4]) for number, rank in enumerate(found) if rank[4] is not None), None)
+        if taken != steps:
+            message = f"it took {taken} steps in place of {steps}"
+        elif lost is not None and self._comparable:
+            message = f"the loss of rank {lost[0]} is {lost[2]} at step {lost[1]}, and the reference's is not"
+        elif unequal and (self._comparable or lost is None):
+            message = f"ranks disagree on {unequal[0]!r}" + (
+                f" and {len(unequal) - 1} more" if len(unequal) > 1 else ""
+            )
+        elif not worst <= self._tolerance:
+            message = (
+                f"{worst_name!r} differs from the reference's by {worst:.3g} of its update "
+                f"(tolerance {self._tolerance:g})"
+            )
+        elif not moment <= self._momentum_tolerance:
+            name = moment_name
+            message = (
+                f"the averaged gradients of {moment_name!r} differ from the reference's by {moment:.3g} of their size "
+                f"(tolerance {self._momentum_tolerance:g})"
+            )
+        elif late is not None:
+            message = f"{late!r} ends otherwise when its update is put off than when each step is finished"
+        return Parity(
+            ok=message is None,
+            max_relative_difference=worst if math.isfinite(worst) and self._comparable else None,
+            tolerance=self._tolerance,
+            bitwise_across_ranks=not unequal,
+            steps=steps,
+            worst_parameter=unequal[0] if unequal else late or name,
+            message=message,
+        )
+
+
+def _worse(pair: tuple[float, str | None]) -> tuple[bool, float]:
+    return math.isnan(pair[0]), pair[0]
+
+
+def compressed(compress: str) -> str:
+    """What the record says of a run whose gradients are compressed."""
+    return (
+        f"fp32 gradients travel as {compress}, in every mode; the gate compares mean differences with DDP's exact "
+        f"steps (tolerance {COMPRESSED_TOLERANCE:g} in place of {TOLERANCE:g} of the largest)"
+    )

@@ -1,0 +1,111 @@
+"""The correctness gate's own test: does it refuse schedules that are wrong on purpose?
+
+A gate that every schedule passes proves nothing. Where ranks have nearly the same batch, their gradients agree, and a
+schedule that never averages trains the right network. So each workload's first gate takes the gradients that the ranks
+had by themselves at the reference's states, and lets the optimizer make the steps of four wrong schedules:
+
+- one does not average: each rank uses its own gradients;
+- one forgets a layer: it averages all layers but this one. An update of a parameter depends on its own gradient alone,
+  so the first schedule's steps show this for every layer at once;
+- one sums in place of averaging;
+- one is a step late: from the second step on it uses the averaged gradients of the step before.
+
+They are judged as every schedule is, by the same formulas and tolerances. Where one would pass, modes that pass prove
+nothing either, and their verdict is "not shown". No forward or backward pass is run for this.
+
+A layer whose gradient is no more than 2·10⁻⁵ of the largest, or that has the same gradient on all ranks because it is
+exactly zero, is left out: there is nothing that could be forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from xbench.profilers.layers import ROOT_NAME
+from xbench.rank.differences import NULL, largest
+from xbench.rank.manual_averaging import Gradients, give, trainable
+from xbench.rank.parity_checker import Beside
+from xbench.rank.snapshot import Snapshot, trained
+from xbench.workloads.workload import Workload
+
+NULL_LAYER = 0.02 * NULL
+
+
+def not_shown(
+    workload: Workload,
+    snapshot: Snapshot,
+    beside: Callable[[], Beside],
+    local: Sequence[Gradients],
+    averaged: Sequence[Gradients],
+    group: dist.ProcessGroup | None = None,
+) -> str | None:
+    """Why the gate would let a wrong schedule pass on this workload; None where it refuses all of them.
+
+    `local[s]` and `averaged[s]` are the gradients of step s at the reference's states; `beside()` begins a judgement.
+    Collective: every rank of the group must call it, and all get the same answer.
+    """
+    world_size = dist.get_world_size(group)
+
+    def off(gradients: Sequence[Mapping[str, Tensor | None]]) -> dict[str, float]:
+        """Deviation [tolerances] of each parameter on the rank where it is largest."""
+        judged = beside()
+
+        def steps() -> None:
+            for each in gradients:
+                give(trainable(workload.model), each)
+                workload.optimizer.step()
+                judged.step()
+
+        trained(workload, snapshot, steps)
+        everyone: list[Any] = [None] * world_size
+        dist.all_gather_object(everyone, judged.tolerances(), group=group)
+        return {name: _most([rank.get(name, 0.0) for rank in everyone]) for name in everyone[0]}
+
+    alone = off(local)
+    if _passes(alone):
+        return _said("does not average", alone, ": the gradients of the ranks are too much alike")
+    layer = next((name for name, most in _by_layer(alone, averaged).items() if not most > 1), None)
+    if layer is not None:
+        return f"a schedule that forgets {layer!r} would pass: its gradients are too much alike on all ranks"
+    summed = off([{name: None if g is None else g * world_size for name, g in each.items()} for each in averaged])
+    if _passes(summed):
+        return _said("sums in place of averaging", summed)
+    first = averaged[:1] if len(averaged) > 1 else [dict.fromkeys(averaged[0], None)]
+    late = off([*first, *averaged[:-1]])
+    if _passes(late):
+        return _said("is a step late", late, ": its gradients hardly change from step to step")
+    return None
+
+
+def _most(values: Sequence[float]) -> float:
+    return math.inf if any(map(math.isnan, values)) else max(values)
+
+
+def _passes(off: Mapping[str, float]) -> bool:
+    return not any(value > 1 for value in off.values())
+
+
+def _said(what: str, off: Mapping[str, float], why: str = "") -> str:
+    most = max(off.values(), default=0.0)
+    return f"a schedule that {what} would pass{why} (off by {most:.2g} of the tolerance)"
+
+
+def _by_layer(off: Mapping[str, float], averaged: Sequence[Gradients]) -> dict[str, float]:
+    """The largest difference of each module that has a gradient worth the name."""
+    sizes: dict[str, float] = {}
+    for step in averaged:
+        for name, gradient in step.items():
+            if gradient is not None and gradient.numel():
+                sizes[name] = max(sizes.get(name, 0.0), largest(gradient))
+    least = NULL_LAYER * max(sizes.values(), default=0.0)
+    layers: dict[str, float] = {}
+    for name, size in sizes.items():
+        layer = name.rpartition(".")[0] or ROOT_NAME
+        if size > least or layer in layers:
+            layers[layer] = max(layers.get(layer, 0.0), off.get(name, 0.0))
+    return layers

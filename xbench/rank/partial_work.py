@@ -1,0 +1,102 @@
+"""What a step under `spb` should keep for backward and compute there, by the formula: the work of the bands it reaches.
+
+One step at full depth is put down band by band. In the forward pass the bands of layers only fall, from k at the inputs
+to 1 at the loss, so the least band met so far is the level from which on what happens now belongs to the graph. Of what
+autograd keeps there, each piece of memory counts from the lowest level that uses it. A layer that multiplies computes
+as much for its weights' gradient as in its forward pass, from its own band on, and as much again for its inputs'
+gradient, from that band on from which its inputs have one.
+
+What is kept is as good as exact. Operations are so for layers in a row; where branches part, both are taken to need the
+gradient of what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from xbench.torch_compile import plain_name
+
+
+@dataclass(frozen=True)
+class WorkByBand:
+    """`kept_bytes[b-1]`, `flops[b-1]`: what levels from b on keep and compute in backward, and lower ones do not."""
+
+    kept_bytes: list[int]
+    flops: list[int]
+
+    def up_to(self, level: int) -> tuple[int, int]:
+        """What a worker of this level keeps [B], and computes in backward [floating-point operations]."""
+        return sum(self.kept_bytes[:level]), sum(self.flops[:level])
+
+
+def work_by_band(
+    model: nn.Module, band_of: Mapping[str, int], levels: int, forward: Callable[[], Tensor]
+) -> WorkByBand:
+    """Watch `forward()`, a forward pass of `model` of which all parameters in `band_of` require gradients."""
+    watch = _Watch(model, levels)
+    own: dict[nn.Module, list[int]] = {}
+    modules = {plain_name(name): module for name, module in model.named_modules()}
+    for name, band in band_of.items():
+        own.setdefault(modules[name.rpartition(".")[0]], []).append(band)
+    with ExitStack() as stack:
+        stack.enter_context(watch.counter)
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(watch.keep, lambda tensor: tensor))
+        for module, bands in own.items():
+            for handle in watch.follow(module, min(bands)):
+                stack.callback(handle.remove)
+        forward()
+    watch.others()
+    return WorkByBand(
+        [sum(size for size, since in watch.kept.values() if since == band) for band in range(1, levels + 1)],
+        watch.flops[1:-1],
+    )
+
+
+class _Watch:
+    """A forward pass as it goes: `since` is the least band met so far, k + 1 before the first layer."""
+
+    def __init__(self, model: nn.Module, levels: int) -> None:
+        self.counter = FlopCounterMode(display=False)
+        self.since = levels + 1
+        self.kept: dict[int, tuple[int, int]] = {}
+        self.flops = [0] * (levels + 2)
+        self._counted = 0
+        self._parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        self._alive: list[Tensor] = []
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._parameters:
+            self.kept[storage.data_ptr()] = (storage.nbytes(), self.since)  # the last use is the lowest
+            self._alive.append(tensor.detach())
+        return tensor
+
+    def others(self) -> None:
+        """Operations outside of layers, such as attention's products: both operands have gradients."""
+        self.flops[self.since] += 2 * self._new()
+
+    def follow(self, module: nn.Module, band: int) -> list[Any]:
+        inputs_since: list[int] = []
+
+        def begins(*_: Any) -> None:
+            self.others()
+            inputs_since.append(self.since)
+            self.since = min(self.since, band)
+
+        def ends(*_: Any) -> None:
+            flops = self._new()
+            self.flops[self.since] += flops
+            self.flops[inputs_since.pop()] += flops
+
+        return [module.register_forward_pre_hook(begins), module.register_forward_hook(ends)]
+
+    def _new(self) -> int:
+        before, self._counted = self._counted, int(self.counter.get_total_flops())
+        return self._counted - before

@@ -1,0 +1,268 @@
+"""A rank's profile phase: layers, collectives, contention, plans. Every rank of the job calls `profile_job` together.
+
+Gradients become ready later while others travel, where one processor computes and sends. So three more things are
+measured after the quiet step and the quiet link: the ready times under the exact plan's own traffic, twice, each time
+planned anew (schedules whose planners know no contention choose their buckets by these), what collectives and
+computation cost each other and what the engine costs it by itself (`profilers.contention`, `profilers.engine_cost`;
+every prediction is made with both), and, where `auto` is to run, the best candidates for a few steps
+(`rank.autotune`).
+
+Where gradients are compressed, collectives are measured as they then travel, and their times kept by the bytes that the
+gradients had before: T(M) is what it takes to average M bytes of fp32 gradients, and plans need to know no more. In a
+model of several dtypes the others' gradients, which travel as they are, are predicted as if they were compressed too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.errors import UsageError
+from xbench.modes import EXACT
+from xbench.planning import StepModel
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Curve, fit
+from xbench.planning.partial import backward_s_of
+from xbench.planning.plans import Planner
+from xbench.profilers.collectives import measure_all_reduce, sizes
+from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
+from xbench.profilers.engine_cost import (
+    EngineCost,
+    bare_copy_cost,
+    measure_engine_cost,
+    summarise_engine_cost,
+)
+from xbench.profilers.layers import LayerProfiler, profile_step
+from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
+from xbench.rank.autotune import try_candidates
+from xbench.rank.job_plans import complete, job_plan, with_missing
+from xbench.rank.program import JobPlan
+from xbench.rank.session import Session
+from xbench.records import Contention as ContentionRecord
+from xbench.records import CostModel, Layer, StepTimes
+from xbench.schedules.engine import Engine, workers_of
+from xbench.spec import RunSpec
+from xbench.stats.summary import median_estimate
+from xbench.torch_compile import plain_name
+
+COLLECTIVES_S, QUICK_COLLECTIVES_S = 6.0, 2.4
+AGAIN_S, QUICK_AGAIN_S = 4.0, 0.8
+FEWEST_AGAIN, MOST_AGAIN = 5, 600
+SAME_SPEED = 0.02
+UNDER_LOAD_ROUNDS = 2
+UNDER_LOAD_STEPS = 5
+FEWEST_UNDER_LOAD = 2
+UNDER_LOAD_S = 60.0
+"""Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
+
+
+def profile_job(session: Session) -> JobPlan:
+    """Measure the step and the link, plan every schedule, write it all to the journal of rank 0."""
+    effort = session.run.effort
+    session.part("layers")
+    raw = profile_step(
+        session.workload, session.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=session.note
+    )
+    raws = gathered(raw.raw())
+    layers, step = summarise(raws)
+    unused = left_out(raws)["unused"]
+    sometimes = bool(sometimes_missing(raws))
+    bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in session.workload.model.named_parameters()}
+    world_size = workers_of(session.group)
+
+    def keep_profile() -> None:
+        if session.rank == 0:
+            session.journal.write(
+                "profile",
+                workload=session.workload.describe().model_dump(),
+                layers=[layer.model_dump() for layer in layers],
+                step=step.model_dump(),
+                series=samples(raws),
+            )
+
+    keep_profile()
+    cost: CostModel | None = None
+    contention: ContentionRecord | None = None
+    buffer_bytes = tuple(session.workload.describe().buffer_bytes)
+    wire = wire_of(session.run, layers)
+    if wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
+        buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
+    if world_size > 1:
+        session.part("link")
+        session.note("measuring collectives")
+        measured = measure_all_reduce(
+            sizes(sum(layer.grad_bytes for layer in layers)),
+            session.device,
+            session.group,
+            seconds_budget=QUICK_COLLECTIVES_S if effort.is_quick else COLLECTIVES_S,
+            clock=session.clock,
+            note=session.note,
+            wire=wire,
+        )
+        everyone = gathered(measured)
+        cost = fit(cost_points(everyone), backend=dist.get_backend(session.group), world_size=world_size)
+        cost = cost.model_copy(update=clocks(everyone))
+        session.part("layers under traffic")
+        for _ in range(UNDER_LOAD_ROUNDS):
+            exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
+            steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
+            if steps < FEWEST_UNDER_LOAD:
+                break
+            try:
+                ready_s = ready_under_load(session, with_missing(exact.buckets, unused), steps)
+            except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
+                break
+            layers = with_loaded(layers, ready_s)
+        keep_profile()
+        if session.device.type == "cpu":
+            curve = Curve.of(cost)
+            most_bytes = sum(layer.grad_bytes for layer in layers)
+            link = session.program.emulated
+            if link is not None and link.contention is None and link.slowdown is None:
+                # Rank 0's for all: ranks that knew different things would plan different buckets.
+                contention = gathered(unshared_contention(session.group, curve))[0]
+            else:
+                session.part("contention")
+                both = measure_contention(
+                    session.workload,
+                    session.group,
+                    curve,
+                    most_bytes=most_bytes,
+                    note=session.note,
+                    quick=effort.is_quick,
+                    wire=wire,
+                )
+                contention = summarise_contention(gathered(both))
+            exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
+            session.part("engine")
+            own = engine_cost(
+                session, with_missing(exact.buckets, unused), step.uninstrumented_step_s, most_bytes, wire
+            )
+            hook_s, copy_s_per_byte = summarise_engine_cost(gathered(own))
+            contention = contention.model_copy(update={"hook_s": hook_s, "copy_s_per_byte": copy_s_per_byte})
+        session.part("step without communication")
+        step = at_present_speed(session, step)
+        keep_profile()
+    planner = Planner(
+        StepModel.of(layers, step),
+        cost,
+        Contention.of(contention, Curve.of(cost)) if contention is not None and cost is not None else None,
+        buffer_bytes,
+        tuple(layers),
+        session.run.overlap,
+    )
+    plans = planner.plans()
+    if cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
+        session.part("candidates of auto")
+        with contextlib.suppress(UsageError):  # as above
+            plans["auto"] = try_candidates(session, planner, plans, {name: bytes_of[name] for name in unused})
+    plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
+    plan = plan.model_copy(update={"backward_s": backward_s_of(layers)})
+    if session.rank == 0:
+        session.journal.write("plans", **event)
+    return complete(plan, {name: bytes_of[name] for name in unused}, sometimes_missing=sometimes)
+
+
+def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
+    """What an fp32 gradient travels as in this run. What is measured and planned is by its bytes as fp32 either way."""
+    compresses = run.compress == "bf16" and any(t.dtype == "float32" for layer in layers for t in layer.tensors)
+    return torch.bfloat16 if compresses else torch.float32
+
+
+def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
+    """The step with the bare time measured anew, if that is off: machines change their speed within a minute.
+
+    A few seconds of bare steps, each the maximum over ranks. Plans are made, and their steps timed, at this speed; all
+    parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks nothing waits for
+    the device between steps: a GPU that had to be idle first would seem slower.
+    """
+    budget_s = QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S
+    count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
+    marks = [session.clock.mark()]
+    for number in range(count + 1):
+        session.note(f"step without communication, again, {number + 1} of {count + 1}")
+        session.bare_step()
+        marks.append(session.clock.mark())
+    session.clock.flush()
+    took_s = [session.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
+    session.clock.reset()
+    found = median_estimate([max(ranks) for ranks in zip(*gathered(took_s[1:]), strict=True)])
+    if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
+        return step
+    return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})
+
+
+def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> dict[str, float]:
+    """Ready time [s since the start of backward] of each tensor while these buckets travel, slowest rank."""
+    session.note("measuring ready times under load")
+    copies, compress = session.run.copies, session.run.compress
+    engine = Engine(session.workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
+    try:
+        with LayerProfiler(session.workload.model, session.clock) as profiler:
+            steps = []
+            for number in range(count + 1):
+                session.note(f"ready times under load, step {number + 1} of {count + 1}")
+                steps.append(profiler.run_step(session.workload))
+            session.clock.flush()
+            times = [profiler.layer_times(step).ready_s for step in steps[1:]]
+    finally:
+        session.clock.reset()
+        engine.detach()
+        session.workload.optimizer.zero_grad(set_to_none=True)
+    seen = [[value for value in column if value is not None] for column in zip(*times, strict=True)]
+    medians = torch.tensor([statistics.median(values) if values else -1.0 for values in seen], dtype=torch.float64)
+    everyone = medians.to(session.device)
+    dist.all_reduce(everyone, op=dist.ReduceOp.MAX)
+    slowest = everyone.tolist()
+    names = [tensor.name for tensor in profiler.tensors]
+    return {name: ready_s for name, ready_s in zip(names, slowest, strict=True) if ready_s >= 0}
+
+
+def engine_cost(
+    session: Session, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype
+) -> EngineCost:
+    """What our engine's hooks and copies cost a step of `step_s` [s] on this rank."""
+
+    def engine_of(model: torch.nn.Module, buckets: list[list[str]]) -> Engine:
+        run = session.run
+        return Engine(model, None, buckets, group=session.group, copies=run.copies, compress=run.compress)
+
+    try:
+        return measure_engine_cost(
+            session.workload,
+            engine_of,
+            buckets,
+            step_s=step_s,
+            note=session.note,
+            wire=wire,
+            quick=session.run.effort.is_quick,
+        )
+    except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
+        return bare_copy_cost(wire, grad_bytes)
+
+
+def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer]:
+    """The layers with these loaded ready times."""
+    return [
+        layer.model_copy(
+            update={
+                "tensors": [
+                    t.model_copy(update={"ready_loaded_s": ready_s.get(t.name, t.ready_s)}) for t in layer.tensors
+                ]
+            }
+        )
+        for layer in layers
+    ]
+
+
+def gathered(value: Any) -> list[Any]:
+    """The value of every session, on every rank."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -1,0 +1,291 @@
+"""The steps that the correctness gate holds every schedule to, made once for each workload.
+
+They are DistributedDataParallel's, where DDP can train the model: see `ddp_refusal`. Where it cannot, they are those of
+averaging written out by hand (`rank.manual_averaging`), which needs nothing but a backward pass on each rank and an
+all-reduce of each gradient.
+
+Before any schedule is judged, the reference is. Averaging by hand takes the same steps from the same states, and must
+end alike. It does not where two runs of the model from one state differ, and then nothing can be held to anything; nor
+where the forward pass reads a buffer that is made from the batch, which DDP makes equal on all ranks. The gradients of
+that second run are also what wrong schedules are made of, to show that the gate refuses them: `rank.parity_power`.
+
+DDP is asked first whether it can train the model, on a process group of this rank alone. Its refusals are errors on
+some ranks only, sometimes a step later, while the other ranks wait in a collective for ever. A group of one raises the
+same errors, and nobody waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from xbench.equal_ranks import digest
+from xbench.errors import UsageError, WorkloadError
+from xbench.gpu_errors import shortage
+from xbench.rank import manual_averaging, parity_power
+from xbench.rank.manual_averaging import Gradients
+from xbench.rank.parity_checker import Beside, Reference, copies, momentum_of
+from xbench.rank.session import Session
+from xbench.rank.snapshot import expanded_buffer, trained
+from xbench.records import BY_HAND
+from xbench.schedules.base import Handle
+from xbench.schedules.engine import workers_of
+from xbench.spec import ModeSpec
+
+DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")
+WEIGHTS = (1.0, 0.5, 0.25, 0.125)
+"""Factors of the loss, one a step, in the gate alone. Gradients of neighbouring steps on one batch are nearly the same;
+so weighted they differ by half, and a schedule that is a step late is seen. All are powers of two, and so exact."""
+
+REHEARSED = 2
+"""Steps of DDP on a group of one: some of its errors come at the beginning of the second."""
+
+DIFFERS = (
+    "two runs of this model from one state differ: it keeps state, or draws random numbers, outside what can be put "
+    "back"
+)
+
+
+@contextmanager
+def weighted(session: Session) -> Iterator[None]:
+    """Inside, the losses of the rank's steps are multiplied by WEIGHTS in turn."""
+    session.weights = itertools.cycle(WEIGHTS)
+    try:
+        yield
+    finally:
+        session.weights = None
+
+
+def make(session: Session) -> Reference:
+    """The reference of this rank's workload, tested. Collective: every rank of the job calls it together."""
+    refusal = ddp_refusal(session)
+    if refusal is None:
+        reference = _by_ddp(session)
+    else:
+        try:
+            reference = _averaged(session, None)[0]
+        except WorkloadError:
+            raise
+        except UsageError as error:
+            return _nothing(session, refusal, f"DDP cannot train this model, and {error}")
+    reference.ddp_refusal = refusal
+    lost = _lost(session, reference)
+    if lost is not None:
+        reference.not_shown, reference.comparable = lost, False
+        return reference
+    try:
+        _, second, local, averaged, buffers = _averaged(session, reference)
+    except UsageError as error:
+        reference.not_shown = f"{error}, so the gate could not be tested"
+        return reference
+    assert second is not None
+    if not second.verdict().ok:
+        if reference.by == BY_HAND or not _ddp_again(session, reference):
+            reference.not_shown, reference.comparable = DIFFERS, False
+            return reference
+        reference.buffer = _uneven(buffers)
+    world_size = dist.get_world_size()
+    if world_size > 1:
+        reference.not_shown = parity_power.not_shown(
+            session.workload, session.snapshot, lambda: beside(session, reference), local, averaged
+        )
+    elif (workers := workers_of(session.group)) > 1:
+        reference.not_shown = (
+            f"one rank stands for all {workers} workers, so a schedule that does not average would pass"
+        )
+    return reference
+
+
+def check_parameters(session: Session, known: dict[str, Tensor]) -> None:
+    """Raise WorkloadError for a parameter that the first forward pass has made."""
+    new = next((name for name, _ in session.workload.model.named_parameters() if name not in known), None)
+    if new is not None:
+        raise WorkloadError(
+            f"parameter {new!r} is made in the first forward pass, so no optimizer and no schedule has it",
+            hint="run the model once in the factory before returning it",
+        )
+
+
+def ddp_refusal(session: Session) -> str | None:
+    """Why DDP cannot train the model, in its own words and on all ranks alike; None where it can. Collective."""
+    buffer = expanded_buffer(session.workload.model)
+    if buffer is not None:
+        said: str | None = (
+            f"DDP broadcasts buffers in place, and the elements of buffer {buffer!r} share memory, as those of an "
+            "expanded view do; .clone() gives it memory of its own"
+        )
+    else:
+        said = _rehearsed(session)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, said)
+    return next((each for each in everyone if each is not None), None)
+
+
+def _rehearsed(session: Session) -> str | None:
+    """Error that DDP raises on this rank by itself, whole and in one line; None where it raises none."""
+    alone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    session.snapshot.restore(session.workload)
+    try:
+        with session.attach(DDP, exact=True, group=alone) as handle:
+            for step in range(REHEARSED):
+                session.note(f"gate: whether DDP can train the model, step {step + 1}")
+                session.forward_backward(handle)
+                if isinstance(handle.model, DistributedDataParallel):
+                    handle.model._check_reducer_finalized()  # type: ignore[no-untyped-call]
+                session.workload.optimizer.step()
+    except (UsageError, RuntimeError) as error:
+        if shortage(type(error).__name__, str(error)) is not None:
+            raise
+        return " ".join(str(error).split()).rstrip(".")
+    finally:
+        session.snapshot.restore(session.workload)
+        dist.destroy_process_group(alone)
+    return None
+
+
+def _by_ddp(session: Session) -> Reference:
+    reference = Reference([copies(session.workload.model.named_parameters())])
+
+    def keep() -> None:
+        check_parameters(session, reference.states[0])
+        reference.states.append(copies(session.workload.model.named_parameters()))
+        _watch_loss(session, len(reference.states) - 1)
+
+    def train() -> None:
+        with session.attach(DDP, exact=True) as handle, weighted(session):
+            session.train(handle, session.run.effort.parity_steps, "gate ddp", keep)
+        reference.momentum = copies(momentum_of(session.workload).items())
+
+    _start_watching(session)
+    trained(session.workload, session.snapshot, train)
+    return reference
+
+
+def _ddp_again(session: Session, reference: Reference) -> bool:
+    """True if DDP ends alike when it is run again."""
+    judged = beside(session, reference, exact=True)
+
+    def train() -> None:
+        with session.attach(DDP, exact=True) as handle, weighted(session):
+            session.train(handle, session.run.effort.parity_steps, "gate ddp again", judged.step)
+
+    trained(session.workload, session.snapshot, train)
+    return judged.verdict().ok
+
+
+def _averaged(
+    session: Session, reference: Reference | None
+) -> tuple[Reference, Beside | None, list[Gradients], list[Gradients], dict[str, str]]:
+    """Averaging by hand for k steps: by itself, or beside a reference.
+
+    Returns the reference that it makes, the judgement, the gradients of this rank and the averaged ones, step by step,
+    and at the end a digest of each buffer. Raises UsageError, on every rank alike, where gradients cannot be averaged.
+    """
+    workload = session.workload
+    made = Reference([copies(workload.model.named_parameters())], by=BY_HAND)
+    judged = beside(session, reference, exact=True) if reference is not None else None
+    local: list[Gradients] = []
+    averaged: list[Gradients] = []
+    buffers: dict[str, str] = {}
+
+    def train() -> None:
+        handle = Handle(workload.model)
+        for step in range(session.run.effort.parity_steps):
+            session.note(f"gate: averaging by hand, step {step + 1}")
+            session.forward_backward(handle)
+            parameters = manual_averaging.trainable(workload.model)
+            mine = manual_averaging.local_gradients(parameters)
+            try:
+                mean = manual_averaging.averaged(parameters, mine)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise UsageError(f"averaging by hand cannot be done: {' '.join(str(error).split())[:300]}") from error
+            check_parameters(session, made.states[0])
+            manual_averaging.give(parameters, mean)
+            workload.optimizer.step()
+            if judged is None:
+                made.states.append(copies(workload.model.named_parameters()))
+                _watch_loss(session, step + 1)
+            else:
+                local.append(mine)
+                averaged.append(mean)
+                judged.step()
+        made.momentum = copies(momentum_of(workload).items()) if judged is None else {}
+        buffers.update((name, digest(buffer)) for name, buffer in workload.model.named_buffers())
+
+    if judged is None:
+        _start_watching(session)
+    with weighted(session):
+        trained(workload, session.snapshot, train)
+    return made, judged, local, averaged, buffers
+
+
+def beside(session: Session, reference: Reference, *, exact: bool = False) -> Beside:
+    """A judgement that is about to begin. `exact`: gradients are not compressed, whatever the run does.
+
+    Verdicts go by the group that is real, also where collectives are emulated.
+    """
+    return Beside(
+        session.workload,
+        reference.states,
+        dist.group.WORLD,
+        momentum=reference.momentum,
+        compressed=session.run.compress is not None and not exact,
+        comparable=reference.comparable,
+    )
+
+
+def _nothing(session: Session, refusal: str, why: str) -> Reference:
+    """A reference without a step."""
+    start = copies(session.workload.model.named_parameters())
+    steps = session.run.effort.parity_steps
+    return Reference([start] * (steps + 1), BY_HAND, ddp_refusal=refusal, not_shown=why, comparable=False)
+
+
+def _uneven(buffers: dict[str, str]) -> str | None:
+    """The first buffer whose bits differ among ranks, those of batch-norm last: it does not read them in training."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, buffers)
+    uneven = [name for name in buffers if any(other.get(name) != buffers[name] for other in everyone)]
+    return min(uneven, key=lambda name: "running_" in name, default=None)
+
+
+# --- losses that are no number ----------------------------------------------------------------------------------------
+
+
+def _start_watching(session: Session) -> None:
+    session.lost = None
+
+
+def _watch_loss(session: Session, step: int) -> None:
+    """Remember the first step whose loss is infinite or no number."""
+    loss = float(session.loss.sum()) if session.loss is not None else 0.0
+    if session.lost is None and not math.isfinite(loss):
+        session.lost = (step, loss)
+
+
+def _lost(session: Session, reference: Reference) -> str | None:
+    """Sentence that names a loss or parameter of the reference's steps that is not finite; None where all are."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    broken = next(
+        (
+            name
+            for name, value in reference.states[-1].items()
+            if value.is_floating_point() and not bool(value.isfinite().all())
+        ),
+        None,
+    )
+    dist.all_gather_object(everyone, (session.lost, broken))
+    for number, (lost, _) in enumerate(everyone):
+        if lost is not None:
+            return f"the loss of rank {number} is {lost[1]} at step {lost[0]}, so there is nothing to compare"
+    for number, (_, name) in enumerate(everyone):
+        if name is not None:
+            return f"parameter {name!r} is not finite on rank {number} after {len(reference.states) - 1} steps"
+    return None

@@ -1,0 +1,296 @@
+"""Session of one rank: its process group, device, clock, workload, journal and plans, and the steps that it trains.
+
+Phases are functions of a session; `rank.main` goes through them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.crossover.client import TurnClient
+from xbench.crossover.job import TurnTaker, crossover_steps
+from xbench.emulation.calibration import emulate
+from xbench.errors import UsageError
+from xbench.host import tuning
+from xbench.kernels.pack import told
+from xbench.modes import MODES
+from xbench.planning.turns import best_pattern
+from xbench.profilers.clock import clock_for
+from xbench.profilers.layers import bare_step
+from xbench.rank.gpu_watch import GpuWatch
+from xbench.rank.journal import Journal
+from xbench.rank.nvtx import Ranges
+from xbench.rank.parity_checker import Reference, compressed
+from xbench.rank.program import (
+    JobPlan,
+    Program,
+    job_times,
+)
+from xbench.rank.shared_notes import Board, FolderBoard, StoreBoard
+from xbench.rank.snapshot import Snapshot
+from xbench.rank.store import rank_store
+from xbench.rank.transport import Carried
+from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.spec import ModeSpec
+from xbench.stats.blocks import twins
+from xbench.workloads.alike import check_alike
+from xbench.workloads.build import build
+from xbench.workloads.workload import Workload
+
+
+class Session:
+    """State of one rank while it goes through the program."""
+
+    def __init__(
+        self,
+        program: Program,
+        job: int,
+        directory: Path,
+        listener: Callable[[int, dict[str, Any]], None] | None = None,
+        store: Any = None,
+    ) -> None:
+        self.program = program
+        self.run = program.run
+        self.job = job
+        self.store = store
+        """At which ranks that an engine started have met; None under our own launcher."""
+        self.board: Board = FolderBoard(directory) if store is None else StoreBoard(store)
+        self.rank = int(os.environ["RANK"])
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        self.host = int(os.environ.get("GROUP_RANK", "0"))
+        self.journal = Journal(directory, job, self.rank, listener=listener)
+        self.journal.write("hello", rank=self.rank, job=job, host=self.host, pid=os.getpid())
+        self.plans: list[JobPlan] = list(program.plans)
+        self.refused: dict[str, bool] = {}
+        self.under: str | None = None
+        """The mode that is, or was last, attached in this phase."""
+        self.reference: Reference | None = None
+        self.loss: torch.Tensor | None = None
+        """Loss of the last step, before it was weighted."""
+        self.told_lost: set[str] = set()
+        self.weights: Iterator[float] | None = None
+        """Factors of the losses of the next steps, in the gate: see `reference.WEIGHTS`."""
+        self.lost: tuple[int, float] | None = None
+        """The first step, and its loss, that was infinite or no number in the reference's steps."""
+        self.turns: TurnClient | None = None
+        self.ranges = Ranges.when(self.run.nvtx)
+        self.said = False
+
+    def start(self) -> None:
+        """Take our cores, join the process group, build the workload, meet the other jobs."""
+        cores = json.loads(os.environ.get("XBENCH_CORES", "[]"))
+        if self.run.device == "cpu" and self.local_rank < len(cores) and cores[self.local_rank]:
+            os.sched_setaffinity(0, cores[self.local_rank])
+            torch.set_num_threads(len(cores[self.local_rank]))
+        self.device = torch.device(self.run.device)
+        if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
+            name = tuning.allocator_variable()
+            if name is not None:
+                self.journal.write("remark", message=f"freed memory is returned as {name} in the environment says")
+        if self.device.type == "cuda":
+            # Round and round where ranks share GPUs; where there is none, the next line says why.
+            own = self.local_rank % max(1, torch.cuda.device_count())
+            self.device = torch.device("cuda", self.run.gpu if self.run.gpu is not None else own)
+            torch.cuda.set_device(self.device)
+        self.clock = clock_for(self.device)
+        self.gpu = GpuWatch(self.device, self.journal)
+        self.note("joining the process group")
+        # Longer than the parent's patience, so that the parent can say which rank was silent before others give up.
+        limit = timedelta(seconds=2 * self.run.timeout_s + 10)
+        backend = self.run.backend
+        if self.store is None:
+            at = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store: Any = rank_store(*at, limit, serves=self.rank == 0)
+        else:
+            store = dist.PrefixStore(f"job{self.job}", self.store)  # type: ignore[attr-defined]
+        world_size = int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(backend, timeout=limit, store=store, rank=self.rank, world_size=world_size)
+        self.group = dist.group.WORLD
+        if self.program.emulated is not None:
+            self.note("calibrating the emulated link")
+            shared = self.run.fabric.ranks * self.program.jobs > 1
+            meet_at = None
+            if self.program.jobs > 1:
+                meet_at = Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
+            self.group, found, remarks = emulate(self.program.emulated, self.device, shared=shared, meet_at=meet_at)
+            self.journal.write("calibration", points=[point.model_dump() for point in found])
+            for sentence in remarks:
+                self.journal.write("remark", message=sentence)
+        elif self.run.backend == "gloo":
+            dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
+            if self.run.tunes_ranks:
+                tuning.raise_gloo_threads()
+        self.carried = Carried(self.run, self.rank, self.journal, self.group)
+        self.group = self.carried.group
+        self.note("building the workload")
+        self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
+        check_alike(self.workload)
+        self.snapshot = Snapshot(self.workload)
+        if self.program.jobs > 1:
+            self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)
+        gc.collect()
+        gc.freeze()
+
+    def note(self, state: str) -> None:
+        """What this rank is doing, for the parent."""
+        self.journal.note(state)
+        self.ranges.mark(state)
+
+    def part(self, name: str) -> None:
+        """Begin a part of the profile: the parent shows its name."""
+        self.journal.write("part", name=name)
+
+    def barrier(self, name: str) -> None:
+        """Wait for the other jobs on this device, then for our own other ranks."""
+        if self.turns is not None:
+            self.note(f"waiting for the other job at {name!r}")
+            self.turns.barrier(name)
+        # A byte-sized all-reduce and not dist.barrier(): the same on every backend, and it warms the links.
+        dist.all_reduce(torch.zeros(1, device=self.device))
+        self.device_idle()
+
+    def device_idle(self) -> None:
+        """Wait until the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def timed_step(self) -> float:
+        """One training step under whatever is attached: what it took on this rank [s]."""
+        self.device_idle()
+        start_s = time.perf_counter()
+        self.bare_step()
+        self.device_idle()
+        return time.perf_counter() - start_s
+
+    def bare_step(self) -> None:
+        """One training step under whatever is attached."""
+        bare_step(self.workload)
+
+    def attach(self, mode: ModeSpec, *, exact: bool = False, group: dist.ProcessGroup | None = None) -> Handle:
+        """Attach a mode's carrier to our model; gradients are waited for in `optimizer.step()`, where a schedule can.
+
+        `exact`: gradients are not compressed, whatever the run does. `group`: in place of the one that carries the
+        mode. Raises UsageError where the schedule cannot serve the model.
+        """
+        self.under = mode.text
+        plan = self.plans[self.job]
+        schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]
+        if schedule.needs_plan and mode.carrier not in plan.buckets:
+            raise UsageError(f"{mode.carrier} is planned from a measured link, and a world of one has none")
+        setup = Setup(
+            self.workload.model,
+            self.workload.optimizer,
+            buckets=plan.buckets.get(mode.carrier),
+            group=self.carried.group_of(mode) if group is None else group,
+            wait="step",
+            unused_parameters=plan.unused_parameters,
+            copies=self.run.copies,
+            compress=None if exact else self.run.compress,
+            parts=plan.parts.get(mode.carrier),
+            options=dict(mode.options),
+            backward_s=plan.backward_s or None,
+        )
+        handle = self.carried.attached(mode, lambda: schedule().attach(setup))
+        if handle.engine is not None:
+            handle.engine.note = self.note
+            if self.ranges.on:
+                handle.watch(self.ranges.watch)
+        self._say_once()
+        return handle
+
+    def _say_once(self) -> None:
+        """What a reader of the record must know of how gradients travel."""
+        if self.rank > 0 or self.said:
+            return
+        self.said = True
+        if self.run.copies == "fused":
+            self.journal.write("remark", message=told(self.device))
+        if self.run.compress is not None:
+            self.journal.write("remark", message=compressed(self.run.compress))
+
+    def forward_backward(self, handle: Handle) -> None:
+        """Zero the gradients, forward, backward."""
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        loss = self.workload.forward_loss(handle.model)
+        self.loss = loss.detach()
+        if self.weights is not None:
+            loss = loss * next(self.weights)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
+        """`steps` ordinary training steps, `mark()` after each."""
+        for step in range(steps):
+            self.note(f"{what} step {step + 1}: computing")
+            with self.ranges.step(step + 1):
+                self.forward_backward(handle)
+                self.workload.optimizer.step()
+            mark()
+
+    def train_in_turns(
+        self,
+        handle: Handle,
+        block: int,
+        pattern: tuple[int, ...],
+        steps: int,
+        what: str,
+        mark: Callable[[], None],
+        applied: Callable[[], None] | None = None,
+        watch: Callable[[TurnTaker], TurnTaker] | None = None,
+    ) -> None:
+        """`steps` training steps in turns with the other jobs; `mark()` after a turn, `applied()` after an update.
+
+        `watch` puts an onlooker around the turns.
+        """
+        assert self.turns is not None
+        turns = self.ranges.turns(self.turns)
+
+        def wait_gradients() -> None:
+            handle.synchronize()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()
+            self.note(f"{what}: waiting for its turn")
+
+        def forward_backward() -> None:
+            self.note(f"{what}: computing")
+            self.forward_backward(handle)
+            if self.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()
+
+        def apply() -> None:
+            self.workload.optimizer.step()
+            if applied is not None:
+                applied()
+
+        self.turns.begin(block, pattern)
+        crossover_steps(
+            watch(turns) if watch is not None else turns,
+            steps,
+            wait_gradients=wait_gradients,
+            apply=apply,
+            forward_backward=forward_backward,
+            mark=mark,
+        )
+
+    def takes_part(self, mode: ModeSpec) -> bool:
+        """Twins are timed once in single-job modes."""
+        return mode.paired or self.job == 0 or not twins(self.run)
+
+    def pattern(self, mode: ModeSpec) -> tuple[int, ...]:
+        """The turn pattern with the best predicted throughput."""
+        times = job_times(self.plans, mode.carrier, [spec.batch_size or 1 for spec in self.run.workloads])
+        return best_pattern(times).pattern
+
+    def origin(self) -> tuple[float, Any]:
+        """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
+        self.device_idle()
+        return time.monotonic(), self.clock.mark()

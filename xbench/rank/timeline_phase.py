@@ -1,0 +1,201 @@
+"""A rank's timeline phase: after all blocks of the first launch, a few steps of each mode are recorded.
+
+Of a mode of one job every rank records its steps. The one that took rank 0 the median time is written to the journals
+of the first ranks, with the time at which it began there by rank 0's clock. Of `crossover` rank 0 of every job writes
+its turns. No block comes after these phases in a launch, so instruments disturb no sample. What cannot be recorded is
+a warning, and never the end of a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from xbench.crossover.job import TurnTaker
+from xbench.profilers.clock import Mark
+from xbench.profilers.collectives import clock_offsets
+from xbench.profilers.timeline import Lanes, TimelineRecorder
+from xbench.rank.session import Session
+from xbench.schedules import puts_off
+from xbench.schedules.base import Handle
+from xbench.spec import ModeSpec
+from xbench.workloads.workload import Workload
+
+STEPS = 3
+SLOW_STEP_S = 5.0
+"""Of steps that are predicted to be longer, one is recorded."""
+
+TOO_SLOW_STEP_S = 20.0
+"""Of steps that are predicted to be longer, none is."""
+
+MOST_RANKS = 8
+"""Ranks whose steps are kept: more say little that these do not, and a record is to stay small."""
+
+ROUNDS, WARM_ROUNDS = 4, 2
+"""Rounds of turns that are recorded, after some that are not."""
+
+
+@dataclass(frozen=True)
+class _Attached:
+    """The workload as the recorder wants it: its model under a schedule."""
+
+    workload: Workload
+    handle: Handle
+
+    @property
+    def model(self) -> nn.Module:
+        return self.handle.model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self.workload.optimizer
+
+    def forward_loss(self) -> Tensor:
+        return self.workload.forward_loss(self.handle.model)
+
+
+def steps_to_record(predicted_s: float) -> int:
+    """How many steps of this length [s] are recorded: an odd number, for the median is one of them; or none."""
+    if predicted_s > TOO_SLOW_STEP_S:
+        return 0
+    return 1 if predicted_s > SLOW_STEP_S else STEPS
+
+
+def record_timeline(session: Session, mode: ModeSpec) -> None:
+    """Attach anew, warm up, record, detach, and write the timeline. Every rank of the job calls it together."""
+    plan = session.plans[session.job]
+    steps = steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s))
+    if steps == 0:
+        return
+    what = f"timeline of {mode.text}"
+    workload = session.workload
+    recording = TimelineRecorder(workload.model, session.clock, in_order=dist.get_backend() == "nccl")
+    ahead_s = clock_offsets(None, session.device).offset_s[session.rank]
+    with recording as recorder, session.attach(mode) as handle:
+        watched = _agreed(session, mode, lambda: handle.watch(recorder.watch))
+        handle.watch_waits(recorder.waiting)
+        if watched:
+            session.device_idle()
+            origin_s, origin = time.perf_counter() - ahead_s, session.clock.mark()
+            # The first step of an attached schedule is unlike the others: DDP rebuilds its buckets after it.
+            session.train(handle, session.run.effort.warmup_steps if steps > 1 else 1, f"{what}, warm-up", lambda: None)
+            for step in range(steps):
+                session.note(f"{what}, step {step + 1}")
+                recorder.run_step(_Attached(workload, handle))
+            session.device_idle()
+            session.clock.flush()
+    workload.optimizer.zero_grad(set_to_none=True)
+    if watched:
+        _write(session, mode, recorder, origin_s, origin)
+    session.clock.reset()
+
+
+def _agreed(session: Session, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
+    """Whether all ranks could begin: one that trained on alone would wait for the others for ever."""
+    watched = False
+    try:
+        watched = begin()
+    except Exception as error:
+        _warn(session, mode, error)
+    everyone = torch.tensor([float(watched)], device=session.device)
+    dist.all_reduce(everyone, op=dist.ReduceOp.MIN)
+    return bool(everyone.item())
+
+
+def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_s: float, origin: Mark) -> None:
+    """The step that rank 0 chose. `origin` is when rank 0's clock showed `origin_s` [s]."""
+    recorded: list[Lanes] = []
+    try:
+        recorded = recorder.lanes()
+        if puts_off(session.plans[session.job].carrier_of(mode)):
+            recorded = recorded[1:] or recorded  # what the first of them waits for was sent before anybody watched
+    except Exception as error:
+        _warn(session, mode, error)
+    chosen = torch.tensor([_median(recorded)], device=session.device)
+    dist.broadcast(chosen, src=0)
+    place = int(chosen.item())
+    if session.rank >= MOST_RANKS or not 0 <= place < len(recorded):
+        return
+    step = recorded[place]
+    session.journal.write(
+        "timeline",
+        mode=mode.text,
+        began_s=round(origin_s + session.clock.elapsed_s(origin, step.began), 7),
+        compute=[part.model_dump() for part in step.compute],
+        communication=[part.model_dump() for part in step.communication],
+    )
+
+
+def _median(recorded: list[Lanes]) -> int:
+    """Which of the steps took the median time; -1 where there are none."""
+    by_length = sorted(range(len(recorded)), key=lambda place: recorded[place].step_s)
+    return by_length[len(by_length) // 2] if by_length else -1
+
+
+def record_turns(session: Session, mode: ModeSpec, number: int) -> None:
+    """Some rounds of `crossover`, of which rank 0 of each job writes its turns. All ranks of all jobs call it."""
+    if any(steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s)) < STEPS for plan in session.plans):
+        return
+    pattern = session.pattern(mode)
+    turns = pattern.count(session.job) * (WARM_ROUNDS + ROUNDS)
+    watched = Watched()
+    with session.attach(mode) as handle:
+        session.train_in_turns(
+            handle, number, pattern, turns, f"turns of {mode.text}", lambda: None, watch=watched.over
+        )
+        session.device_idle()
+    session.workload.optimizer.zero_grad(set_to_none=True)
+    session.clock.flush()
+    session.clock.reset()
+    if session.rank == 0:
+        taken = watched.taken()[pattern.count(session.job) * WARM_ROUNDS :]
+        session.journal.write("turns", mode=mode.text, turns=taken)
+
+
+class Watched:
+    """A job's turns, by the host's clock [s]. A turn begins where it was granted, after the wait for gradients."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._asked_s: list[float] = []
+        self._held_s: list[tuple[float, float]] = []
+
+    def over(self, turns: TurnTaker) -> TurnTaker:
+        """The same turns, watched."""
+        return _WatchedTurns(turns, self)
+
+    @contextmanager
+    def turn(self, turns: TurnTaker) -> Iterator[None]:
+        """One turn of these."""
+        self._asked_s.append(self._clock())
+        with turns.turn():
+            since_s = self._clock()
+            yield
+            self._held_s.append((since_s, self._clock()))
+
+    def taken(self) -> list[tuple[float, float, float | None]]:
+        """Start, end, and when the gradients had arrived: a job asks for its next turn as soon as they have."""
+        arrived_s = [*self._asked_s[1:], None]
+        return [(since_s, until_s, arrived_s[place]) for place, (since_s, until_s) in enumerate(self._held_s)]
+
+
+class _WatchedTurns:
+    def __init__(self, turns: TurnTaker, watched: Watched) -> None:
+        self._turns, self._watched = turns, watched
+
+    def turn(self) -> AbstractContextManager[None]:
+        return self._watched.turn(self._turns)
+
+    def end_block(self) -> None:
+        self._turns.end_block()
+
+
+def _warn(session: Session, mode: ModeSpec, error: Exception) -> None:
+    session.journal.write("warning", message=f"no measured timeline of {mode.text}: {error}")

@@ -1,0 +1,90 @@
+"""Whose collectives carry the gradients of each mode, and Horovod up in this rank only while it is needed.
+
+With `--backend horovod` our own schedules, and the measurement of collectives that they are planned from, go over
+Horovod's all-reduce (`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod` its own settings. Which
+is in force is decided whenever a mode is attached: see `xbench.horovod.world`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch.distributed as dist
+
+from xbench.horovod import available
+from xbench.horovod.options import UNFUSED
+from xbench.host.tuning import raise_thread
+from xbench.modes import mode_info
+from xbench.rank.journal import Journal
+from xbench.schedules.base import Handle
+from xbench.spec import ModeSpec, RunSpec
+
+
+class Carried:
+    """Of one rank: `group` is what our own schedules send over, and DDP's where that is not Horovod's."""
+
+    def __init__(self, run: RunSpec, rank: int, journal: Journal, group: dist.ProcessGroup | None) -> None:
+        self.group = group
+        self._run = run
+        self._over_horovod = run.collectives == "horovod"
+        wanted = self._over_horovod or any(mode_info(mode.carrier).library == "Horovod" for mode in run.modes)
+        if not wanted or available.obstacle() is not None:
+            self._over_horovod = False
+            return
+        from xbench.horovod.group import new_group
+        from xbench.horovod.world import WORLD
+
+        self._world = WORLD
+        if run.tunes_ranks:
+            WORLD.at_start = _raise
+        if self._over_horovod:
+            self.group = new_group()
+        if rank == 0:
+            journal.write("remark", message=self._remark())
+
+    def _remark(self) -> str:
+        said = f"Horovod {available.version()}, built against torch {available.built_against()}"
+        if not self._over_horovod:
+            return said
+        ddp = any(mode_info(mode.carrier).reducer == "ddp" for mode in self._run.modes)
+        kept = "; DDP's modes go over torch's own, and are predicted as if they did not" if ddp else ""
+        return f"{said}; it carries our own schedules, with {UNFUSED}{kept}"
+
+    def group_of(self, mode: ModeSpec) -> dist.ProcessGroup | None:
+        """What a mode sends over."""
+        return self.group if self._sends(mode) or not self._over_horovod else dist.group.WORLD
+
+    def attached(self, mode: ModeSpec, attach: Callable[[], Handle]) -> Handle:
+        """`attach()` with Horovod up or down, as the mode needs it; down again on detach."""
+        if not self._over_horovod:
+            return attach()
+        if not self._sends(mode):
+            self._world.stop()
+            return attach()
+        self._world.start(UNFUSED)
+        try:
+            handle = attach()
+        except BaseException:
+            self._world.stop()
+            raise
+        handle.at_detach(self._world.stop)
+        return handle
+
+    def rest(self) -> None:
+        """After a phase in which collectives were used without a handle."""
+        if self._over_horovod:
+            self._world.stop()
+
+    def _sends(self, mode: ModeSpec) -> bool:
+        return self._over_horovod and mode_info(mode.carrier).reducer == "engine"
+
+
+def _raise(threads: list[int]) -> None:
+    """Raise Horovod's own thread above its Gloo's event loop, as torch's threads are (`host.tuning`).
+
+    It is the first that Horovod starts, and runs the collectives.
+    """
+    for thread in threads[:1]:
+        with suppress(OSError):
+            raise_thread(thread)

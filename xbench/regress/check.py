@@ -1,0 +1,273 @@
+"""`xbench regress check`: base and head measured, judged, and what is suspected measured once more.
+
+Against a revision both sides are launched here, by turns. Against a stored baseline only head is launched, and each of
+its launches is paired with one of the baseline's, in the order of time: whatever the machine did differently that day
+counts as a difference of the code, which is why it is the weaker way.
+
+A record is written after every pair, so whatever ends a check leaves what it measured, marked incomplete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from xbench import environment
+from xbench.errors import XbenchError
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD
+from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
+from xbench.regress import METRICS, baselines, floors_of, judge, launch_floors, suspected, worth_timing
+from xbench.regress.checkout import Repository, other_needs, short
+from xbench.regress.comparable import workload_change
+from xbench.regress.protocol import version
+from xbench.regress.request import (
+    Kept,
+    RegressRequest,
+    guarded,
+    head_tree,
+    measuring_of,
+    nothing_measured,
+    speaker,
+)
+from xbench.regress.revision_runner import Incomparable, Tree
+from xbench.runs.build_records import now
+from xbench.runs.run_folder import keep, new_run_folder
+
+
+def check(request: RegressRequest, console: Console) -> Kept:
+    """Measure, judge, confirm. What is wrong before a launch is raised; what goes wrong later is in the result."""
+    checking = Checking(request, console)
+    return checking.against_revision(request.base) if request.base is not None else checking.against_baseline()
+
+
+class Checking:
+    """One check under way."""
+
+    def __init__(self, request: RegressRequest, console: Console) -> None:
+        self.request = request
+        self.say = speaker(console)
+        self.measuring = measuring_of(request, self.say)
+        self.against: Literal["revision", "baseline"] = "revision"
+        self.base: Side | None = None
+        self.head: Side | None = None
+        self.floors: list[NoiseFloor] = []
+        self.warnings = environment.noise_warnings() if "wall" in request.layers else []
+
+    # --- the trustworthy way ----------------------------------------------------------------------------------------
+
+    def against_revision(self, revision: str) -> Kept:
+        """Both sides here and now. Raises SpecError for a revision that cannot be had."""
+        repository = Repository.around(self.request.folder)
+        commit = repository.commit_of(revision)
+        tree, _, own = head_tree(self.request)
+        self.say(f"base is {short(commit)} ({revision}), head is {tree.title}")
+        with repository.checked_out(commit) as root:
+            title = f"base revision {short(commit)}"
+            base = Tree("base", root, root / repository.here, repository.root, title)
+            self._note_needs(root, repository.root)
+            return self._ended(lambda: self._both(base, tree, commit, own))
+
+    def _both(self, base: Tree, head: Tree, commit: str, own: str | None) -> None:
+        self.head = self.measuring.build(head, head.title, own)
+        if self.head is None:
+            return
+        try:
+            base.ask()
+        except Incomparable as why:
+            self.head = self.measuring.look(head, head.title, own)
+            self._no_base(str(why))
+            return
+        source = f"revision {short(commit)}"
+        self.base = self.measuring.build(base, source, commit)
+        if self.base is None:
+            return
+        names = [check.name for check in self.measuring.checks]
+        changed = [name for name in names if workload_change(name, self.base, self.head) is not None]
+        self.head = self.measuring.look(head, head.title, own, uncounted=changed)
+        self.base = self.measuring.look(base, source, commit, uncounted=changed)
+        self.measuring.first_launches((base, head), self._worth_timing())
+        if not self.measuring.timeable:
+            return
+        pairs = self._pairs()
+        self.measuring.run_pairs(base, head, pairs, self._keep_so_far)
+        self._confirm(base, head, pairs)
+
+    def _confirm(self, base: Tree, head: Tree, pairs: int) -> None:
+        """Fresh launches of what is suspected, as many again."""
+        if not self.request.confirm:
+            return
+        doubtful = suspected(judge(self._record(None, complete=False)))
+        if not doubtful:
+            return
+        named = ", ".join(f"{case.check} {case.mode} {case.metric}" for case in doubtful)
+        self.say(f"suspected, so measured again by fresh launches: {named}")
+        self.measuring.run_pairs(base, head, pairs, self._keep_so_far, doubtful)
+
+    def _note_needs(self, base: Path, head: Path) -> None:
+        told = other_needs(base, head)
+        if told is not None:
+            self.warnings.append(told)
+            self.say(told)
+
+    # --- the weaker way ---------------------------------------------------------------------------------------------
+
+    def against_baseline(self) -> Kept:
+        """Head here and now, base as it was stored. Raises RecordError for a given baseline that cannot be read."""
+        self.against = "baseline"
+        given = self.request.baseline
+        if given is not None:  # what is wrong with it is said before anything is launched
+            baselines.read(given)
+        tree, _, own = head_tree(self.request)
+        return self._ended(lambda: self._stored(tree, own))
+
+    def _stored(self, head: Tree, own: str | None) -> None:
+        self.head = self.measuring.look(head, head.title, own)
+        if self.head is None:
+            return
+        folder = baselines.folder_of(self.request.folder)
+        stored, path, why = baselines.find(self.request.baseline, folder, self.head.environment)
+        if stored is None:
+            self._no_base(why or "there is no baseline")
+            return
+        self.base = stored.side
+        self.say(f"the baseline is {path}, made {stored.created} of {stored.side.source}")
+        names = self._worth_timing()
+        if not names or not stored.launches:
+            return
+        told = "the baseline was measured earlier, not by turns with head: check --base REV is the trustworthy way"
+        self.say(told)
+        self.warnings.append(told)
+        self.measuring.first_launches((head,), names)
+        if not self.measuring.timeable:
+            return
+        pairs = min(self.request.pairs or len(stored.launches), len(stored.launches))
+        self.measuring.course(pairs, self._budget_s)
+        self.floors = launch_floors(self.request.suite, stored.launches, pairs)
+        self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
+        self._confirm_stored(head, stored)
+
+    def _confirm_stored(self, head: Tree, stored: Baseline) -> None:
+        doubtful = suspected(judge(self._record(None, complete=False))) if self.request.confirm else []
+        if doubtful:
+            self.say("suspected, so head is measured again by fresh launches")
+            pairs = stored.launches[: len(self.measuring.pairs)]
+            self.measuring.run_head(head, pairs, self._keep_so_far, doubtful)
+
+    # --- both -------------------------------------------------------------------------------------------------------
+
+    def _worth_timing(self) -> list[str]:
+        """The names of the checks that launches could decide, as far as the looks tell. Says which change of a workload
+        they found, and which one that is expected they did not."""
+        assert self.base is not None
+        assert self.head is not None
+        for check in self.measuring.checks:
+            change = workload_change(check.name, self.base, self.head)
+            if change is not None:
+                self.say(f"{check.name}: {change.said}")
+            elif check.expect_change is not None:
+                told = f"{check.name}: the workload is that of base, so expect_change can go"
+                self.say(told)
+                self.warnings.append(told)
+        so_far = self._record(None, complete=False)
+        names = worth_timing(so_far)
+        if "wall" in self.request.layers and not names and any(case.fails for case in judge(so_far).cases):
+            self.say("nothing is timed: the check fails already")
+        return names
+
+    @property
+    def _budget_s(self) -> float:
+        return 60.0 * self.request.suite.budget_minutes
+
+    def _pairs(self) -> int:
+        """How many there will be, and what this machine's noise does to a check of so many."""
+        noise = self._noise()
+        thresholds = self.request.suite.thresholds
+
+        def quiet_enough(pairs: int) -> bool:
+            floors = self._floors(noise, pairs)
+            return bool(floors) and all(
+                2 * one.floor <= thresholds.get(one.metric, METRICS[one.metric].threshold) for one in floors
+            )
+
+        course = self.measuring.course(self.request.pairs, self._budget_s, quiet_enough if noise is not None else None)
+        self.floors = self._floors(noise, course.pairs)
+        return course.pairs
+
+    def _noise(self) -> Noise | None:
+        """What a calibration found on this machine; says so where there was none."""
+        assert self.head is not None
+        noise = baselines.noise_of(baselines.folder_of(self.request.folder), self.head.environment)
+        if noise is None:
+            self.say("the noise floor of this machine is not known: xbench regress calibrate learns it")
+        return noise
+
+    def _floors(self, noise: Noise | None, pairs: int) -> list[NoiseFloor]:
+        """Of a check of so many pairs, for the checks that are still what they were, and launched as they were."""
+        if noise is None:
+            return []
+        known = {_measured(check) for check in self.request.suite.checks}
+        same = {
+            check.name
+            for check in noise.side.checks
+            if _measured(check) in known
+            and all((check.name in pair.in_turns) == self.measuring.in_turns(check.name) for pair in noise.pairs)
+        }
+        return [one for one in floors_of(self.request.suite, noise.pairs, pairs) if one.check in same]
+
+    def _no_base(self, why: str) -> None:
+        self.say(why)
+        self.measuring.failures += [
+            Failure(check=check.name, side="base", reason=why) for check in self.request.suite.checks
+        ]
+
+    def _record(self, error: XbenchError | None, *, complete: bool) -> Regression:
+        assert self.head is not None
+        measuring, slow = self.measuring, self.request.slow_step
+        return Regression(
+            created=now(),
+            command=self.request.command,
+            xbench=version(),
+            complete=complete,
+            error=str(error) if error is not None else None,
+            warnings=list(dict.fromkeys([*self.warnings, *measuring.warnings])),
+            suite=self.request.suite,
+            against=self.against,
+            base=self.base,
+            head=self.head,
+            layers=self.request.layers,
+            pairs=measuring.pairs,
+            confirm=self.request.confirm,
+            confirmation=measuring.confirmation,
+            floors=self.floors,
+            failures=measuring.failures,
+            injected=f"every step of head takes {slow:g} times as long" if slow > 1.0 else None,
+        )
+
+    @cached_property
+    def path(self) -> Path:
+        """The record's file, in a folder that is made when there is something to keep."""
+        return (new_run_folder(self.request.output, "regression") / RECORD).absolute()
+
+    def _keep_so_far(self) -> None:
+        with interrupts_held():
+            keep(self._record(None, complete=False), self.path)
+
+    def _ended(self, measure: Callable[[], None]) -> Kept:
+        with interrupts_held() as held:
+            error = guarded(measure, held)
+            if self.head is None:
+                raise nothing_measured(self.measuring, error)
+            record = judge(self._record(error, complete=error is None))
+            path = keep(record, self.path)
+            interrupted = held.interrupted()
+        return Kept(record, path, error or interrupted)
+
+
+def _measured(check: Check) -> Check:
+    """The check as far as it decides what is measured."""
+    return check.model_copy(update={"expect_change": None})

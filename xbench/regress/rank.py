@@ -1,0 +1,188 @@
+"""One rank of a launch of `xbench regress`: timed blocks by plans that it is given, or one look at what a step does.
+
+It is a `rank.main` rank without profile, gates and timelines: a launch is to be as short as its blocks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xbench.emulation.group import EmulatedGroup
+from xbench.modes import mode_info
+from xbench.rank.blocks import tell_block
+from xbench.rank.job_plans import complete
+from xbench.rank.main import Rank, main
+from xbench.rank.profile_phase import gathered
+from xbench.rank.program import JobPlan, Phase, Program, whole_cycles
+from xbench.regress.alternation import Turns
+from xbench.regress.counters import Counter
+from xbench.schedules import cycle_of
+from xbench.schedules.base import Handle
+from xbench.schedules.engine import trainable
+from xbench.spec import ModeSpec
+from xbench.torch_compile import cut_by_ddp
+
+WARMUP_STEPS = 3
+"""Before the step that is counted: DDP rebuilds its buckets after the first, and our engine learns an order in it."""
+
+
+class LaunchProgram(Program):
+    """The argument of every rank. `counted`: modes to count; `slow_step`: see `slowed`; the rest: see `turns`."""
+
+    counted: tuple[str, ...] = ()
+    slow_step: float = 1.0
+    turn_folder: str | None = None
+    turns: int = 1
+
+
+class LaunchRank(Rank):
+    """The state of one rank."""
+
+    program: LaunchProgram
+
+    def start(self) -> None:
+        """As every rank, then complete the plans with the parameters that they do not know."""
+        self.counter = Counter(torch.device(self.run.device)) if self.program.counted else None
+        super().start()
+        named = {name: p.numel() * p.element_size() for name, p in trainable(self.workload.model).items()}
+        self.plans = [_covering(plan, named) for plan in self.plans]
+        del self.snapshot  # for gates alone, and as large as the model
+        folder = self.program.turn_folder
+        self.shared: Turns | None = None
+        if folder is not None:
+            self.shared = Turns(Path(folder), leads=self.rank == 0, say=self.note)
+
+    def go(self) -> None:
+        """Count, then time."""
+        if self.counter is not None:
+            self.count(self.counter)
+        super().go()
+
+    def count(self, counter: Counter) -> None:
+        """What a step of each mode hands to collectives, and what it holds: over a cycle of steps."""
+        cycles = {}
+        if isinstance(self.group, EmulatedGroup):
+            counter.overhear(self.group)
+        for name in self.program.counted:
+            mode = self.program.mode(name)
+            library = mode_info(mode.carrier).library
+            if library is not None:
+                self.journal.write("failed", mode=name, message=f"{library}'s own collectives cannot be counted")
+            elif not self.refuses(mode):
+                cycles[name] = self._count(counter, mode)
+        found = counter.read()
+        for name, cycle in cycles.items():
+            seen = found[name]
+            peaks = gathered(seen.peak_bytes)
+            if self.rank == 0:
+                self.journal.write(
+                    "counts",
+                    mode=name,
+                    collectives=seen.collectives / cycle,
+                    wire_bytes=seen.wire_bytes / cycle,
+                    peak_bytes=None if None in peaks else max(peaks),
+                )
+
+    def _count(self, counter: Counter, mode: ModeSpec) -> int:
+        """One mode; how many steps its window holds."""
+        what, cycle = f"counting {mode.text}", cycle_of(mode)
+        self.barrier(what)
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
+            super().train(handle, whole_cycles(WARMUP_STEPS, cycle), what, _nothing)
+            handle.finish()  # so that the window holds what its own steps send, and nothing of the step before
+            self.device_idle()
+            with counter.window(mode.text):
+                super().train(handle, cycle, what, _nothing)
+                handle.finish()
+                self.device_idle()
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        return cycle
+
+    def block(self, phase: Phase, number: int) -> None:
+        """One block, the attempt to attach its mode included, in turns with the other launch where there is one."""
+        if self.shared is None:
+            super().block(phase, number)
+            return
+        self.barrier(f"turns of block {number}")
+        self.shared.take()
+        super().block(phase, number)
+        self.shared.give()
+
+    def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
+        """Attach and warm up in one turn; then one turn each for so many timed parts of the block."""
+        if self.shared is None:
+            super().timed(phase, mode, number)
+            return
+        cycle = cycle_of(mode)
+        effort = self.run.effort
+        assert effort.steps is not None  # an order always says how many
+        steps, warmup = whole_cycles(effort.steps, cycle), whole_cycles(effort.warmup_steps, cycle)
+        what = f"round {phase.round + 1} {mode.text}"
+        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
+            super().train(handle, warmup, what, _nothing)
+            handle.finish()
+            self.barrier(what)
+            for turn in range(self.program.turns):
+                self.shared.give()
+                self.shared.take()
+                stamps: list[Any] = []
+                origin = self.origin()
+                dist.all_reduce(torch.zeros(1, device=self.device))  # the turn begins for all at once
+                self._stamp(stamps)
+                # A cycle that does not count: until now the caches were the other launch's.
+                self.train(handle, cycle + steps, what, partial(self._stamp, stamps))
+                handle.finish()
+                self.barrier(what)
+                place = (phase.round * self.program.turns + turn, phase.position)
+                tell_block(self, mode, place, cycle, origin, stamps)
+        self.workload.optimizer.zero_grad(set_to_none=True)
+
+    def _stamp(self, stamps: list[Any]) -> None:
+        stamps.append(self.clock.mark())
+
+    def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
+        """`steps` ordinary training steps, `mark()` after each; slowed where that was asked for."""
+        if self.program.slow_step > 1.0:
+            mark = self.slowed(mark)
+        super().train(handle, steps, what, mark)
+
+    def slowed(self, mark: Callable[[], None]) -> Callable[[], None]:
+        """`mark`, after this rank has been busy for so long that its step takes `slow_step` times what it took.
+
+        A testing aid: the core computes nothing of use, and really is not there for anything else meanwhile.
+        """
+        began_s = time.perf_counter()
+
+        def later() -> None:
+            nonlocal began_s
+            self.device_idle()
+            until_s = began_s + self.program.slow_step * (time.perf_counter() - began_s)
+            while time.perf_counter() < until_s:
+                pass
+            mark()
+            began_s = time.perf_counter()
+
+        return later
+
+
+def _nothing() -> None:
+    pass
+
+
+def _covering(plan: JobPlan, named: dict[str, int]) -> JobPlan:
+    """The plan, with a bucket for each trainable parameter (name: bytes) that the record saw no gradient of."""
+    known = {name for buckets in plan.buckets.values() for bucket in buckets or () for name in bucket}
+    missing = {name: nbytes for name, nbytes in named.items() if name not in known}
+    return complete(plan, missing) if known and missing else plan
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], LaunchProgram, LaunchRank)

@@ -1,0 +1,124 @@
+"""What a user asked `xbench regress` for, and what all of its flows begin and end with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rich.console import Console
+
+from xbench.errors import Interrupted, RunError, SpecError, XbenchError
+from xbench.interrupts import Held
+from xbench.records import AnyRecord, Suite
+from xbench.regress.checkout import Repository, short
+from xbench.regress.measurements import layer_of
+from xbench.regress.revision_runner import Tree
+from xbench.regress.session import Measuring
+from xbench.runs.execute import check_output
+
+Layer = Literal["deterministic", "wall"]
+BOTH: tuple[Layer, ...] = ("deterministic", "wall")
+
+
+@dataclass
+class RegressRequest:
+    """Parsed and checked. `suite` holds the checks that are to run; `folder` is that of its file.
+
+    `base`: a git revision; `baseline`: a stored one. `slow_step` slows head, to try the gate out.
+    """
+
+    suite: Suite
+    folder: Path
+    layers: tuple[Layer, ...] = BOTH
+    base: str | None = None
+    baseline: Path | None = None
+    pairs: int | None = None
+    confirm: bool = True
+    slow_step: float = 1.0
+    device: str = "auto"
+    timeout_s: float = 120.0
+    output: Path = Path("results/runs")
+    command: str = "xbench regress"
+
+
+class Kept(NamedTuple):
+    """A record, where it is, and the error that cut it short, if one did."""
+
+    record: AnyRecord
+    path: Path
+    error: XbenchError | None
+
+
+def speaker(console: Console) -> Callable[[str], None]:
+    """Prints lines of progress."""
+
+    def say(sentence: str) -> None:
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    return say
+
+
+def check_place(folder: Path) -> None:
+    """Raise SpecError for a folder of baselines that could not be written, before anything is measured."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise SpecError(f"the baseline would be kept under {str(folder)!r}, and {str(there)!r} cannot be written")
+
+
+def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuring:
+    """What measures the suite. Raises SpecError where it has nothing in the layers that were asked for."""
+    check_output(request.output)
+    checks = request.suite.checks
+    if not any(layer_of(check, layer) for check in checks for layer in request.layers):
+        raise SpecError(
+            f"--layer: no check of the suite has a {request.layers[0]} metric", hint="--layer both takes all of them"
+        )
+    return Measuring(
+        request.suite,
+        {check.name: str((request.folder / check.plan_from).resolve()) for check in checks if check.plan_from},
+        say,
+        layers=request.layers,
+        device=request.device,
+        timeout_s=request.timeout_s,
+        slow_step=request.slow_step,
+    )
+
+
+def head_tree(request: RegressRequest) -> tuple[Tree, Repository | None, str | None]:
+    """The working tree as a side; its repository and revision, where it is in one."""
+    folder = request.folder.resolve()
+    try:
+        repository = Repository.around(folder)
+    except SpecError:
+        return Tree("head", folder, folder, folder, "this tree"), None, None
+    revision = repository.head()
+    title = f"this tree ({short(revision)})" if revision is not None else "this tree"
+    return Tree("head", repository.root, folder, repository.root, title), repository, revision
+
+
+def guarded(measure: Callable[[], None], held: Held) -> XbenchError | None:
+    """The error that ended `measure` early, an interruption among them. Usage errors are raised.
+
+    Signals that `held` holds are let through meanwhile, and wait afterwards, so that what was measured is kept.
+    """
+    try:
+        with held.let_through():
+            measure()
+    except KeyboardInterrupt:
+        return Interrupted("interrupted")
+    except SpecError:
+        raise
+    except XbenchError as error:
+        return error
+    return None
+
+
+def nothing_measured(measuring: Measuring, error: XbenchError | None) -> XbenchError:
+    """Why there is nothing to keep a record of."""
+    if error is not None:
+        return error
+    reason = measuring.failures[0].reason if measuring.failures else "no launch gave an answer"
+    return RunError(f"nothing could be measured: {reason}")

@@ -1,0 +1,138 @@
+"""An order carried out by this tree's own xbench: what it resolves, what it plans, and one launch of its ranks.
+
+Nothing here imports torch: the ranks do, and they are all that a launch waits for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
+from xbench.fabrics import open_fabric, rootless
+from xbench.fabrics.fabric import Fabric
+from xbench.launch.launcher import launch
+from xbench.rank.program import JobPlan, Phase
+from xbench.regress.protocol import Answer, Block, Counts, Order, version
+from xbench.runs.event_collector import Collector
+from xbench.schedules import cycle_of
+from xbench.scratch import Scratch
+from xbench.spec import Effort, RunSpec
+from xbench.stats import odd_steps
+from xbench.stats.order import balanced_orders
+
+RANK = "xbench.regress.rank"
+
+
+def answer(order: Order) -> Answer:
+    """Carry out an order. What goes wrong is in the answer; only an interruption is raised."""
+    try:
+        return _looked(order) if order.kind == "look" else _timed(order)
+    except Interrupted:
+        raise
+    except XbenchError as error:
+        return Answer(xbench=version(), error=str(error), hint=error.hint)
+
+
+def _looked(order: Order) -> Answer:
+    if order.resolved is not None:
+        return _as_resolved(order, order.resolved)
+    from xbench.regress.resolve import look  # with all that planning needs: a timed launch needs none of it
+
+    made, run, plan = look(order)
+    return _launched(made, order, run, plan) if order.counted else made
+
+
+def _timed(order: Order) -> Answer:
+    if order.resolved is None:
+        raise SpecError("an order to time carries what the look before it has resolved")
+    return _as_resolved(order, order.resolved)
+
+
+def _as_resolved(order: Order, resolved: Mapping[str, Any]) -> Answer:
+    run = RunSpec.model_validate(resolved["run"])
+    run = run.model_copy(update={"modes": tuple(mode for mode in run.modes if mode.text in order.modes)})
+    plan = JobPlan.model_validate(resolved["plan"])
+    if rootless.reexec_needed(run.fabric):
+        rootless.reexec(sys.argv)
+    batch = int(resolved["batch"])
+    return _launched(Answer(xbench=version(), samples_per_step=batch * run.fabric.world_size), order, run, plan)
+
+
+def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer:
+    """One start of the ranks, with what they found added to the answer."""
+    effort = Effort(launches=1, rounds=order.rounds, steps=order.steps, warmup_steps=order.warmup_steps)
+    run = run.model_copy(update={"effort": effort, "timeout_s": order.timeout_s})
+    found = Collector(run, [made.samples_per_step // run.fabric.world_size])
+    counted: dict[str, Counts] = {}
+
+    def take(job: int, rank: int, event: Mapping[str, Any]) -> None:
+        if event["event"] == "counts":
+            counted[event["mode"]] = Counts.model_validate(event)
+        else:
+            found.take(job, rank, event)
+
+    began_s = time.monotonic()
+    error: XbenchError | None = None
+    with open_fabric(run.fabric, device=run.device) as fabric:
+        for program in _programs(order, run, plan):
+            with Scratch("xb-regress-") as folder:
+                error = error or _ranks(program, run, fabric, Path(folder), take)
+        label = fabric.label
+    cycles = {mode.text: cycle_of(mode) for mode in run.modes}
+    samples = found.samples()
+    blocks = [
+        Block(mode=s.mode, round=s.round, steps_s=s.steps_s, warmup_s=s.warmup_s, cycle=cycles[s.mode])
+        for s in sorted(samples, key=lambda sample: sample.started_s)
+    ]
+    return made.model_copy(
+        update={
+            "error": str(error) if error is not None else None,
+            "hint": error.hint if error is not None else None,
+            "label": label,
+            "counted": counted,
+            "blocks": blocks if not isinstance(error, FabricError) else [],  # they are of other links
+            "failed": {**made.failed, **found.failed},
+            "warnings": [*made.warnings, *found.warnings, *odd_steps.sentences_of(samples, cycles)],
+            "launched_s": time.monotonic() - began_s,
+        }
+    )
+
+
+def _programs(order: Order, run: RunSpec, plan: JobPlan) -> list[dict[str, Any]]:
+    """What each start of ranks does. What one mode leaves behind would count as the next one's memory: see `held`."""
+    program = {
+        "run": run.model_dump(mode="json"),
+        "launch": 0,
+        "phases": [phase.model_dump() for phase in blocks_of(run, order.seed)] if order.kind == "time" else [],
+        "plans": [plan.model_dump(mode="json")],
+        "slow_step": order.slow_step,
+        "turn_folder": order.turn_folder,
+        "turns": order.turns,
+    }
+    if order.kind == "time":
+        return [program]
+    modes = [mode.text for mode in run.modes]
+    return [{**program, "counted": part} for part in ([[mode] for mode in modes] if order.held else [modes])]
+
+
+def _ranks(
+    program: Mapping[str, Any], run: RunSpec, fabric: Fabric, folder: Path, take: Callable[[int, int, Any], None]
+) -> XbenchError | None:
+    """Start the ranks and wait for their end: the error that ended them early."""
+    emulated = fabric.emulated.model_dump(mode="json") if fabric.emulated is not None else None
+    argument = folder / "program.json"
+    argument.write_text(json.dumps({**program, "emulated": emulated}))
+    outcome = launch(fabric, 1, RANK, argument, folder, on_event=take, silence_s=run.timeout_s)
+    return outcome.error
+
+
+def blocks_of(run: RunSpec, seed: int) -> tuple[Phase, ...]:
+    """The blocks of one launch, each mode once a round, in a balanced order."""
+    orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed)
+    blocks = [(turn, mode) for turn, order in enumerate(orders) for mode in order]
+    return tuple(Phase(kind="block", mode=mode, round=turn, position=i) for i, (turn, mode) in enumerate(blocks))

@@ -1,0 +1,1 @@
+"""Flows of whole runs: prepare, launch, collect, and build the record."""

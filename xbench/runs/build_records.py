@@ -1,0 +1,320 @@
+"""From what was collected to a record: pure, so that a dead run, a live one and a test make records the same way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from xbench.modes import ModeInfo, mode_info
+from xbench.planning import StepModel
+from xbench.planning.contention import Contention
+from xbench.planning.cost import Curve
+from xbench.planning.plans import Planner
+from xbench.planning.turns import LETTERS, JobTimes, round_s
+from xbench.records import (
+    RANKS,
+    Bounds,
+    Comparison,
+    EmulatedLink,
+    Environment,
+    Estimate,
+    FabricRecord,
+    Job,
+    Label,
+    ModeResult,
+    Profile,
+    Ratio,
+    Sample,
+    WorkloadRecord,
+)
+from xbench.registry import imported
+from xbench.runs.event_collector import Collector, JobFindings
+from xbench.runs.recorded_steps import in_order, other_ranks, timeline
+from xbench.schedules import cycle_of
+from xbench.spec import ModeSpec, RunSpec
+from xbench.stats import odd_steps
+from xbench.stats.blocks import mode_values, twins
+from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
+from xbench.stats.removed import removed_share
+from xbench.stats.summary import flag_outliers, grouped_estimate
+
+
+def now() -> str:
+    """The time of day, UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Frame:
+    """What a record says besides measurements."""
+
+    def __init__(
+        self,
+        command: str,
+        environment: Environment,
+        fabric: FabricRecord,
+        workloads: Sequence[WorkloadRecord],
+        created: str | None = None,
+    ) -> None:
+        self.command = command
+        self.environment = environment
+        self.fabric = fabric
+        self.workloads = list(workloads)
+        self.created = created or now()
+        self.warnings: list[str] = []
+        self.emulated: EmulatedLink | None = None
+
+    def fields(self, run: RunSpec, found: Collector, *, complete: bool, error: str | None) -> dict[str, Any]:
+        """The fields that every kind of record has, by name."""
+        return {
+            "created": self.created,
+            "command": self.command,
+            "spec": run,
+            "environment": self.environment,
+            "fabric": _as_measured(self.fabric, found),
+            "emulated": self.emulated and self.emulated.model_copy(update={"calibration": found.calibration}),
+            "complete": complete,
+            "error": error,
+            "warnings": [*self.warnings, *found.warnings, *found.gpu.warnings()],
+        }
+
+
+def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bool, error: str | None) -> Profile:
+    """The record of `xbench profile`."""
+    job = found.jobs[0]
+    return Profile(
+        **frame.fields(run, found, complete=complete, error=error),
+        workload=job.workload or frame.workloads[0],
+        layers=job.layers,
+        step=job.step,
+        cost_model=job.cost_model,
+        contention=job.contention,
+        bounds=job.bounds if job.cost_model is not None else None,
+        plans=job.plans,
+        samples=job.series,
+        gpu=found.gpu.of_profile(),
+        gpu_missing=found.gpu.missing,
+    )
+
+
+def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bool, error: str | None) -> Comparison:
+    """The record of `xbench compare`."""
+    samples = flagged(found.samples())
+    reference = run.reference or run.modes[0].text
+    values = {mode.text: mode_values(run, mode, samples) for mode in run.modes}
+    step = reference_batch(run, found)
+    modes = {
+        mode.text: _mode_result(run, mode, values, step, reference, found, frame.fabric.label, complete)
+        for mode in run.modes
+    }
+    modes = _with_exposed(run, modes, found)
+    fields = frame.fields(run, found, complete=complete, error=error)
+    fields["warnings"] += odd_steps.sentences_of(samples, {mode.text: cycle_of(mode) for mode in run.modes})
+    return Comparison(
+        **fields,
+        reference=reference,
+        modes=modes,
+        jobs=[
+            Job(
+                workload=job.workload or frame.workloads[place],
+                step=job.step,
+                contention=job.contention,
+                bounds=job.bounds,
+                plans=job.plans,
+                layers=job.layers,
+            )
+            for place, job in enumerate(found.jobs)
+        ],
+        bounds=_total_bounds(run, found),
+        cost_model=found.jobs[0].cost_model,
+        samples=samples,
+        gpu_missing=found.gpu.missing,
+    )
+
+
+def flagged(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples with outliers marked, within each mode and job."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index, sample in enumerate(samples):
+        groups.setdefault((sample.mode, sample.job), []).append(index)
+    marks = [False] * len(samples)
+    for indices in groups.values():
+        for index, mark in zip(indices, flag_outliers([samples[i].step_s for i in indices]), strict=True):
+            marks[index] = bool(mark)
+    return [s.model_copy(update={"outlier": mark}) if mark else s for s, mark in zip(samples, marks, strict=True)]
+
+
+def reference_batch(run: RunSpec, found: Collector) -> int:
+    """Samples in one step of every distinct job, over all ranks: seconds per sample times this is `step_s`."""
+    sizes = found.batch_sizes[:1] if twins(run) else found.batch_sizes
+    return sum(sizes) * run.fabric.world_size
+
+
+def _mode_result(
+    run: RunSpec,
+    mode: ModeSpec,
+    values: dict[str, list[BlockValue]],
+    batch: int,
+    reference: str,
+    found: Collector,
+    label: Label,
+    complete: bool,
+) -> ModeResult:
+    own = run.reference_of(mode)
+    plan = found.jobs[0].plans.get(mode.carrier)
+    gates = found.parity.get(mode.text, [])
+    gate = next((p for p in gates if not p.ok), gates[0] if gates else None)
+    pattern = found.patterns.get(mode.text)
+    error = found.failed.get(mode.text)
+    if error is None and gate is not None and not gate.ok:
+        by = "DDP" if gate.reference == "ddp" else gate.reference
+        other = "one network on all ranks" if gate.reference == RANKS else f"the network that {by} trains"
+        other = "the same network twice" if mode.text == gate.reference else other
+        error = f"does not train {other}: {gate.message}"
+    blocks = values[mode.text]
+    ended_early = error is None and not blocks and not complete
+    if error is None and not blocks and complete:
+        error = "nothing was measured"
+    if error is not None or ended_early:
+        status: Literal["failed", "not measured"] = "not measured" if ended_early else "failed"
+        return ModeResult(
+            mode=mode.text, status=status, label=label, error=error, parity=gate, plan=plan, pattern=pattern
+        )
+    per_sample = grouped_estimate(_by_launch(blocks))
+    step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))
+    ratio: Ratio | None = None
+    if mode.text == own:
+        ratio = REFERENCE_RATIO
+    elif values[own]:
+        ratio = paired_ratio(blocks, values[own])
+    predicted = _predicted_step_s(run, mode, found, pattern)
+    recorded = found.timelines.get(mode.text, {})
+    return ModeResult(
+        mode=mode.text,
+        status="ok",
+        label=label,
+        step_s=step,
+        seconds_per_sample=per_sample,
+        predicted_step_s=predicted,
+        prediction_error=predicted / step.median - 1 if predicted is not None else None,
+        parity=gate,
+        ratio=ratio,
+        ratio_to=own if own != reference else None,
+        blocks=len(blocks),
+        plan=plan,
+        timeline=timeline(recorded, label),
+        other_ranks=other_ranks(recorded, label),
+        turns=in_order(itertools.chain(*found.turns.get(mode.text, {}).values())),
+        pattern=pattern,
+        gpu=found.gpu.of_mode(mode.text, per_sample.median),
+    )
+
+
+def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:
+    """The model's step for one job or the sum over distinct jobs; for crossover of twins half a round."""
+    jobs = found.jobs[:1] if twins(run) else found.jobs
+    info, carrier = mode_info(mode.name), mode_info(mode.carrier)
+    if carrier.predictor is not None:
+        found_s = [_predicted_without_plan_s(run, mode, carrier, job) for job in jobs]
+        return None if None in found_s else sum(one for one in found_s if one is not None)
+    plans = [job.plans.get(mode.carrier) for job in jobs]
+    if any(plan is None for plan in plans):
+        return None
+    steps = [plan.predicted_step_s for plan in plans if plan is not None]
+    if not info.together:
+        return sum(steps)
+    if info.sharing == "in turns" and pattern is not None:
+        return _predicted_crossover_s(run, mode, found, pattern)
+    return None
+
+
+def _predicted_without_plan_s(run: RunSpec, mode: ModeSpec, info: ModeInfo, job: JobFindings) -> float | None:
+    """The step that a mode was to take with another's buckets; None where those were not planned."""
+    plan = next((job.plans[name] for name in info.buckets_of if name in job.plans), None)
+    if job.step is None or job.cost_model is None or plan is None or info.predictor is None:
+        return None
+    contention = Contention.of(job.contention, Curve.of(job.cost_model)) if job.contention is not None else None
+    planner = Planner(StepModel.of(job.layers, job.step), job.cost_model, contention)
+    predict = imported(info.predictor)
+    step_s: float = predict(planner, plan.buckets, job.layers, dict(mode.options), run.fabric.world_size)
+    return step_s
+
+
+def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str) -> float | None:
+    jobs = [found.jobs[0]] * len(run.workloads) if twins(run) else found.jobs
+    plans = [job.plans.get(mode.carrier) for job in jobs]
+    times, alone = [], []
+    for place, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
+        if job.step is None or job.cost_model is None or plan is None:
+            return None
+        curve = Curve.of(job.cost_model)
+        link_s = float(sum(curve(nbytes) for nbytes in plan.bucket_bytes))
+        samples = found.batch_sizes[place]
+        times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, samples, link_s))
+        alone.append(plan.predicted_step_s)
+    places = tuple(LETTERS.index(letter) for letter in pattern)
+    took_s = round_s(times, places)
+    distinct_s = alone[0] if twins(run) else sum(alone)
+    progress = sum(places.count(job) * alone[job] for job in range(len(jobs))) / took_s
+    return distinct_s / progress
+
+
+def _by_launch(blocks: Sequence[BlockValue]) -> list[list[float]]:
+    launches: dict[int, list[float]] = {}
+    for block in blocks:
+        launches.setdefault(block.launch, []).append(block.value)
+    return list(launches.values())
+
+
+def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) -> dict[str, ModeResult]:
+    """Add exposed communication (step minus compute-only step) and the share of what could be removed that was.
+
+    What could be removed is up to the bound of what the mode may overlap: see `planning.bounds`.
+    """
+    control = next((modes[m.text] for m in run.modes if m.name == "compute"), None)
+    compute_s = control.step_s.median if control is not None and control.step_s is not None else None
+    jobs = found.jobs[:1] if twins(run) else found.jobs
+    if compute_s is None and all(job.step is not None for job in jobs):
+        compute_s = sum(job.step.uninstrumented_step_s for job in jobs if job.step is not None)
+    if compute_s is None:
+        return modes
+    total = _total_bounds(run, found)
+    ddp = next((modes[m.text] for m in run.modes if m.name == "ddp"), None)
+    result = {}
+    for mode in run.modes:
+        outcome = modes[mode.text]
+        if outcome.step_s is not None:
+            share = None
+            if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
+                plan = outcome.plan
+                ahead = mode_info(plan.carrier if plan is not None and plan.carrier else mode.carrier).puts_off
+                low_s = ddp.step_s.ci95[0]
+                share = removed_share(outcome.step_s.median, ddp.step_s.median, total.of(ahead=ahead), low_s)
+            outcome = outcome.model_copy(
+                update={"exposed_s": outcome.step_s.median - compute_s, "removed_share": share}
+            )
+        result[mode.text] = outcome
+    return result
+
+
+def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
+    """Bounds of one step of every distinct job, one after the other."""
+    jobs = found.jobs[:1] if twins(run) else found.jobs
+    parts = [job.bounds for job in jobs if job.bounds is not None and job.cost_model is not None]
+    if len(parts) < len(jobs):
+        return None
+    return Bounds(**{name: sum(getattr(part, name) for part in parts) for name in Bounds.model_fields})
+
+
+def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
+    """Add what ranks remarked, and the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time [bit/s]."""
+    fabric = fabric.model_copy(update={"notes": [*fabric.notes, *found.remarks]})
+    model = found.jobs[0].cost_model
+    if model is None or not model.points:
+        return fabric
+    largest = max(model.points, key=lambda point: point.nbytes)
+    share = 2 * (model.world_size - 1) / model.world_size
+    if found.run.compress is not None:  # sizes are those before compression, and half of it travels
+        share /= 2
+    return fabric.model_copy(update={"allreduce_bps": 8 * share * largest.nbytes / largest.transfer_s})

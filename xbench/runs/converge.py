@@ -1,0 +1,345 @@
+"""`xbench converge` from the parent's side: resolve, raise the fabric, start the ranks, make the record.
+
+One launch trains everything: see `rank.converge`. What a rank has finished is in its journal, so a run that
+dies keeps the curves that it has; where this process is killed, `runs.rebuild` makes the record of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from xbench import environment
+from xbench.config import ConvergeConfig
+from xbench.errors import Interrupted, RunError, SpecError, UsageError, XbenchError
+from xbench.fabrics import open_fabric
+from xbench.fabrics.fabric import Fabric
+from xbench.interrupts import interrupts_held
+from xbench.launch.launcher import AuxiliaryCommand, launch
+from xbench.modes import IN_SEQUENCE, mode_info
+from xbench.rank.program import Phase
+from xbench.record_files import RECORD
+from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, WorkloadRecord
+from xbench.runs.build_records import now
+from xbench.runs.converge_progress import Trainings
+from xbench.runs.frames import ConvergenceFrame, write_frame
+from xbench.runs.prepare import prepare
+from xbench.runs.progress import Progress
+from xbench.runs.run_folder import keep, new_run_folder
+from xbench.schedules import cycle_of
+from xbench.scratch import socket_folder
+from xbench.spec import Effort, RunSpec, WorkloadSpec
+from xbench.stats import odd_steps
+from xbench.stats.convergence import converged
+from xbench.stats.steps import longest_steps, steps_of_all
+from xbench.units import format_percent, format_seconds
+from xbench.workloads.catalog import family_of
+from xbench.workloads.torchvision_models import facts_of
+
+RANK = "xbench.rank.converge"
+TRAIN, TEST, CLASSES = 1437, 360, 10
+"""Of the digits: `workloads.digits` splits them."""
+
+DIGITS = Dataset(
+    name="digits",
+    source="scikit-learn's load_digits: 1797 grey images of 8×8 pixels of handwritten digits, the test half of UCI's "
+    "Optical Recognition of Handwritten Digits (Alpaydin and Kaynak 1998, CC BY 4.0); a stratified fifth is kept for "
+    "testing",
+    train=TRAIN,
+    test=TEST,
+    classes=CLASSES,
+)
+PROFILE_STEPS = 8
+
+
+IMAGE_SIZE, BATCH_SIZE = 32, 32
+"""Defaults for image models: the digits have 8 × 8 pixels, and larger batches mean fewer all-reduces an epoch."""
+
+
+def sized(spec: WorkloadSpec) -> WorkloadSpec:
+    """The workload with the default sizes of this command, as far as an image model takes them and none are given."""
+    if family_of(spec.name) != "vision":
+        return spec
+    facts = facts_of(spec.name)
+    smallest = max(IMAGE_SIZE, facts.minimum)
+    size = spec.image_size or -(-smallest // facts.multiple) * facts.multiple
+    return spec.model_copy(update={"image_size": size, "batch_size": spec.batch_size or BATCH_SIZE})
+
+
+def check(config: ConvergeConfig) -> None:
+    """Raise a UsageError for what cannot be trained, before anything is started."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise UsageError(
+            "the digits come with scikit-learn, which is not installed", hint="pip install 'xbench-schedules[converge]'"
+        )
+    if family_of(config.workloads[0].name) not in ("vision", "factory"):
+        raise SpecError(
+            f"the digits are images, and {config.workloads[0].title} takes none", hint="try xbench converge resnet18"
+        )
+    for mode in config.modes:
+        if mode.name == IN_SEQUENCE or not mode_info(mode.name).trains:
+            raise SpecError(f"--modes: {mode.text!r} trains no network of its own", hint="try --modes ddp,spb")
+    if config.fabric.name in ("emulated", "cluster"):
+        raise SpecError(
+            f"converge starts real ranks that average real gradients, and not on fabric {config.fabric.name!r}",
+            hint="try --fabric local:ranks=2",
+        )
+
+
+def steps_of(config: ConvergeConfig, batch: int) -> tuple[int, int]:
+    """(steps of one seed, steps an epoch) with batches of so many samples over all workers. Raises SpecError."""
+    an_epoch = TRAIN // batch
+    if an_epoch < 1:
+        raise SpecError(
+            f"a batch of {batch} samples over all workers is more than the {TRAIN} digits", hint="try --batch-size 16"
+        )
+    steps = config.epochs * an_epoch if config.samples is None else config.samples // batch
+    if steps < 1:
+        raise SpecError(
+            f"--samples: {config.samples} is less than one batch of {batch} over all workers",
+            hint=f"try --samples {batch}",
+        )
+    return steps, an_epoch
+
+
+def execute(config: ConvergeConfig, console: Console) -> tuple[Convergence, Path, XbenchError | None]:
+    """Train, and write the record: with its path, and the error that cut it short. Earlier errors are raised."""
+    check(config)
+    effort = Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS)
+    workload = sized(config.workloads[0])
+    run, found, notes = prepare(replace(config, workloads=[workload], effort=effort))
+    world = run.fabric.world_size
+    if world < 2:
+        raise SpecError("one worker has nobody to average gradients with", hint="try --fabric local:ranks=2")
+    record = found.workloads[0].record
+    batch = record.batch_size * world
+    steps, an_epoch = steps_of(config, batch)
+    seeds = [config.workloads[0].seed + place for place in range(config.seeds)]
+    training = Training(
+        seeds=seeds, steps=steps, samples=steps * batch, epochs=steps / an_epoch, batch_size=record.batch_size,
+        optimizer=record.spec.optimizer, lr=_lr(config, record),
+    )  # fmt: skip
+    folder = new_run_folder(config.output, f"convergence-{record.title.replace(':', '-')}")
+
+    progress = Progress(console, launches=1)
+    trainings = Trainings(progress, run.modes, config.seeds, -(-steps // an_epoch))
+    say = progress.say
+    for note in notes:
+        say(note)
+    say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {run.device}")
+    say(f"{len(run.modes)} modes, {config.seeds} seeds of each, {steps} steps a seed ({training.epochs:.3g} epochs)")
+    curves = Curves(world, run, an_epoch, say, trainings.standing)
+    warnings = [*found.warnings, *environment.noise_warnings()]
+    error: XbenchError | None = None
+    with interrupts_held() as held:
+        with ExitStack() as stack:
+            stack.enter_context(progress)
+            with held.let_through():
+                facts = environment.capture(found.environment_facts())
+                fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
+            frame = ConvergenceFrame(
+                created=now(),
+                command=shlex.join(["xbench", *sys.argv[1:]]),
+                run=run,
+                environment=facts,
+                fabric=fabric.describe(run.backend),
+                label=fabric.label,
+                workload=record,
+                training=training,
+                an_epoch=an_epoch,
+                warnings=warnings,
+            )
+
+            def updated() -> ConvergenceFrame:
+                now_known = {"fabric": fabric.describe(run.backend), "warnings": [*warnings, *fabric.warnings]}
+                return frame.model_copy(update=now_known)
+
+            try:
+                with held.let_through():
+                    fabric.measure_bandwidth()
+                    write_frame(updated(), folder)
+                    error = _launch(run, training, an_epoch, fabric, folder, curves, trainings, progress)
+            except KeyboardInterrupt:
+                error = Interrupted("interrupted")
+            except OSError as failed:
+                error = RunError(f"the launch could not go on: {failed}")
+            except XbenchError as caught:
+                error = caught
+            frame = updated()
+        made = convergence_record(frame, curves, str(error) if error is not None else None)
+        path = keep(made, folder / RECORD)
+        interrupted = held.interrupted()
+    return made, path, error or interrupted
+
+
+def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | None) -> Convergence:
+    """The record of the curves that are whole; `error`: why there are no more."""
+    run = frame.run
+    return Convergence(
+        created=frame.created,
+        command=frame.command,
+        environment=frame.environment,
+        fabric=frame.fabric,
+        label=frame.label,
+        complete=error is None,
+        error=error,
+        warnings=[*frame.warnings, *curves.warnings, *_odd_steps(run, curves.whole)],
+        workload=frame.workload,
+        dataset=DIGITS,
+        training=frame.training,
+        reference=run.reference or run.modes[0].text,
+        modes=converged(
+            {mode.text: cycle_of(mode) for mode in run.modes},
+            curves.whole,
+            run.reference or "",
+            curves.failed,
+            complete=error is None,
+        ),
+        curves=curves.whole,
+    )
+
+
+def _odd_steps(run: RunSpec, curves: Sequence[ConvergenceCurve]) -> list[str]:
+    """Sentences about steps far from the others of their curve."""
+    cycles = {mode.text: cycle_of(mode) for mode in run.modes}
+    return odd_steps.sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
+
+
+def _lr(config: ConvergeConfig, record: WorkloadRecord) -> float:
+    return config.lr if config.lr is not None else {"sgd": 0.01, "adamw": 1e-4}[record.spec.optimizer]
+
+
+class Curves:
+    """What ranks have finished. A curve is whole once every rank of the job has written its part.
+
+    `an_epoch`: the steps after which ranks meet. `standing`: how far all trainings are, for the line of each curve.
+    """
+
+    def __init__(
+        self, world: int, run: RunSpec, an_epoch: int, say: Callable[[str], None], standing: Callable[[], str] = str
+    ) -> None:
+        self.whole: list[ConvergenceCurve] = []
+        self.failed: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self._parts: dict[tuple[str, int, int], dict[int, Mapping[str, Any]]] = {}
+        self._world, self._run, self._an_epoch, self._say = world, run, an_epoch, say
+        self._standing = standing
+
+    def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+        """One event of a rank's journal."""
+        if event["event"] == "failed":
+            if event["mode"] not in self.failed:
+                self.failed[event["mode"]] = event["message"]
+                self._say(f"{event['mode']} cannot train this: {event['message']}")
+        elif event["event"] == "warning" and event["message"] not in self.warnings:
+            self.warnings.append(event["message"])
+        elif event["event"] == "trained":
+            parts = self._parts.setdefault((event["mode"], event["seed"], job), {})
+            parts[rank] = event
+            if len(parts) == self._world:
+                self._add(event["mode"], event["seed"], [parts[place] for place in range(self._world)])
+
+    def _steps_s(self, mode: str, per_rank_s: Sequence[Sequence[float]]) -> list[float]:
+        """See `stats.steps`; each epoch is begun together."""
+        if next(ran.carrier for ran in self._run.modes if ran.text == mode) == "compute":
+            return longest_steps(per_rank_s)
+        starts = range(0, len(per_rank_s[0]), self._an_epoch)
+        return [
+            step_s
+            for start in starts
+            for step_s in steps_of_all([steps_s[start : start + self._an_epoch] for steps_s in per_rank_s])
+        ]
+
+    def _add(self, mode: str, seed: int, parts: Sequence[Mapping[str, Any]]) -> None:
+        if any(curve.mode == mode and curve.seed == seed for curve in self.whole):
+            return  # of an odd number of seeds in pairs one is trained twice
+        first = parts[0]
+        # On one machine all workers share the device, and every worker's count is of them all.
+        hosts = self._run.fabric.hosts
+        sent = [part["sent_bytes"] for part in parts if part["sent_bytes"]]
+        curve = ConvergenceCurve(
+            mode=mode,
+            seed=seed,
+            train_loss=[sum(losses) / len(losses) for losses in zip(*(p["train_loss"] for p in parts), strict=True)],
+            test_loss=first["test_loss"],
+            test_accuracy=first["test_accuracy"],
+            steps_s=self._steps_s(mode, [part["steps_s"] for part in parts]),
+            sent_bytes=sum(sent) / len(sent) * hosts / self._world if sent else None,
+            activation_bytes=[p["activation_bytes"] for p in parts if "activation_bytes" in p],
+            activation_peak_bytes=[p["activation_peak_bytes"] for p in parts if "activation_peak_bytes" in p],
+            backward_flops=[p["backward_flops"] for p in parts if "backward_flops" in p],
+            formula=[WorkFormula(**p["formula"]) for p in parts if p.get("formula")],
+            device_peak_bytes=[p["device_peak_bytes"] for p in parts if p["device_peak_bytes"] is not None],
+            ranks_agree=len({p["digest"] for p in parts}) == 1,
+        )
+        self.whole.append(curve)
+        steps = sorted(curve.steps_s)
+        self._say(
+            f"{mode}, seed {seed}: accuracy {format_percent(curve.test_accuracy[-1], 1)}, "
+            f"a step {format_seconds(steps[len(steps) // 2])}; {self._standing()}".removesuffix("; ")
+        )
+
+
+def _launch(
+    run: RunSpec,
+    training: Training,
+    an_epoch: int,
+    fabric: Fabric,
+    folder: Path,
+    curves: Curves,
+    trainings: Trainings,
+    progress: Progress,
+) -> XbenchError | None:
+    """Start the ranks and wait for their end: the error that ended them early."""
+    program: dict[str, Any] = {
+        "run": run.model_dump(mode="json"),
+        "launch": 0,
+        "phases": [Phase(kind="profile").model_dump()],
+        "jobs": len(run.workloads),
+        "training": {
+            "seeds": training.seeds, "steps": training.steps, "steps_per_epoch": an_epoch,
+            "batch_size": training.batch_size, "lr": training.lr,
+        },
+    }  # fmt: skip
+    with ExitStack() as stack:
+        auxiliaries: list[AuxiliaryCommand] = []
+        if len(run.workloads) > 1:
+            sockets = Path(stack.enter_context(socket_folder()))
+            paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
+            program["turn_sockets"] = paths
+            arbiter = [sys.executable, "-m", "xbench.crossover.arbiter"]
+            counts = ["--jobs", str(len(run.workloads)), "--devices", str(run.fabric.ranks)]
+            auxiliaries = [
+                AuxiliaryCommand(host, [*arbiter, "--socket", path, *counts]) for host, path in enumerate(paths)
+            ]
+        argument = folder / "program.json"
+        with argument.open("x", encoding="utf-8") as stream:
+            json.dump(program, stream)
+
+        def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
+            trainings.take(job, rank, event)
+            curves.take(job, rank, event)
+
+        progress.begin_launch(0, (Phase(kind="profile"),))
+        outcome = launch(
+            fabric,
+            len(run.workloads),
+            RANK,
+            argument.resolve(),
+            folder.resolve(),
+            on_event=on_event,
+            silence_s=run.timeout_s,
+            auxiliaries=auxiliaries,
+            on_note=lambda job, rank, at_s, text: progress.note(rank, at_s, text) if job == 0 else None,
+        )
+    curves.warnings += outcome.warnings
+    return outcome.error

@@ -1,0 +1,217 @@
+"""The parent's memory of a run: events of all ranks in, samples and profiles out.
+
+Feeding it is incremental, so whatever has been measured when a run dies is there. A block becomes samples once every
+rank of the job has reported it; see `stats.steps` for how long a step of several ranks takes. Two jobs that shared the
+devices make one sample each, cut to the window in which both were running.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from xbench.modes import mode_info
+from xbench.planning.turns import LETTERS
+from xbench.records import (
+    Bounds,
+    CalibrationPoint,
+    Contention,
+    CostModel,
+    Layer,
+    Parity,
+    Plan,
+    Sample,
+    Slice,
+    StepTimes,
+    TurnTaken,
+    WorkloadRecord,
+)
+from xbench.runs.gpu_use import GpuFindings
+from xbench.runs.recorded_steps import RecordedStep
+from xbench.schedules import cycle_of
+from xbench.spec import RunSpec
+from xbench.stats.steps import longest_steps, steps_of_all
+from xbench.stats.windows import overlap_rates
+
+
+class JobFindings:
+    """What was learnt about one job before timing."""
+
+    def __init__(self) -> None:
+        self.workload: WorkloadRecord | None = None
+        self.layers: list[Layer] = []
+        self.step: StepTimes | None = None
+        self.series: dict[str, list[float]] = {}
+        self.cost_model: CostModel | None = None
+        self.contention: Contention | None = None
+        self.plans: dict[str, Plan] = {}
+        self.bounds: Bounds | None = None
+
+
+class Collector:
+    """Takes events in any order between ranks (and in order within one)."""
+
+    def __init__(self, run: RunSpec, batch_sizes: Sequence[int]) -> None:
+        self.run = run
+        self.batch_sizes = list(batch_sizes)
+        self.jobs = [JobFindings() for _ in run.workloads]
+        self.parity: dict[str, list[Parity]] = {}
+        self.failed: dict[str, str] = {}
+        self.patterns: dict[str, str] = {}
+        self.timelines: dict[str, dict[int, RecordedStep]] = {}
+        self.turns: dict[str, dict[int, list[TurnTaken]]] = {}
+        self.warnings: list[str] = []
+        self.remarks: list[str] = []
+        self.calibration: list[CalibrationPoint] = []
+        self.gpu = GpuFindings()
+        self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
+        self.launch = 0
+
+    def begin_launch(self, launch: int) -> None:
+        """Events from now on belong to this launch."""
+        self.launch = launch
+
+    def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+        """Take one journal event."""
+        kind = event["event"]
+        if kind == "profile":
+            found = self.jobs[job]
+            found.workload = WorkloadRecord.model_validate(event["workload"])
+            found.layers = [Layer.model_validate(layer) for layer in event["layers"]]
+            found.step = StepTimes.model_validate(event["step"])
+            found.series = event["series"]
+        elif kind == "plans":
+            found = self.jobs[job]
+            found.cost_model = CostModel.model_validate(event["cost_model"]) if event["cost_model"] else None
+            found.contention = Contention.model_validate(event["contention"]) if event.get("contention") else None
+            found.plans = {name: Plan.model_validate(plan) for name, plan in event["plans"].items()}
+            found.bounds = Bounds.model_validate(event["bounds"])
+        elif kind == "parity":
+            if rank == 0:
+                fields = {key: value for key, value in event.items() if key in Parity.model_fields}
+                self.parity.setdefault(event["mode"], []).append(Parity.model_validate(fields))
+        elif kind == "failed":
+            self.failed.setdefault(event["mode"], event["message"])
+        elif kind == "timeline":
+            step = RecordedStep(event["began_s"], _slices(event["compute"]), _slices(event["communication"]))
+            self.timelines.setdefault(event["mode"], {})[rank] = step
+        elif kind == "turns":
+            self.turns.setdefault(event["mode"], {})[job] = [
+                TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)
+                for start_s, computed_s, arrived_s in event["turns"]
+            ]
+        elif kind == "warning":
+            self._warn(event["message"])
+        elif kind == "remark":
+            if event["message"] not in self.remarks:
+                self.remarks.append(event["message"])
+        elif kind == "calibration":
+            self.calibration = self.calibration or [CalibrationPoint(**point) for point in event["points"]]
+        elif kind in ("gpu", "gpu_missing"):
+            self.gpu.take(self.launch, job, event)
+        elif kind == "block":
+            key = (self.launch, event["mode"], event["round"])
+            self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
+            if event.get("pattern"):
+                self.patterns[event["mode"]] = "".join(LETTERS[j] for j in event["pattern"])
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self.warnings:  # ranks warn of the same thing
+            self.warnings.append(sentence)
+
+    def samples(self) -> list[Sample]:
+        """Every complete block as samples, in the order in which they were timed."""
+        result: list[Sample] = []
+        starts: dict[int, float] = {}
+        for (launch, _, _), blocks in self.raw_blocks.items():
+            first = min(block["stamps"][0] for block in blocks.values() if block["stamps"])
+            starts[launch] = min(first, starts.get(launch, first))
+        for (launch, mode, round_), blocks in self.raw_blocks.items():
+            result += self._block_samples(launch, mode, round_, blocks, starts[launch])
+        return sorted(result, key=lambda s: (s.launch, s.position, s.job))
+
+    def _block_samples(
+        self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], Mapping[str, Any]], origin_s: float
+    ) -> list[Sample]:
+        fabric = self.run.fabric
+        world = fabric.processes
+        jobs = sorted({job for job, _ in blocks})
+        whole = [job for job in jobs if all((job, rank) in blocks for rank in range(world))]
+        ran = next((m for m in self.run.modes if m.text == mode), None)
+        if ran is None:
+            raise ValueError(f"there is no mode {mode!r} in this run")
+        name, cycle = ran.name, cycle_of(ran)
+        together = mode_info(name).together
+        if together and len(whole) < len(self.run.workloads):
+            return []
+        try:
+            rates = self._together(blocks, whole, world) if together else {}
+        except ValueError as apart:
+            self._warn(f"{mode}, round {round_ + 1}: {apart}; longer blocks (--steps) would overlap")
+            return []
+        result = []
+        for job in whole:
+            ranks = [blocks[(job, rank)] for rank in range(world)]
+            warmup = int(ranks[0]["warmup"])
+            steps = step_times([block["stamps"] for block in ranks], communicates=ran.carrier != "compute")
+            timed = steps[warmup:]
+            if not timed:
+                continue
+            result.append(
+                Sample(
+                    launch=launch,
+                    round=round_,
+                    position=int(ranks[0]["position"]),
+                    mode=mode,
+                    job=job,
+                    steps_s=timed,
+                    step_s=1.0 / rates[job] if together else block_step_s(name, timed, cycle),
+                    warmup_s=steps[:warmup],
+                    samples_per_step=self.batch_sizes[job] * fabric.world_size,
+                    started_s=max(0.0, min(block["stamps"][0] for block in ranks) - origin_s),
+                    gpu=self.gpu.of_block(launch, mode, round_, job),
+                )
+            )
+        return result
+
+    def _together(
+        self, blocks: Mapping[tuple[int, int], Mapping[str, Any]], jobs: Sequence[int], world: int
+    ) -> dict[int, float]:
+        """Steps per second of each job while all of them ran: of the slowest rank."""
+        rates: dict[int, float] = {}
+        for rank in range(world):
+            timed = [blocks[(job, rank)]["stamps"][int(blocks[(job, rank)]["warmup"]) :] for job in jobs]
+            window = overlap_rates(timed)
+            for job, rate in zip(jobs, window.rates_per_s, strict=True):
+                rates[job] = min(rate, rates.get(job, rate))
+        return rates
+
+
+def _slices(lane: Sequence[Mapping[str, Any]]) -> list[Slice]:
+    return [Slice.model_validate(part) for part in lane]
+
+
+def step_times(stamps: Sequence[Sequence[float]], *, communicates: bool = True) -> list[float]:
+    """Time of each step [s] of all ranks; see `stats.steps`.
+
+    `stamps[rank]`: its step boundaries [s], the first the start, which ranks are taken to share: those of several
+    machines have clocks of their own.
+    """
+    per_rank_s = [[after - before for before, after in pairwise(rank)] for rank in stamps]
+    return steps_of_all(per_rank_s) if communicates else longest_steps(per_rank_s)
+
+
+def block_step_s(mode: str, steps_s: Sequence[float], cycle: int = 1) -> float:
+    """One block's time a step [s]: the median, or of two jobs one after the other the mean.
+
+    Two jobs at once are timed by what they finish in a window, which is a mean; their rival is timed the same way.
+    Where steps differ and repeat after `cycle` of them, it is the median over whole cycles of a cycle's mean step.
+    """
+    if mode_info(mode).sharing == "one after the other":
+        return statistics.fmean(steps_s)
+    whole = len(steps_s) // cycle * cycle
+    if not whole:  # cut short
+        return statistics.fmean(steps_s)
+    return statistics.median(statistics.fmean(steps_s[i : i + cycle]) for i in range(0, whole, cycle))

@@ -1,0 +1,218 @@
+"""A run inside ranks that an engine started around us: every rank is worker and, on rank 0, parent.
+
+    torchrun --nproc-per-node 4 -m xbench compare resnet50 --modes ddp,auto
+    srun --ntasks 8 python -m xbench compare resnet50 --modes sequential,crossover
+
+Nothing is launched. The ranks meet (`launch.rendezvous`). If two jobs share the devices, the ranks are divided between
+them (`launch.placement`), and the first rank of each host starts its turn arbiter. Each rank goes through the program
+as under our own launcher. It keeps its journal in a folder of its own machine and sends it to rank 0 during the run
+(`launch.heartbeat`). Rank 0 alone makes the record and prints. There is one launch, because the ranks are given. This
+module imports torch on use: the parent *is* a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from xbench.crossover.process import running_arbiter
+from xbench.errors import RankError, XbenchError
+from xbench.fabrics.cluster import cluster_rank
+from xbench.fabrics.engines import ClusterRank, ranks_around
+from xbench.fabrics.rendezvous import meeting_point
+from xbench.launch.heartbeat import Watch, lost_peers
+from xbench.launch.placement import Seat
+from xbench.rank.journal import JournalReader, Take
+from xbench.rank.program import Program, phases
+from xbench.runs.event_collector import Collector
+from xbench.runs.progress import Progress
+from xbench.scratch import socket_folder
+from xbench.spec import RunSpec
+
+_OURS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "XBENCH_CORES",
+)  # fmt: skip
+
+
+def our_rank(environ: Mapping[str, str] = os.environ) -> int:
+    """Our rank among those that an engine started around us, 0 outside of any; a wrong environment is told later."""
+    try:
+        ours = ranks_around(environ)
+    except XbenchError:
+        return 0
+    return ours.rank if ours is not None else 0
+
+
+def excused(error: XbenchError) -> None:
+    """On another rank than 0: let rank 0 say what keeps us from taking part, and end; else return.
+
+    Returns, too, where rank 0 cannot be told.
+    """
+    from xbench.launch.rendezvous import excuse
+
+    try:
+        ours = ranks_around(os.environ)
+    except XbenchError:
+        return
+    if ours is None or ours.rank == 0:
+        return
+    if excuse(ours, error, os.environ):
+        sys.stderr.flush()
+        os._exit(error.exit_code)
+
+
+def run_inside(
+    run: RunSpec, collector: Collector, progress: Progress, abandon: Callable[[XbenchError], NoReturn], take: Take
+) -> None:
+    """Go through one launch's program on this rank; on rank 0 `take` gets every rank's events.
+
+    `abandon` keeps on rank 0 what has been measured, and ends the process: for a rank that is stuck. Raises RankError
+    when a rank fails, SpecError where the ranks cannot be divided among the jobs; what had been measured by then is in
+    `collector`.
+    """
+    ours = cluster_rank(os.environ)
+    jobs = len(run.workloads)
+    if jobs > 1:  # before torch is imported: see `launch.rank_env`
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from xbench.launch import rendezvous
+
+    patience_s = max(rendezvous.COME_S, run.timeout_s)
+    place = meeting_point(ours, os.environ, patience_s=patience_s)
+    store = rendezvous.store_at(place, ours, os.environ, patience_s=patience_s, serves=ours.rank == 0)
+    own = rendezvous.ourselves(ours, place)
+    seating = rendezvous.come(store, ours, own, jobs, patience_s=patience_s)
+    seat = seating[ours.rank]
+    interface = rendezvous.choose_interface(own, store, ours.world_size, os.environ)
+    if interface is not None and ours.rank == 0:
+        collector.remarks.append(f"Gloo uses {interface}, which leads to the other ranks")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(socket_folder("turns")))
+        stack.enter_context(_seated(seat, place, os.environ))
+
+        def leave(code: int) -> NoReturn:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(code)
+
+        def abandoned(error: XbenchError) -> NoReturn:
+            shutil.rmtree(folder, ignore_errors=True)
+            abandon(error)
+
+        watch = Watch(
+            rank=ours.rank,
+            seats=seating,
+            # A connection of its own: a rank that waits at the store holds its connection.
+            store=rendezvous.store_at(place, ours, os.environ, patience_s=patience_s),
+            reader=JournalReader(folder, seat.job, seat.rank),
+            silence_s=run.timeout_s,
+            take=take,
+            abandon=abandoned,
+            leave=leave,
+        )
+        watch.start()
+        _go(run, ours, seat, store, folder, watch, progress, stack)
+
+
+def _go(
+    run: RunSpec,
+    ours: ClusterRank,
+    seat: Seat,
+    store: Any,
+    folder: Path,
+    watch: Watch,
+    progress: Progress,
+    stack: ExitStack,
+) -> None:
+    """This rank's part, from its first collective to its last word. Raises what `watch` makes of an error."""
+    job = 0
+    try:
+        import torch.distributed as dist
+
+        from xbench.rank.main import Rank
+
+        sockets = _turns(seat, len(run.workloads), store, folder, stack)
+        program = Program(
+            run=run,
+            launch=0,
+            phases=phases(run, 0, seed=run.workloads[0].seed),
+            jobs=len(run.workloads),
+            turn_sockets=sockets,
+        )
+        job = seat.job
+        if ours.rank == 0:
+            progress.begin_launch(0, program.phases)
+        rank = Rank(program, job, folder, listener=progress.take if ours.rank == 0 else None, store=store)
+        rank.start()
+        rank.go()
+        dist.destroy_process_group()
+    except KeyboardInterrupt:
+        watch.interrupted()
+        raise
+    except Exception as error:
+        raise _told(watch, run, job, error) from error
+    try:
+        watch.finish()
+    except XbenchError:
+        raise
+    except Exception as error:
+        raise RankError(f"the ranks lost each other at the end: {error}", detail=traceback.format_exc()) from error
+
+
+def _told(watch: Watch, run: RunSpec, job: int, error: Exception) -> XbenchError:
+    """What went wrong, once the other ranks had their say."""
+    from xbench.rank.main import explained
+
+    said = explained(run, job, error)
+    if isinstance(error, XbenchError):
+        what, hint = f"stopped: {error}", error.hint
+    elif said is not None:
+        what, hint = said.what, said.hint
+    else:
+        what, hint = f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", None
+    cause = watch.fail(what, hint, peers_lost=said is None and lost_peers(str(error)))
+    cause.detail = cause.detail or traceback.format_exc()
+    return cause
+
+
+def _turns(seat: Seat, jobs: int, store: Any, folder: Path, stack: ExitStack) -> tuple[str, ...]:
+    """The sockets of the turn arbiters, by host; all but ours are unknown here, and needed nowhere."""
+    if jobs == 1:
+        return ()
+    key = f"turns/{seat.host}"
+    if seat.leads:
+        path = folder / "turns"
+        stack.enter_context(running_arbiter(path, jobs, seat.devices))
+        store.set(key, str(path))
+    return (bytes(store.get(key)).decode(),) * (seat.host + 1)
+
+
+@contextmanager
+def _seated(seat: Seat, place: tuple[str, int], environ: MutableMapping[str, str]) -> Iterator[None]:
+    """Our job's rank in torch.distributed's variables, which workloads may read; as they were, afterwards."""
+    before = {name: environ.get(name) for name in _OURS}
+    now = {
+        "RANK": str(seat.rank),
+        "WORLD_SIZE": str(seat.world_size),
+        "LOCAL_RANK": str(seat.device),
+        "LOCAL_WORLD_SIZE": str(seat.devices),
+        "GROUP_RANK": str(seat.host),
+        "MASTER_ADDR": place[0],
+        "MASTER_PORT": str(place[1]),
+    }
+    environ.update(now)
+    if seat.cores:
+        environ["XBENCH_CORES"] = json.dumps([list(seat.cores)] * seat.devices)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                environ.pop(name, None)
+            else:
+                environ[name] = value

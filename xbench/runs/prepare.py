@@ -1,0 +1,216 @@
+"""What a user asked for, checked and resolved before a rank is started: RunConfig → prepare → RunSpec."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from xbench import gpu_errors
+from xbench.config import RunConfig
+from xbench.errors import SpecError
+from xbench.fabrics import choose, rootless
+from xbench.fabrics.cluster import cluster_rank, divided
+from xbench.fabrics.engines import ranks_around
+from xbench.fabrics.rendezvous import check_meeting_point
+from xbench.host import tuning
+from xbench.modes import IN_SEQUENCE, MODES, mode_info
+from xbench.runs.unavailable import check_available, check_real
+from xbench.schedules.copies import chosen_copies
+from xbench.spec import DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec, check_backend
+from xbench.workloads.probe import Preflight, probe
+
+MAX_JOBS = 2
+
+
+def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
+    """Workloads (one, twice, where a paired mode needs two) and modes that fit each other. Raises SpecError.
+
+    Two jobs at once are compared with the same two one after the other, so `sequential` is added where it is missing.
+    """
+    workloads, modes = tuple(config.workloads), tuple(config.modes)
+    if not workloads:
+        raise SpecError("no workload was named", hint="xbench workloads lists them")
+    paired = [mode.text for mode in modes if mode.paired]
+    in_turns = next((m for m in modes if mode_info(m.name).sharing == "in turns" and m.carrier == "auto"), None)
+    if config.overlap == "forward" and in_turns is not None:
+        raise SpecError(
+            f"{in_turns.text} waits for a job's gradients before its next turn, and --overlap forward lets auto wait "
+            "in it",
+            hint=f"write {in_turns.name}:{mode_info(in_turns.name).base_schedule}",
+        )
+    if len(workloads) > MAX_JOBS:
+        raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
+    if paired and len(workloads) == 1:
+        workloads = workloads * 2
+    if config.reference is not None and config.reference not in [mode.text for mode in modes]:
+        raise SpecError(
+            f"the reference {config.reference!r} is not among the modes",
+            hint=f"it can be {', '.join(m.text for m in modes)}",
+        )
+    # Different jobs at once are compared through what each takes alone, whoever compares them.
+    if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
+        base = MODES.entry(IN_SEQUENCE).base_schedule
+        modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
+    return workloads, modes
+
+
+UNTRIED_ON_GPU = (
+    "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu checks "
+    "it on yours (docs/gpu.md)"
+)
+
+
+def default_reference(modes: Sequence[ModeSpec]) -> str:
+    """What the others are compared with unless the user says: ddp, else the first.
+
+    Beside paired modes it is the first schedule of one job, or else `sequential`.
+    """
+    names = ["ddp"]
+    if any(mode.paired for mode in modes):
+        names += [*(mode.name for mode in modes if not mode.paired and mode.name != "compute"), IN_SEQUENCE]
+    return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
+
+
+def beside(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
+    """A sentence where `check_request` added a mode."""
+    paired = [mode.text for mode in asked if mode.paired]
+    compared = f"{' and '.join(paired)} {'is' if len(paired) == 1 else 'are'} compared"
+    return [
+        f"{mode.text} is measured too: {compared} with two jobs one after the other"
+        for mode in modes
+        if mode not in asked
+    ]
+
+
+def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
+    """Fill in every default and check everything that can be checked before a rank is started.
+
+    Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
+    """
+    workloads, modes = check_request(config)
+    check_backend(config.collectives)
+    tuned = tuning.is_on()
+    _check_nvtx(config.nvtx, config.device)
+    chosen_copies(config.copies, "", config.compress)
+    notes = check_available(modes, config.collectives, config.compress)
+    notes += beside(config.modes, modes)
+    ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
+    if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
+        # The probe takes seconds, so what is wrong whatever it finds is said before it.
+        asked, _ = _chosen(config.fabric, 0, len(workloads))
+        _check_fabric(asked, workloads, modes)
+        check_real(asked, modes, config.collectives)
+        if rootless.reexec_needed(asked):
+            rootless.reexec(sys.argv)
+    found = probe(list(workloads), config.device, _ranks_here(config.fabric, len(workloads)))
+    if found.gpu_trouble is not None and config.device == "auto":
+        notes.append(f"no GPU is used: {found.gpu_trouble}")
+    if found.device == "cuda" and found.gpus == 1 and config.device == "auto" and config.fabric.name == "auto":
+        notes.append(
+            "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
+            "with collectives that take as long as a link's figures say"
+        )
+        found = probe(list(workloads), "cpu", _ranks_here(config.fabric, len(workloads)))
+    if found.device == "cuda":
+        notes.append(UNTRIED_ON_GPU)
+    notes += found.warnings
+    device: DeviceType = found.device
+    _check_nvtx(config.nvtx, device)
+    fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0, len(workloads))
+    if config.fabric.name == "auto":
+        notes.append(reason)
+    if fabric.name == "cluster" and len(workloads) > 1:
+        notes.append(
+            f"two jobs: the ranks are divided, half of each host's for each, so every mode runs on {fabric.world_size} "
+            f"of the {2 * fabric.world_size} as workers of its job"
+        )
+    if rootless.reexec_needed(fabric):
+        rootless.reexec(sys.argv)
+    _check_fabric(fabric, workloads, modes)
+    if fabric.world_size < 2:
+        unplanned = [mode.text for mode in modes if mode_info(mode.name).needs_link]
+        modes = tuple(mode for mode in modes if not mode_info(mode.name).needs_link)
+        if unplanned:
+            notes.append(
+                f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
+            )
+        notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
+    apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device == "cuda" and fabric.name != "emulated" and not apart:  # whose ranks may share a GPU, or see only theirs
+        ranks = _ranks_here(fabric, len(workloads))
+        gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
+    resolved = tuple(found.specs)
+    reference = config.reference
+    if reference is not None and reference not in [mode.text for mode in modes]:
+        raise SpecError(f"the reference {reference!r} is planned from a link's speed, and {fabric} has no link")
+    if config.kind == "comparison" and reference is None:
+        reference = default_reference(modes)
+    compress = config.compress
+    if compress is not None and all(item.record.dtype == compress for item in found.workloads):
+        notes.append(f"nothing to compress: gradients are {compress} already")
+        compress = None
+    run = RunSpec(
+        kind=config.kind,
+        workloads=resolved,
+        modes=modes,
+        reference=reference,
+        fabric=fabric,
+        effort=config.effort,
+        device=device,
+        gpu=found.gpu,
+        timeout_s=config.timeout_s,
+        host_tuning=tuned,
+        nvtx=config.nvtx,
+        copies=chosen_copies(
+            config.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
+        ),
+        compress=compress,
+        overlap=config.overlap,
+        collectives=config.collectives,
+    )
+    return run, found, notes
+
+
+def _chosen(asked: FabricSpec, gpus: int, jobs: int) -> tuple[FabricSpec, str]:
+    """The fabric as each job sees it, and why it is this one. Raises SpecError."""
+    fabric, reason = choose(asked, gpus)
+    if fabric.name == "cluster":
+        check_meeting_point(cluster_rank(os.environ), os.environ)
+        fabric = divided(fabric, jobs)
+    return fabric, reason
+
+
+def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for jobs or modes that a resolved fabric cannot serve."""
+    if fabric.world_size >= 2 or not modes:
+        return
+    paired = [mode.text for mode in modes if mode.paired]
+    if paired:
+        raise SpecError(
+            f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank"
+            + (" for each job" if fabric.name == "cluster" else ""),
+            hint="start more ranks" if fabric.name == "cluster" else "try --fabric local:ranks=2",
+        )
+    if all(mode_info(mode.name).needs_link for mode in modes):
+        raise SpecError(
+            f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
+            hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",
+        )
+
+
+def _check_nvtx(asked: bool, device: str) -> None:
+    """Raise SpecError for ranges of GPU work on a CPU."""
+    if asked and device == "cpu":
+        raise SpecError(
+            "--nvtx marks the work of GPUs for Nsight Systems, and this would run on the CPU",
+            hint="leave --nvtx out, or try --device cuda --fabric local:ranks=1",
+        )
+
+
+def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
+    """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
+    ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
+    if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
+        return max(1, ours.local_world_size // jobs)
+    return 2 if fabric.name == "auto" else fabric.processes

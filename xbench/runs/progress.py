@@ -1,0 +1,177 @@
+"""What a user sees on stderr while ranks run: what is running, how fast, how long it will take still.
+
+On a terminal one line that is redrawn; elsewhere a plain line at each step that matters. Nothing here is measured or
+kept.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping
+from textwrap import TextWrapper
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+
+from xbench.modes import mode_info
+from xbench.rank.program import Phase
+from xbench.spec import RunSpec
+from xbench.stats.compare import MARGIN
+from xbench.units import format_percent, format_seconds
+
+_COUNT = re.compile(r"\d+ of \d+")
+
+START_S = 12.0
+"""What starting the ranks takes, about: interpreters, torch, the workload."""
+
+
+class Progress:
+    """Shows the phases of one launch after the other. `console` writes to stderr.
+
+    `launches` None: how many there will be is not known, and the time left is that of the current one. Of a `run` that
+    compares modes, those that are predicted slower than their reference are named before they are timed.
+    """
+
+    def __init__(self, console: Console, *, launches: int | None, run: RunSpec | None = None) -> None:
+        self._console = console
+        self._run = run
+        self._launches = launches
+        self._launch = 0
+        self._phases: tuple[Phase, ...] = ()
+        self._durations_s: dict[str, list[float]] = {}
+        self._steps_s: dict[str, list[float]] = {}
+        self._current: tuple[int, float] | None = None
+        self._part: str | None = None
+        self._status: Status | None = None
+
+    def say(self, text: str) -> None:
+        """A line that stays; on a terminal it is folded between words, and a path is never folded."""
+        if self._console.is_terminal:
+            fold = TextWrapper(self._console.width, break_long_words=False, break_on_hyphens=False).fill
+            text = "\n".join(fold(line) for line in text.split("\n"))
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
+        """Ranks are about to be started."""
+        self._launch, self._phases, self._current = launch, phases, None
+        self._show(f"{self._place()}: starting the ranks")
+
+    def take(self, rank: int, event: Mapping[str, Any]) -> None:
+        """Follow one event of the first job."""
+        if rank != 0:
+            return
+        if event["event"] == "part":
+            self._part = str(event["name"])
+            self._show_part(float(event["t"]))
+        elif event["event"] == "phase":
+            self._phase(int(event["number"]), str(event["name"]), float(event["t"]))
+        elif event["event"] == "plans" and self._run is not None:
+            steps_s = {mode: float(plan["predicted_step_s"]) for mode, plan in event["plans"].items()}
+            for sentence in predicted_slower(self._run, steps_s):
+                self.say(sentence)
+        elif event["event"] == "block" and len(event["stamps"]) > 1:
+            timed = event["stamps"][int(event["warmup"]) :]
+            if len(timed) > 1:
+                self._steps_s.setdefault(event["mode"], []).append((timed[-1] - timed[0]) / (len(timed) - 1))
+
+    def note(self, rank: int, at_s: float, text: str) -> None:
+        """Follow what a rank of the first job says that it is doing; `at_s` is the machine's monotonic time [s]."""
+        counted = _COUNT.search(text)
+        if rank == 0 and counted is not None and self._part is not None and self._console.is_terminal:
+            self._show_part(at_s, f" {counted[0]}")
+
+    def _show_part(self, at_s: float, count: str = "") -> None:
+        """The part of the profile that is under way, how far it is, and how long the profile has taken so far."""
+        since_s = self._current[1] if self._current is not None else at_s
+        self._show(f"{self._place()}: profile, {self._part}{count}, {clock(at_s - since_s)} so far")
+
+    def _phase(self, number: int, name: str, t: float) -> None:
+        self._part = None
+        if self._current is not None:
+            before, since = self._current
+            self._durations_s.setdefault(self._kind(before), []).append(t - since)
+        self._current = (number, t)
+        phase = self._phases[number]
+        parts = [self._place(), name]
+        if phase.kind == "block" and self._steps_s.get(phase.mode):
+            whose = " of one of the jobs" if mode_info(phase.mode.partition("@")[0].partition(":")[0]).together else ""
+            step = format_seconds(statistics.median(self._steps_s[phase.mode]))
+            parts.append(f"median step{whose} so far {step}")
+        left_s = self._left_s(number)
+        if left_s is not None:
+            parts.append(f"about {clock(left_s)} left")
+        self._show(": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]))
+
+    def _place(self) -> str:
+        return f"launch {self._launch + 1}" + (f" of {self._launches}" if self._launches is not None else "")
+
+    def _kind(self, number: int) -> str:
+        phase = self._phases[number]
+        return phase.kind if phase.kind != "block" else f"block {phase.mode}"
+
+    def _left_s(self, number: int) -> float | None:
+        """Time of the phases still to come, each as long as its like were; None before any block was timed."""
+        blocks = [value for kind, values in self._durations_s.items() if kind.startswith("block") for value in values]
+        if not blocks:
+            return None
+        usual = statistics.median(blocks)
+        block_phases = [f"block {p.mode}" for p in self._phases if p.kind == "block"]
+        rest = [self._kind(n) for n in range(number, len(self._phases))]
+        more = self._launches - self._launch - 1 if self._launches is not None else 0
+        rest += block_phases * more
+        start_s = START_S * more
+        return start_s + sum(statistics.median(self._durations_s.get(kind, [usual])) for kind in rest)
+
+    def _show(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False, soft_wrap=True)
+            return
+        if self._status is None:
+            self._status = self._console.status(text)
+            self._status.start()
+        else:
+            self._status.update(text)
+
+    def redraw(self, text: str) -> None:
+        """The line that is redrawn, once the profile is over; nothing where there is no terminal."""
+        self._part = None
+        if self._console.is_terminal:
+            self._show(text)
+
+    def close(self) -> None:
+        """Remove the line that is redrawn."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def predicted_slower(run: RunSpec, steps_s: Mapping[str, float]) -> list[str]:
+    """A sentence for each reference of single-job modes that some are predicted to be slower than, by their steps [s].
+
+    Differences that a comparison calls equivalent are none.
+    """
+    found: dict[str, list[str]] = {}
+    carriers = {mode.text: mode.carrier for mode in run.modes}
+    for mode in run.modes:
+        reference = run.reference_of(mode)
+        own_s, other_s = steps_s.get(mode.carrier), steps_s.get(carriers[reference])
+        partial = mode_info(mode.carrier).gradients == "partial"
+        if mode.paired or partial or own_s is None or not other_s or own_s <= other_s * (1 + MARGIN):
+            continue
+        found.setdefault(reference, []).append(f"{mode.text} by {format_percent(own_s / other_s - 1)}")
+    return [f"predicted slower than {name} (simulated): {', '.join(slower)}" for name, slower in found.items()]
+
+
+def clock(seconds: float) -> str:
+    """'45 s', '6 min'."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min"

@@ -1,0 +1,98 @@
+"""The record of a run that was killed, from its frame and its journals, by the code that makes a live run's record.
+
+A journal's last line may be cut off, and is then left out: every line before it counts. A broken line elsewhere is left
+out with a warning. Nothing is written. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from xbench.errors import RecordError
+from xbench.rank.journal import JournalReader
+from xbench.record_files import FRAME
+from xbench.records import Comparison, Convergence, Profile
+from xbench.runs.build_records import comparison_record, profile_record
+from xbench.runs.converge import Curves, convergence_record
+from xbench.runs.event_collector import Collector
+from xbench.runs.frames import ConvergenceFrame, LiveFrame, RestartFrame, RunFrame
+
+WHY = "rebuilt from the journals: the run was killed, or has not ended yet"
+
+Made = TypeVar("Made")
+F = TypeVar("F", RunFrame, ConvergenceFrame, LiveFrame, RestartFrame)
+
+
+def measured(folder: Path) -> Profile | Comparison:
+    """The record of a profile, comparison or tuning. Raises RecordError."""
+    stored = read_frame(folder, RunFrame)
+    found = Collector(stored.run, [workload.batch_size for workload in stored.workloads])
+    found.failed.update(stored.failed)
+    for number, launch in launches(folder):
+        found.begin_launch(number)
+        _replay(launch, found.take, found.warnings)
+    make = profile_record if stored.run.kind == "profile" else comparison_record
+    return made(folder, lambda: make(stored.run, stored.frame(), found, complete=False, error=WHY))
+
+
+def convergence(folder: Path) -> Convergence:
+    """The record of a convergence study. Raises RecordError."""
+    stored = read_frame(folder, ConvergenceFrame)
+    curves = Curves(stored.run.fabric.world_size, stored.run, stored.an_epoch, lambda said: None)
+    _replay(folder, curves.take, curves.warnings)
+    return made(folder, lambda: convergence_record(stored, curves, WHY))
+
+
+def launches(folder: Path) -> list[tuple[int, Path]]:
+    """The launches of a run's folder with their numbers, in order: `launch0`, `launch0-2` (a second start), …"""
+    found = []
+    for launch in folder.glob("launch*"):
+        number, _, start = launch.name.removeprefix("launch").partition("-")
+        if number.isdecimal() and (start.isdecimal() or not start) and launch.is_dir():
+            found.append((int(number), int(start or 1), launch))
+    return [(number, launch) for number, _, launch in sorted(found)]
+
+
+def events_of(launch: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """(job, rank, event) of all journals of a launch, by the time of each."""
+    found = []
+    for path in launch.glob("job*-rank*.jsonl"):
+        job, _, rank = path.stem.removeprefix("job").partition("-rank")
+        if job.isdecimal() and rank.isdecimal():
+            at_s = 0.0
+            for event in JournalReader(launch, int(job), int(rank)).poll():
+                at_s = t if isinstance(t := event.get("t"), float) else at_s
+                found.append((at_s, int(job), int(rank), event))
+    for _, job_, rank_, event in sorted(found, key=lambda one: one[:3]):
+        yield job_, rank_, event
+
+
+def _replay(launch: Path, take: Callable[[int, int, Mapping[str, Any]], None], warnings: list[str]) -> None:
+    for job, rank, event in events_of(launch):
+        try:
+            take(job, rank, event)
+        except (LookupError, ValueError, TypeError, AttributeError):
+            warnings.append(f"{launch.name}/job{job}-rank{rank}.jsonl: a broken {event['event']!r} was left out")
+
+
+def read_frame(folder: Path, kind: type[F]) -> F:
+    """The frame of a run's folder. Raises RecordError."""
+    path = folder / FRAME
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise RecordError(f"{str(path)!r} says nothing that a record can be made of: {first}") from None
+
+
+def made(folder: Path, make: Callable[[], Made]) -> Made:
+    """The record. Raises RecordError for journals that make none, being changed or another version's."""
+    try:
+        return make()
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise RecordError(f"no record can be made of the journals in {str(folder)!r}: {told}") from None

@@ -1,0 +1,318 @@
+"""The course of `xbench tune`: profile once, then launch after launch of the candidates that may still win.
+
+The first launch times nothing: it profiles, plans and runs the correctness gate. What is predicted far behind the best
+plan, or forms the same buckets as another candidate, is set aside with the reason. Then DDP and the others are timed
+together, one launch after the other; after each, `stats.tuning` says whether the answer is settled and which candidates
+are out of it. All of it is one comparison: blocks are paired within launch and round, so modes may leave.
+
+A launch is started only if its predicted length fits what is left of the budget, with fewer and shorter blocks where
+that helps. The first timed one runs in any case, as small as it can be, because a run without it could say nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from xbench.errors import SpecError
+from xbench.modes import mode_info
+from xbench.planning.plans import bucket_caps_mib
+from xbench.rank.program import MIN_STEPS, JobPlan, Phase, steps_in_block
+from xbench.records import Comparison, Plan, Sample
+from xbench.records.tuned import Tuned
+from xbench.runs.event_collector import Collector
+from xbench.runs.launch_policy import Leg
+from xbench.runs.progress import START_S
+from xbench.spec import ModeSpec, RunSpec
+from xbench.stats.blocks import mode_values
+from xbench.stats.compare import MIN_PAIRS, BlockValue
+from xbench.stats.order import balanced_orders
+from xbench.stats.tuning import Choice, choose
+from xbench.units import format_percent
+
+REFERENCE = "ddp"
+CONTROL = "compute"
+FAR = 1.25
+"""A plan predicted to take this many times the best plan's step is not timed: twice what predictions are off by."""
+
+LAUNCH_S = 60.0
+"""A timed launch gets as many rounds as take about this long, so that starting the ranks is the smaller part."""
+
+MOST_ROUNDS = 12
+FEWEST_STEPS = 2
+ATTACH_S = 0.3
+"""What a block takes beside its steps, about: attaching, meeting, detaching."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a launch is to time."""
+
+    modes: tuple[str, ...]
+    rounds: int
+    steps: int
+
+
+class Tune:
+    """A `Course`. `budget_s` [s] counts from here; `margin` is the least gain worth a change."""
+
+    launches = None
+
+    def __init__(self, budget_s: float, margin: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.budget_s = budget_s
+        self.margin = margin
+        self.warnings: list[str] = []
+        self._clock = clock
+        self._begun_s = clock()
+        self._launched_s = self._begun_s
+        self._start_s = START_S
+        self._slower = 1.0
+        self._candidates: list[str] = []
+        self._timed: list[Timed] = []
+        self._failed: set[str] = set()
+
+    def check(self, run: RunSpec) -> tuple[str, ...]:
+        """See `Course`."""
+        self.run = run
+        if run.fabric.world_size < 2:
+            raise SpecError(
+                f"there is nothing to tune: {run.fabric} has 1 rank, so no gradient travels",
+                hint="try --fabric local:ranks=2",
+            )
+        if run.fabric.name == "cluster":
+            return (f"the ranks are given, so there is one launch of {run.effort.rounds} rounds, however long",)
+        return ()
+
+    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> Leg | None:
+        """See `Course`."""
+        if number == 0:
+            gated = [mode.text for mode in self.run.modes if mode.name != CONTROL]
+            gates = (Phase(kind="parity", mode=mode) for mode in gated)
+            return Leg(self.run, (Phase(kind="profile"), *gates), ("profiling and planning first",))
+        samples = found.samples()
+        self._failed = failed_modes(found)
+        choice = choose(blocks_of(self.run, samples, self._failed), REFERENCE, self.margin)
+        if number == 1:
+            self._candidates = self._selected(found.jobs[0].plans)
+            staying = self._candidates
+        else:
+            self._learn(found, number - 1, self._steps_s(samples, plans))
+            fine = [mode for mode in self._candidates if mode not in self._failed]
+            # All out after one launch is no answer yet: the nearest has another go.
+            staying = [mode for mode in fine if mode not in choice.out] or [m for m in fine if m == choice.best]
+        if choice.settled or not staying or REFERENCE in self._failed:
+            return None
+        step_s = self._steps_s(samples, plans)
+        timed = self._fitting(staying, step_s, first=number == 1)
+        if timed is None:
+            return None
+        self._timed.append(timed)
+        self._launched_s = self._clock()
+        orders = balanced_orders(timed.modes, timed.rounds, self.run.workloads[0].seed + number)
+        blocks = [(turn, mode) for turn, order in enumerate(orders) for mode in order]
+        return Leg(
+            self.run.model_copy(update={"effort": self.run.effort.model_copy(update={"steps": timed.steps})}),
+            tuple(Phase(kind="block", mode=mode, round=turn, position=i) for i, (turn, mode) in enumerate(blocks)),
+            (*([standing(choice)] if choice.ratios else []), self._told(timed)),
+        )
+
+    def ran(self, run: RunSpec) -> RunSpec:
+        """See `Course`: the modes that were timed or failed, and how often."""
+        if not self._timed:
+            return run
+        names = self._failed.union(*(timed.modes for timed in self._timed))
+        effort = run.effort.model_copy(
+            update={"launches": len(self._timed), "rounds": max(timed.rounds for timed in self._timed)}
+        )
+        modes = tuple(mode for mode in run.modes if mode.text in names)
+        return run.model_copy(update={"modes": modes, "effort": effort})
+
+    def _selected(self, plans: Mapping[str, Plan]) -> list[str]:
+        """The candidates to time, the best predicted first; why the others are not goes to the warnings."""
+        candidates = [mode for mode in self.run.modes if mode.name not in (REFERENCE, CONTROL)]
+        candidates = [mode for mode in candidates if mode.text not in self._failed and mode.carrier in plans]
+        best_s = min((plans[mode.carrier].predicted_step_s for mode in candidates), default=0.0)
+        taken = [mode for mode in self.run.modes if mode.name == REFERENCE]
+        chosen: list[ModeSpec] = []
+        twins: dict[str, ModeSpec] = {}  # by the sentence that leaves them out
+        for mode in candidates:
+            plan = plans[mode.carrier]
+            twin = next((other for other in taken if _same(mode, other, plans)), None)
+            if twin is not None:
+                told = f"{mode.text} was not timed: it forms the buckets of {twin.text}"
+                twins[told] = mode
+                self.warnings.append(told)
+            elif plan.predicted_step_s > FAR * best_s:
+                behind = format_percent(plan.predicted_step_s / best_s - 1, 0)
+                self.warnings.append(
+                    f"{mode.text} was not timed: its predicted step is {behind} above the best plan's (simulated)"
+                )
+            else:
+                chosen.append(mode)
+                taken.append(mode)
+        if not chosen and twins:  # one is timed all the same, or there would be nothing to say
+            told, mode = next(iter(twins.items()))
+            self.warnings.remove(told)
+            chosen.append(mode)
+        return [mode.text for mode in sorted(chosen, key=lambda mode: plans[mode.carrier].predicted_step_s)]
+
+    def _steps_s(self, samples: Sequence[Sample], plans: Sequence[JobPlan]) -> dict[str, float]:
+        """The step to expect of each mode [s]: measured where it was, else predicted."""
+        expected = {}
+        for mode in self.run.modes:
+            seen = [sample.step_s for sample in samples if sample.mode == mode.text]
+            predicted_s = plans[0].step_s.get(mode.carrier, plans[0].compute_s) if plans else 0.0
+            expected[mode.text] = median(seen) if seen else predicted_s
+        return expected
+
+    def _fitting(self, candidates: Sequence[str], step_s: Mapping[str, float], *, first: bool) -> Timed | None:
+        """The most that can be timed in what is left, and in half of it, if that can be, when a second is to follow."""
+        left_s = self.budget_s - (self._clock() - self._begun_s)
+        there = [mode.text for mode in self.run.modes]
+        control = (CONTROL,) if first and CONTROL in there else ()
+        modes = (*control, REFERENCE, *candidates)
+        steps = steps_in_block(self.run, max(step_s[mode] for mode in modes))
+        short = min(steps, MIN_STEPS)
+        round_s = self._blocks_s(Timed(modes, 1, steps), step_s)
+        rounds = min(MOST_ROUNDS, max(MIN_PAIRS, int(LAUNCH_S / round_s))) if round_s > 0 else MOST_ROUNDS
+        wishes = [Timed(modes, rounds, steps), Timed(modes, MIN_PAIRS, steps), Timed(modes, MIN_PAIRS, short)]
+        fits = [(wish, left_s / 2) for wish in wishes] if first else []
+        fits += [(wish, left_s) for wish in [*wishes, Timed(modes, MIN_PAIRS, FEWEST_STEPS)]]
+        least = Timed((REFERENCE, candidates[0]), MIN_PAIRS, FEWEST_STEPS)
+        if first:
+            fewer = [
+                Timed((REFERENCE, *candidates[:count]), MIN_PAIRS, FEWEST_STEPS)
+                for count in range(len(candidates), 1, -1)
+            ]
+            fits += [(wish, left_s) for wish in [*fewer, least]]
+        for wish, limit_s in fits:
+            if self._start_s + self._blocks_s(wish, step_s) <= limit_s:
+                return self._kept(wish, candidates)
+        return self._kept(least, candidates) if first else None
+
+    def _kept(self, timed: Timed, candidates: Sequence[str]) -> Timed:
+        """The same, with a word for the record on who had no time."""
+        self.warnings += [
+            f"{mode} was not timed: the minutes did not suffice" for mode in candidates if mode not in timed.modes
+        ]
+        self._candidates = [mode for mode in self._candidates if mode in timed.modes or mode not in candidates]
+        return timed
+
+    def _blocks_s(self, timed: Timed, step_s: Mapping[str, float]) -> float:
+        steps = self.run.effort.warmup_steps + timed.steps
+        return self._slower * timed.rounds * sum(ATTACH_S + steps * step_s[mode] for mode in timed.modes)
+
+    def _learn(self, found: Collector, launch: int, step_s: Mapping[str, float]) -> None:
+        """From the launch that has ended: how long starting takes here, and blocks beyond their measured steps."""
+        expected_s = self._blocks_s(self._timed[-1], step_s) if self._timed else 0.0
+        stamps = [
+            stamp
+            for (number, _, _), ranks in found.raw_blocks.items()
+            for block in ranks.values()
+            for stamp in block["stamps"]
+            if number == launch
+        ]
+        if not stamps or expected_s <= 0:
+            return
+        took_s = self._clock() - self._launched_s
+        blocks_s = min(took_s, max(stamps) - min(stamps))
+        self._start_s = took_s - blocks_s
+        self._slower *= max(0.2, blocks_s / expected_s)
+
+    def _told(self, timed: Timed) -> str:
+        spent = format_minutes(self._clock() - self._begun_s)
+        return (
+            f"{spent} of {format_minutes(self.budget_s)} spent: timing {', '.join(timed.modes)} "
+            f"in {timed.rounds} rounds of {timed.steps} steps"
+        )
+
+
+def standing(choice: Choice) -> str:
+    """'so far, of ddp's time: auto 0.903 [0.880, 0.927], optimal …'."""
+    parts = [
+        f"{name} {ratio.value:.3f} [{ratio.ci95[0]:.3f}, {ratio.ci95[1]:.3f}]" for name, ratio in choice.ratios.items()
+    ]
+    return f"so far, of {REFERENCE}'s time: {', '.join(parts)}"
+
+
+def format_minutes(seconds: float) -> str:
+    """'45 s' below two minutes, else '3.5 min'."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min".replace(".0 ", " ")
+
+
+def failed_modes(found: Collector) -> set[str]:
+    """Modes that a schedule refused, or that train another network than DDP."""
+    return set(found.failed) | {mode for mode, gates in found.parity.items() if not all(gate.ok for gate in gates)}
+
+
+def blocks_of(run: RunSpec, samples: Sequence[Sample], failed: Collection[str] = ()) -> dict[str, list[BlockValue]]:
+    """Seconds per sample of the blocks of the reference and of each candidate that may win."""
+    return {
+        mode.text: mode_values(run, mode, samples)
+        for mode in run.modes
+        if mode.name != CONTROL and mode.text not in failed
+    }
+
+
+def choice_of(record: Comparison, margin: float) -> Choice:
+    """What a record of a tuned run says."""
+    failed = [name for name, mode in record.modes.items() if mode.status != "ok"]
+    return choose(blocks_of(record.spec, record.samples, failed), REFERENCE, margin)
+
+
+def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Sequence[JobPlan], source: str) -> Tuned:
+    """The small file to keep: the schedule to use, its buckets, and what it rests on. `source` is the record's path."""
+    mode = choice.winner or REFERENCE
+    ratio = choice.ratios[choice.winner] if choice.winner is not None else None
+    job = record.jobs[0]
+    plan = job.plans.get(mode)
+    buckets, caps_mib, bucket_bytes, parts = None, None, None, None
+    if mode != REFERENCE and plan is not None:
+        buckets = plans[0].buckets.get(mode) if plans else plan.buckets
+        parts = plans[0].parts.get(mode) if plans else plan.parts
+        bucket_bytes = plan.bucket_bytes
+        dtypes = {tensor.name: tensor.dtype for layer in job.layers for tensor in layer.tensors}
+        ahead = mode_info(plan.carrier or mode).puts_off  # whose buckets are made for something that DDP does not do
+        if mode_info(mode).reducer == "ddp" or (len(set(dtypes.values())) == 1 and not ahead):
+            caps_mib = bucket_caps_mib(plan, dtypes)
+    result = record.modes[mode]
+    return Tuned(
+        created=record.created,
+        command=record.command,
+        xbench=record.environment.xbench,
+        torch=record.environment.torch,
+        device=record.environment.device,
+        label=result.label,
+        record=source,
+        workload=job.workload,
+        fabric=record.fabric,
+        schedule=mode,
+        reference=REFERENCE,
+        margin=margin,
+        ratio=ratio,
+        tried=choice.ratios,
+        buckets=buckets,
+        parts=parts,
+        carrier=plan.carrier if plan is not None and buckets is not None else None,
+        bucket_bytes=bucket_bytes,
+        bucket_cap_mb_list=caps_mib,
+        host_tuning=record.spec.tunes_ranks,
+        unused_parameters=bool(plans and plans[0].unused_parameters),
+    )
+
+
+def _same(mode: ModeSpec, other: ModeSpec, plans: Mapping[str, Plan]) -> bool:
+    """Whether two modes send the same buckets by the same means."""
+    if other.carrier not in plans:
+        return False
+    one, two = plans[mode.carrier], plans[other.carrier]
+    alike = _means(mode, one) == _means(other, two) and one.parts == two.parts
+    return alike and one.buckets == two.buckets
+
+
+def _means(mode: ModeSpec, plan: Plan) -> str:
+    """DDP's reducer, our engine, or a schedule with means of its own."""
+    carrier = mode_info(plan.carrier or mode.carrier)
+    return carrier.name if carrier.puts_off or carrier.reducer == "own" else carrier.reducer

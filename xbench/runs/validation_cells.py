@@ -1,0 +1,172 @@
+"""What a comparison says of its predictions: a cell of the matrix that `runs.validate` runs."""
+
+from __future__ import annotations
+
+from xbench.errors import SpecError
+from xbench.modes import mode_info
+from xbench.planning import bounds
+from xbench.planning.auto import Candidate
+from xbench.planning.contention import Contention, link_pace
+from xbench.planning.cost import Curve
+from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
+from xbench.planning.topology import Topology, carried_contention, carried_over
+from xbench.planning.what_if_compute import scaled_contention, scaled_layer
+from xbench.records import (
+    AutoAgainst,
+    Comparison,
+    FabricRecord,
+    ModeResult,
+    Plan,
+    ValidationCell,
+    ValidationPoint,
+    WorkloadRecord,
+)
+from xbench.spec import FabricSpec
+from xbench.stats.blocks import mode_values
+from xbench.stats.compare import paired_ratio
+from xbench.units import parse_rate
+
+STATIONARY = 0.10
+"""A cell is measured again where the computation took so much longer or shorter in the blocks than in the profile."""
+
+FELT = 0.05
+"""And only where the difference is more than this share of the shortest step."""
+
+
+def cell_of(comparison: Comparison, path: str, source: Comparison | None = None) -> ValidationCell:
+    """A comparison as a cell; with `source`, predicted from what was measured there, on fewer workers.
+
+    Raises SpecError when the comparison holds no profile.
+    """
+    job = comparison.jobs[0]
+    base = source or comparison
+    base_job = base.jobs[0]
+    if base_job.step is None or base.cost_model is None or not base_job.layers:
+        raise SpecError(f"{path!r} holds no profile: nothing was predicted")
+    control = comparison.modes.get("compute")
+    blocks_s = control.step_s.median if control is not None and control.step_s is not None else None
+    step = StepModel.of(base_job.layers, base_job.step)
+    layers = tuple(base_job.layers)
+    factor = blocks_s / step.compute_s if blocks_s is not None else 1.0
+    workers = comparison.fabric.world_size
+    cost = carried_over(base.cost_model, Topology("ring"), workers)
+
+    def contention(scale: float) -> Contention | None:
+        if base_job.contention is None or not base_job.contention.points or base.cost_model is None:
+            return None
+        here = Contention.of(scaled_contention(base_job.contention, scale), Curve.of(base.cost_model))
+        return carried_contention(here, base.cost_model, Topology("ring"), workers)
+
+    buffers = tuple(base_job.workload.buffer_bytes)
+    planner = Planner(step, cost, contention(1.0), buffers, layers)
+    slowed = tuple(scaled_layer(layer, factor) for layer in layers)
+    at_speed = Planner(step.scaled(factor), cost, contention(factor), buffers, slowed)
+    points = []
+    for name, mode in comparison.modes.items():
+        plan = job.plans.get(name)
+        if mode.step_s is None or plan is None or mode_info(name).planner is None:
+            continue
+        predicted_s, again_s = plan.predicted_step_s, None
+        if source is not None:
+            predicted_s = _predict(planner, plan)
+        if blocks_s is not None:
+            again_s = _predict(at_speed, plan)
+        points.append(_point(mode, predicted_s, again_s))
+    curve = Curve.of(cost)
+    bound_step = at_speed.step
+    bound = bounds(
+        bound_step.gradients,
+        curve,
+        compute_s=bound_step.compute_s,
+        **link_pace(job.contention),
+        **bound_step.parts,
+    )
+    return ValidationCell(
+        workload=job.workload,
+        fabric=comparison.fabric,
+        predicted_on=base.fabric.world_size,
+        compute_s=step.compute_s,
+        compute_blocks_s=blocks_s,
+        backward_overlap_bound_s=bound.backward_overlap_bound_s,
+        overlap_bound_s=bound.overlap_bound_s,
+        points=points,
+        auto_against=_against(comparison),
+        blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),
+        record=path,
+    )
+
+
+def unsteady(cell: ValidationCell) -> bool:
+    """Whether the machine computed at another speed in the blocks than in the profile, and the steps feel it."""
+    moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
+    shortest_s = min(
+        (point.measured_step_s.median for point in cell.points if mode_info(point.mode).trains),
+        default=cell.compute_s,
+    )
+    return moved_s > STATIONARY * cell.compute_s and moved_s > FELT * shortest_s
+
+
+def failed_cell(workload: WorkloadRecord, fabric: FabricSpec, why: str) -> ValidationCell:
+    """A cell that was not measured, and why."""
+    return ValidationCell(
+        workload=workload,
+        fabric=FabricRecord(
+            name=fabric.name,
+            spec=str(fabric),
+            label="real",
+            backend="",
+            hosts=fabric.hosts,
+            ranks_per_host=fabric.ranks,
+            world_size=fabric.world_size,
+            rate_bps=parse_rate(fabric.rate) if fabric.rate is not None else None,
+        ),
+        predicted_on=fabric.world_size,
+        compute_s=0.0,
+        backward_overlap_bound_s=None,
+        points=[],
+        blocks=0,
+        record="",
+        error=why,
+    )
+
+
+def _predict(planner: Planner, plan: Plan) -> float:
+    """The step [s] of this plan's buckets under this planner's model."""
+    place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
+    buckets = [[place[name] for name in names] for names in plan.buckets]
+    carrier = plan.mode if mode_info(plan.mode).puts_off else plan.carrier
+    if carrier is None:
+        return planner.simulate(plan.mode, buckets).step_s
+    return planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s
+
+
+def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> ValidationPoint:
+    assert mode.step_s is not None
+    measured_s = mode.step_s.median
+    return ValidationPoint(
+        mode=mode.mode,
+        predicted_step_s=predicted_s,
+        measured_step_s=mode.step_s,
+        error=predicted_s / measured_s - 1,
+        error_at_speed=again_s / measured_s - 1 if again_s is not None else None,
+        ratio_to_ddp=mode.ratio.value if mode.ratio is not None else None,
+        against_ddp=mode.ratio.ci95 if mode.ratio is not None else None,
+        verdict=mode.ratio.verdict if mode.ratio is not None else None,
+    )
+
+
+def _against(comparison: Comparison) -> list[AutoAgainst]:
+    """`auto` against every other mode that trains, in pairs of blocks."""
+    run = comparison.spec
+    values = {
+        mode.text: mode_values(run, mode, comparison.samples)
+        for mode in run.modes
+        if mode.name != "compute" and comparison.modes[mode.text].status == "ok"
+    }
+    found = []
+    for name, blocks in values.items():
+        if name != "auto" and blocks and values.get("auto"):
+            ratio = paired_ratio(values["auto"], blocks)
+            found.append(AutoAgainst(mode=name, ratio=ratio.value, ci95=ratio.ci95, verdict=ratio.verdict))
+    return found

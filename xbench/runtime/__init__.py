@@ -1,1 +1,0 @@
-"""Running ranks: the parent side (`run`, `launch`, `assemble`) and the rank side (`worker`, `measure`, `parity`)."""
