@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from xbench.cluster.compare import Asked, compare
+from xbench.cluster.compare import ComparisonRequest, compare
 from xbench.cluster.jobs import Job
 from xbench.cluster.traces import Trace
 from xbench.cluster.traces.generated import MODELS, ring_of
@@ -59,7 +59,7 @@ def trace_of(load: float, length: str, count: int) -> Callable[[int | None], Tra
 
 def measured(load: float, length: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One load: every policy's mean JCT, and doubling's over it, by restart cost."""
-    asked = Asked("", trace_of(load, length, options.jobs), tuple(range(options.seeds)), POLICIES, GPUS,
+    asked = ComparisonRequest("", trace_of(load, length, options.jobs), tuple(range(options.seeds)), POLICIES, GPUS,
                   tuple(options.restart))  # fmt: skip
     record = compare(asked, "", lambda said: None)
     rows = []

@@ -27,7 +27,7 @@ from typing import Any
 
 from cluster_doubling import GPUS, trace_of
 
-from xbench.cluster.compare import Asked, compare
+from xbench.cluster.compare import ComparisonRequest, compare
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import simulate
@@ -50,7 +50,7 @@ def compared(
     policies: tuple[str, ...] = POLICIES,
 ) -> list[dict[str, Any]]:
     """A row a policy."""
-    record = compare(Asked(name, trace, seeds, policies, gpus, (RESTART_S,)), "", lambda said: None)
+    record = compare(ComparisonRequest(name, trace, seeds, policies, gpus, (RESTART_S,)), "", lambda said: None)
     rows = []
     for one in record.results:
         row: dict[str, Any] = {

@@ -37,7 +37,7 @@ from xbench.cluster.metrics import Metrics, metrics
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import simulate
-from xbench.cluster.traces.pollux import LARGEST_LOCAL, load_application
+from xbench.cluster.traces.pollux import MAX_LOCAL, load_application
 from xbench.planning.spatial_turns import SpatialJob, pack
 from xbench.stats.regression import signed_rank
 
@@ -78,7 +78,7 @@ def kinds() -> dict[tuple[int, bool], list[Kind]]:
             steps = [
                 Kind(name, local, step_s, sync_s / step_s)
                 for local, step_s, sync_s in zip(at.local, at.step_s, at.sync_s, strict=True)
-                if local <= LARGEST_LOCAL.get(name, math.inf)
+                if local <= MAX_LOCAL.get(name, math.inf)
             ]
             for heavy in (False, True):
                 ratios = [(kind, kind.exposed / (1 - kind.exposed)) for kind in steps]

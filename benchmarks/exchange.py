@@ -33,7 +33,7 @@ def rank() -> None:
     import torch.distributed as dist
 
     from xbench.host.tuning import raise_gloo_threads
-    from xbench.schedules.pairwise import Exchange
+    from xbench.schedules.pairwise import PairwiseAllToAll
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -49,7 +49,7 @@ def rank() -> None:
         dist.all_to_all_single(received, mine, sizes, sizes)
 
     def by_exchange() -> None:
-        Exchange(group, [(1 - ours, mine)], [(1 - ours, received)], tag=1).wait()
+        PairwiseAllToAll(group, [(1 - ours, mine)], [(1 - ours, received)], tag=1).wait()
 
     def median_s(case: Callable[[], None]) -> float:
         took_s = []

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from xbench import environment
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal_contiguous
 from xbench.planning.optimal_linear import optimal_line
@@ -38,10 +38,10 @@ def net(count: int) -> list[Gradient]:
     return [Gradient(f"w{k}", int(nbytes[k]), float(ready[k])) for k in range(count)]
 
 
-def curve() -> Curve:
+def curve() -> CostCurve:
     """The line through 24 knots: what a measured curve costs to look up."""
     sizes = np.geomspace(1024, 1e9, 24)
-    return Curve(sizes, ALPHA_S + BETA_S_PER_BYTE * sizes, BETA_S_PER_BYTE)
+    return CostCurve(sizes, ALPHA_S + BETA_S_PER_BYTE * sizes, BETA_S_PER_BYTE)
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("results/planner-time.json"))
     options = parser.parse_args()
-    line, knots = Curve.line(ALPHA_S, BETA_S_PER_BYTE), curve()
+    line, knots = CostCurve.line(ALPHA_S, BETA_S_PER_BYTE), curve()
     planners: dict[str, Callable[[list[Gradient]], Buckets]] = {
         # behind a function the planner does not see that it is a line, and plans as for any curve
         "any curve, given a line": lambda gradients: optimal_contiguous(gradients, lambda nbytes: line(nbytes)),

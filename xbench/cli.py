@@ -27,7 +27,7 @@ from xbench.version import __version__
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
 """Options of other launchers that say how many ranks to start."""
 
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 """Greatest length of a sentence, and of a hint [characters]."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -214,8 +214,8 @@ def _another_rank_says_it() -> bool:
 def _complain(sentence: str, hint: str | None) -> None:
     from xbench.characters import defused
 
-    sentence = defused(cut(one_line(sentence), MOST_CHARACTERS))
-    tail = f"\n  hint: {defused(cut(one_line(hint), MOST_CHARACTERS))}" if hint else ""
+    sentence = defused(cut(one_line(sentence), MAX_CHARACTERS))
+    tail = f"\n  hint: {defused(cut(one_line(hint), MAX_CHARACTERS))}" if hint else ""
     label = click.style("error:", fg="red", bold=True) if _colour() else "error:"
     click.echo(f"{label} {sentence}{tail}", err=True)
 

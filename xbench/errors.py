@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from xbench.characters import visible
 from xbench.text import cut
 
-MOST_CHARACTERS = 160
+MAX_CHARACTERS = 160
 """Greatest length of foreign text in a hint [characters]."""
 
 CLOSE = 0.65
@@ -90,11 +90,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     bare = {
         name_with_dashes.lstrip("-"): name_with_dashes for name_with_dashes in known
     }  # all options begin with dashes
-    matches = difflib.get_close_matches(name.lstrip("-")[:MOST_CHARACTERS], list(bare), n=1, cutoff=CLOSE)
+    matches = difflib.get_close_matches(name.lstrip("-")[:MAX_CHARACTERS], list(bare), n=1, cutoff=CLOSE)
     return bare[matches[0]] if matches else None
 
 
-def listed(names: Iterable[str], most: int = MOST_CHARACTERS) -> str:
+def listed(names: Iterable[str], most: int = MAX_CHARACTERS) -> str:
     """The names for a hint: 'a, b, c and 12 more'. At most about `most` characters, however many names there are."""
     names = [visible(name) for name in names]
     shown: list[str] = []

@@ -15,16 +15,16 @@ from pydantic import BeforeValidator, Field
 
 from xbench.characters import visible
 
-LONGEST_S = 1e12
+MAX_S = 1e12
 """Longest time [s]: 30,000 years."""
 
-LONGEST_SIMULATED_S = 1e30
+MAX_SIMULATED_S = 1e30
 """Longest simulated time [s]: a million jobs of a trace, each with the most work and the least speed accepted."""
 
-SHORTEST_S = 1e-12
+MIN_S = 1e-12
 """Shortest time [s]: a picosecond, below the resolution of any clock here."""
 
-LARGEST_COUNT = 2**53
+MAX_COUNT = 2**53
 """Largest count: beyond it a float no longer holds every integer."""
 
 
@@ -35,22 +35,22 @@ def _shown(value: Any) -> Any:
 Text = Annotated[str, BeforeValidator(_shown)]
 """One line of text. Control characters, line ends and marks of writing direction become visible (`visible`)."""
 
-Seconds = Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S)]
+Seconds = Annotated[float, Field(ge=-MAX_S, le=MAX_S)]
 """A point in time or a difference [s], which may be negative."""
 
-Duration = Annotated[float, Field(ge=0, le=LONGEST_S)]
+Duration = Annotated[float, Field(ge=0, le=MAX_S)]
 """A duration [s], zero included."""
 
-PositiveSeconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
+PositiveSeconds = Annotated[float, Field(ge=MIN_S, le=MAX_S)]
 """A duration above zero [s], such as a training step."""
 
-SimulatedSeconds = Annotated[float, Field(ge=-LONGEST_SIMULATED_S, le=LONGEST_SIMULATED_S)]
+SimulatedSeconds = Annotated[float, Field(ge=-MAX_SIMULATED_S, le=MAX_SIMULATED_S)]
 """Seconds of a simulation, whose jobs may be absurdly long."""
 
-Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """A number of things, or of bytes."""
 
-PositiveCount = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 """A number of things, at least one. (`Count = Field(ge=1)` would keep the bound of `Count`.)"""
 
 Rate = Annotated[float, Field(ge=0, le=1e18)]

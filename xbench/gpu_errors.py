@@ -29,7 +29,7 @@ SHARING_NCCL = (2, 30, 3)
 """The first NCCL that lets ranks share a GPU, if SHARING_VARIABLE allows it."""
 
 SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)")
 _NO_DRIVER = re.compile(r"Found no NVIDIA driver", re.IGNORECASE)
@@ -149,8 +149,8 @@ def check_index(device: str, names: Sequence[str]) -> None:
     index = gpu_index(device)
     if index is None or index < len(names):
         return
-    some = [f"cuda:{number} ({name})" for number, name in enumerate(names[:MOST_NAMED])]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    some = [f"cuda:{number} ({name})" for number, name in enumerate(names[:MAX_NAMED])]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     raise SpecError(
         f"--device {device}: there is no such GPU; this machine has {', '.join(some)}{more}", hint="try --device cuda:0"
     )

@@ -29,7 +29,7 @@ Travels = Literal["whole", "halves", "parts"]
 Gradients = Literal["all", "partial", "local"]
 Sharing = Literal["one after the other", "at once", "in turns"]
 
-LARGEST_CHANGE = 6
+MAX_CHANGE = 6
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ModeInfo:
     """Which gradients are averaged: all, as DDP does; some, so that it is another training; or none."""
     trial_rank: int | None = None
     """Place of its buckets among those that `auto` tries in real steps; None: `auto` tries others."""
-    script_change: int = LARGEST_CHANGE
+    script_change: int = MAX_CHANGE
     """How much it changes in a training script: 0 nothing, 1 an argument, 2 a call, 3 a call with a plan, 4 a call that
     sends every gradient by itself, 5 a call after which parameters are updated in the next forward pass, 6 more."""
     buckets_of: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xbench.errors import SpecError, nearest
-from xbench.field_types import LARGEST_COUNT, PositiveCount, Text
+from xbench.field_types import MAX_COUNT, PositiveCount, Text
 from xbench.modes import IN_SEQUENCE
 
 
@@ -66,7 +66,7 @@ class FabricSpec(Spec):
     hosts: PositiveCount = 1
     ranks: PositiveCount = 1
     rate: Text | None = None
-    workers: int | None = Field(default=None, ge=2, le=LARGEST_COUNT, description="of an emulated fabric")
+    workers: int | None = Field(default=None, ge=2, le=MAX_COUNT, description="of an emulated fabric")
     latency: Text | None = Field(default=None, description="of a message on an emulated link")
     topology: Text | None = Field(default=None, description="by which emulated workers are joined")
     source: Text | None = Field(default=None, description="the record that an emulated link is as")

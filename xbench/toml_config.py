@@ -20,10 +20,10 @@ from xbench.host.tuning import INSTEAD, REMOVED
 from xbench.regular_file import MIB, read_regular
 from xbench.text import cut, quoted
 
-MOST_BYTES = MIB
-MOST_PARTS = 16
+MAX_BYTES = MIB
+MAX_PARTS = 16
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_DEEP_KEY = re.compile(rf"""(?:^|[\[{{,])[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS},}}""", re.MULTILINE)
+_DEEP_KEY = re.compile(rf"""(?:^|[\[{{,])[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_PARTS},}}""", re.MULTILINE)
 """tomllib takes time with the square of a key's parts, and memory too."""
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -35,9 +35,9 @@ def read_toml(path: Path, missing: SpecError) -> dict[str, Any]:
     """The whole file. Raises `missing` where there is none, and SpecError for one that cannot be read or parsed."""
     where = repr(str(path))
     try:
-        text = read_regular(path, MOST_BYTES).decode("utf-8").replace("\r\n", "\n")
+        text = read_regular(path, MAX_BYTES).decode("utf-8").replace("\r\n", "\n")
         if _DEEP_KEY.search(text):
-            raise SpecError(f"{where} has a key of more than {MOST_PARTS} parts, and none that is known has so many")
+            raise SpecError(f"{where} has a key of more than {MAX_PARTS} parts, and none that is known has so many")
         return tomllib.loads(text)
     except FileNotFoundError:
         raise missing from None

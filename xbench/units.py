@@ -25,8 +25,8 @@ _RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12,
           "bps": 8.0, "kbps": 8e3, "mbps": 8e6, "gbps": 8e9}  # fmt: skip
 
 
-MOST_BYTES = 2**53
-LONGEST_S = 1e9
+MAX_BYTES = 2**53
+MAX_S = 1e9
 FASTEST_BPS = 1e18
 """Largest values that can be typed: 9 PB, 30 years, and an exabit a second."""
 
@@ -43,12 +43,12 @@ def _parse(text: str, units: dict[str, float], what: str, example: str, most: fl
 
 def parse_bytes(text: str) -> Bytes:
     """Bytes from '64k', '25MiB', '1024'. Raises SpecError."""
-    return round(_parse(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64k or 25MiB", MOST_BYTES))
+    return round(_parse(text, {k: float(v) for k, v in _BYTES.items()}, "size", "64k or 25MiB", MAX_BYTES))
 
 
 def parse_seconds(text: str) -> Seconds:
     """Seconds from '20us', '3ms', '1.5s', '2'. Raises SpecError."""
-    return _parse(text, _SECONDS, "duration", "20us or 1.5s", LONGEST_S)
+    return _parse(text, _SECONDS, "duration", "20us or 1.5s", MAX_S)
 
 
 def parse_rate(text: str) -> BitsPerSecond:

@@ -31,7 +31,7 @@ import psutil
 
 from xbench import __version__
 from xbench.cluster.live.attempt import losses
-from xbench.cluster.live.ledger import JOBS, Ended, Resized, read
+from xbench.cluster.live.ledger import JOBS, JobEnded, Resized, read
 from xbench.records import LiveRun, load
 
 INTERVAL = 20
@@ -131,7 +131,7 @@ def _judged(folder: Path, code: int | None) -> dict[str, Any]:
     if not (folder / "run").exists():
         raise SystemExit("\n".join(["the run did not begin:", *said]))
     events, _ = read(folder / "run")
-    endings = [event for event in events if isinstance(event, Ended)]
+    endings = [event for event in events if isinstance(event, JobEnded)]
     lost = [event for event in endings if event.how in ("lost", "failed")]
     steps_lost = {
         name: max((one.steps - one.kept_steps for one in lost if one.job == name), default=0.0) for name in STEPS

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from runs import DRY, Keep
 
-from xbench.kernels.pack import Layout, pack, slices, told, unpack
+from xbench.kernels.pack import Layout, describe_pack_backend, pack, slices, unpack
 
 MIB = 1024 * 1024
 BUCKET_BYTES = MIB if DRY else 256 * MIB
@@ -56,5 +56,5 @@ def test_bytes_a_second(device: torch.device, keep: Keep) -> None:
     keep(
         "kernels", line=9, goal="at least 90 % of a copy's bytes a second", held=worst >= SHARE,
         finding=f"copy {copy / 1e9:.0f} GB/s; " + ", ".join(f"{name} {share:.0%}" for name, share in rows.items()),
-        copy_bytes_per_s=copy, shares=rows, kernel=told(device),
+        copy_bytes_per_s=copy, shares=rows, kernel=describe_pack_backend(device),
     )  # fmt: skip

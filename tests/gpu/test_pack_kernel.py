@@ -10,7 +10,7 @@ from torch import Tensor
 
 from xbench.errors import KernelError
 from xbench.kernels import build
-from xbench.kernels.pack import Layout, pack, pack_twin, slices, told, unpack, unpack_twin
+from xbench.kernels.pack import Layout, describe_pack_backend, pack, pack_twin, slices, unpack, unpack_twin
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,7 +49,7 @@ def test_the_kernel_is_there() -> None:
     found = build.for_gpu(CUDA)
     if isinstance(found, KernelError):
         pytest.fail(f"{found}\n{found.detail}")
-    assert told(CUDA) == "gradients are packed by the CUDA kernel"
+    assert describe_pack_backend(CUDA) == "gradients are packed by the CUDA kernel"
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typed_commands import TINY, only_record, xbench
 
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.records import Comparison, load
 
 pytestmark = pytest.mark.integration
@@ -61,7 +61,7 @@ def test_collectives_are_measured_on_the_link_and_none_is_faster_than_asked(
     record, _, _ = alone
     assert record.emulated is not None
     assert record.cost_model is not None
-    asked = Curve.of(record.emulated.model)
+    asked = CostCurve.of(record.emulated.model)
     assert record.cost_model.world_size == 16
     assert record.cost_model.backend == "emulated"
     assert all(point.transfer_s >= asked(float(point.nbytes)) - 1e-6 for point in record.cost_model.points)
@@ -69,7 +69,7 @@ def test_collectives_are_measured_on_the_link_and_none_is_faster_than_asked(
 
 def test_exposed_communication_is_there_to_be_hidden(alone: tuple[Comparison, str, Path]) -> None:
     record, _, _ = alone
-    asked = Curve.of(record.emulated.model)  # type: ignore[union-attr]
+    asked = CostCurve.of(record.emulated.model)  # type: ignore[union-attr]
     single, compute = record.modes["single"], record.modes["compute"]
     assert single.step_s is not None
     assert compute.step_s is not None
@@ -80,7 +80,7 @@ def test_exposed_communication_is_there_to_be_hidden(alone: tuple[Comparison, st
 
 def test_a_timeline_shows_buckets_as_long_as_the_model_says(alone: tuple[Comparison, str, Path]) -> None:
     record, _, _ = alone
-    asked = Curve.of(record.emulated.model)  # type: ignore[union-attr]
+    asked = CostCurve.of(record.emulated.model)  # type: ignore[union-attr]
     timeline = record.modes["wfbp"].timeline
     assert timeline is not None
     assert timeline.label == "emulated"
@@ -91,7 +91,7 @@ def test_a_timeline_shows_buckets_as_long_as_the_model_says(alone: tuple[Compari
 
 def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) -> None:
     record, _, _ = alone
-    asked = Curve.of(record.emulated.model)  # type: ignore[union-attr]
+    asked = CostCurve.of(record.emulated.model)  # type: ignore[union-attr]
     for name in ("concurrent", "crossover"):  # steps of either job a second: as many as fit on the link, at most
         step_s = record.modes[name].step_s
         assert step_s is not None

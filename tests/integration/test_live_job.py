@@ -11,7 +11,7 @@ from typed_commands import wait_until_gone
 
 from xbench.cluster.live import checkpoints
 from xbench.cluster.live.attempt import events_of, incarnation_of, incarnations, losses
-from xbench.cluster.live.engine import OVER, LiveJob, Look
+from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free
 from xbench.cluster.live.samples import EPOCH_STEPS
 from xbench.errors import RunError, SpecError
@@ -33,7 +33,7 @@ def engine() -> Iterator[LocalEngine]:
     made.close()
 
 
-def at_step(running: LocalRunning, step: int) -> Look:
+def at_step(running: LocalRunning, step: int) -> AttemptProgress:
     """Wait until a step has been applied."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (look := running.look()).steps < step:
@@ -43,7 +43,7 @@ def at_step(running: LocalRunning, step: int) -> Look:
     return look
 
 
-def finished(engine: LocalEngine, asked: LiveJob, folder: Path, slots: tuple[int, ...]) -> Look:
+def finished(engine: LocalEngine, asked: LiveJob, folder: Path, slots: tuple[int, ...]) -> AttemptProgress:
     """Launch, and wait until it is over."""
     return engine.start(asked, folder, slots).wait(PATIENCE_S)
 
@@ -63,7 +63,7 @@ def test_losses_go_on_over_one_two_and_one_worker(engine: LocalEngine, tmp_path:
         assert events_of(incarnations(tmp_path / "cut")[part])[-1]["steps"] == look.steps
         steps = look.steps
     assert steps == 60
-    assert finished(engine, asked, tmp_path / "whole", (0, 1)) == Look("finished", 60, 60)
+    assert finished(engine, asked, tmp_path / "whole", (0, 1)) == AttemptProgress("finished", 60, 60)
     cut, uncut = losses(tmp_path / "cut"), losses(tmp_path / "whole")
     assert list(cut) == list(uncut) == list(range(1, 61))
     assert list(cut.values()) == pytest.approx(list(uncut.values()), rel=1e-5)
@@ -102,7 +102,7 @@ def test_a_stop_while_it_starts_ends_it_where_it_was(engine: LocalEngine, tmp_pa
     running.stop()
     running.stop()
     assert running.look().state == "starting"
-    assert running.wait(PATIENCE_S) == Look("stopped", 0, 0)
+    assert running.wait(PATIENCE_S) == AttemptProgress("stopped", 0, 0)
     assert losses(tmp_path) == {}
 
 

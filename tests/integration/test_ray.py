@@ -15,7 +15,7 @@ import pytest
 from typed_commands import ran, xbench
 
 from xbench.cluster.live.attempt import losses
-from xbench.cluster.live.engine import OVER, LiveJob, Look
+from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob
 from xbench.cluster.live.ledger import JOBS
 from xbench.cluster.live.ray_attempt import RayRunning
 from xbench.cluster.live.ray_engine import RayEngine
@@ -29,7 +29,7 @@ pytestmark = [
 JOB = LiveJob("a", "synthetic:layers=20,bytes=256k", steps=200, batch_size=8, checkpoint_steps=50)
 
 
-def until_over(running: RayRunning, seconds: float = 90) -> Look:
+def until_over(running: RayRunning, seconds: float = 90) -> AttemptProgress:
     deadline_s = time.monotonic() + seconds
     while running.look().state not in OVER:
         assert time.monotonic() < deadline_s, running.look()
@@ -71,8 +71,8 @@ def test_a_job_is_stopped_and_goes_on_with_another_number_of_workers(engine: Ray
     assert stopped.state == "stopped"
     assert stopped.kept_steps == stopped.steps >= 60
     second = engine.start(JOB, folder, (0, 1))
-    assert second.look() == Look("starting", stopped.steps, stopped.steps)
-    assert until_over(second) == Look("finished", 200, 200)
+    assert second.look() == AttemptProgress("starting", stopped.steps, stopped.steps)
+    assert until_over(second) == AttemptProgress("finished", 200, 200)
     assert list(losses(folder)) == list(range(1, 201))
     assert ranks_of(folder) == []
 

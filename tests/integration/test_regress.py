@@ -13,7 +13,7 @@ import pytest
 from typed_commands import command, ran
 
 from xbench.records import Regression, load
-from xbench.regress.protocol import Answer
+from xbench.regress.protocol import JobResult
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -129,7 +129,7 @@ def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None
     (tmp_path / "order.json").write_text(json.dumps(order))
     done = ran(command("regress", "launch", "order.json", "answer.json"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    answer = Answer.model_validate_json((tmp_path / "answer.json").read_text())
+    answer = JobResult.model_validate_json((tmp_path / "answer.json").read_text())
     assert (answer.error, answer.failed, answer.label) == (None, {}, "emulated")
     assert answer.workload is not None
     assert {mode: seen.collectives for mode, seen in answer.counted.items()} == {

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typed_commands import NETNS, TINY, left_behind, only_record, ran, xbench
 
-from xbench.kernels.pack import told
+from xbench.kernels.pack import describe_pack_backend
 from xbench.rank.parity_checker import COMPRESSED_TOLERANCE, compressed
 from xbench.records import Comparison, Profile, load
 
@@ -299,7 +299,7 @@ def test_compressed_gradients_are_gated_with_their_own_tolerance_and_predicted_a
         assert (mode.parity.max_relative_difference or 0) > 0
         assert mode.predicted_step_s is not None
     assert record.jobs[0].plans["single"].bucket_bytes == [record.jobs[0].workload.grad_bytes]
-    assert {told(torch.device("cpu")), compressed("bf16")} <= set(record.fabric.notes)
+    assert {describe_pack_backend(torch.device("cpu")), compressed("bf16")} <= set(record.fabric.notes)
 
 
 def test_nothing_is_compressed_twice(tmp_path: Path) -> None:

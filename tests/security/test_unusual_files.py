@@ -95,7 +95,7 @@ def test_what_is_no_file_of_text_is_refused_at_once(
     reader: Callable[[Path], Any], strange: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (records, toml_config, reading):
-        monkeypatch.setattr(module, "MOST_BYTES", 1 << 16)  # or a sparse file would be read for a while
+        monkeypatch.setattr(module, "MAX_BYTES", 1 << 16)  # or a sparse file would be read for a while
     if "\0" in str(strange) and reader in (reading.read_text, reading.read_archive):
         pytest.skip("a trace's path comes from the command line, which cannot hold a NUL")
     with pytest.raises(XbenchError) as caught:
@@ -222,7 +222,7 @@ def test_facts_beyond_their_range_are_refused_whatever_the_policy(column: str, t
 
 
 def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(reading, "MAX_BYTES", 1 << 20)
     packed = gzip.compress(b"0" * (4 << 20))
     assert "larger than 1 MiB" in str(refused(load_trace, trace(tmp_path, packed, "bomb.csv.gz")))
     inside = io.BytesIO()

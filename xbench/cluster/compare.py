@@ -61,7 +61,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComparisonRequest:
     """A comparison to make. `trace(seed)` makes the jobs; `seeds` is (None,) for a trace without seeds.
 
     `placements` need a cluster of several hosts. `hosts.on_hosts` describes `across_hosts`, and `steady` describes
@@ -80,11 +80,11 @@ class Asked:
     window: Window | None = None
 
     @property
-    def scenarios(self) -> list[Way]:
+    def scenarios(self) -> list[Scenario]:
         """Every combination, policies first."""
         placements = self.placements if self.gpus_per_host is not None else (None,)
         return [
-            Way(policy, cost_s, placement)
+            Scenario(policy, cost_s, placement)
             for policy in self.policies
             for cost_s in self.restart_costs_s
             for placement in placements
@@ -95,7 +95,7 @@ class Asked:
         return Cluster(self.gpus, restart_s, self.gpus_per_host, placement or self.placements[0])
 
 
-class Way(NamedTuple):
+class Scenario(NamedTuple):
     """One combination without its seed."""
 
     policy: str
@@ -107,7 +107,7 @@ class Way(NamedTuple):
         return f"{self.policy}, restarts of {self.restart_s:g} s{placed}"
 
 
-def compare(request: Asked, command: str, report: Callable[[str], None]) -> ClusterComparison:
+def compare(request: ComparisonRequest, command: str, report: Callable[[str], None]) -> ClusterComparison:
     """Simulate every combination. Raises SpecError, before the first, if one cannot serve the trace."""
     traces = _traces(request)
     first = traces[request.seeds[0]]
@@ -162,7 +162,7 @@ def compare(request: Asked, command: str, report: Callable[[str], None]) -> Clus
     )
 
 
-def _traces(request: Asked) -> dict[int | None, Trace]:
+def _traces(request: ComparisonRequest) -> dict[int | None, Trace]:
     """Traces by seed, checked against the cluster and all policies. On several hosts, their speeds know of hosts."""
     check_cluster(request.cluster())
     if request.gpus_per_host is not None and request.gpus_per_host == request.gpus:
@@ -201,7 +201,7 @@ def _run(policy: Policy, trace: Trace, cluster: Cluster, is_drawn: bool) -> Simu
     return simulate(trace.jobs, policy, cluster, moments=is_drawn, spans=is_drawn and len(trace.jobs) <= DRAWN_JOBS)
 
 
-def _curve(scenario: Way, simulated: Simulated, counted: frozenset[str] | None) -> ClusterCurve:
+def _curve(scenario: Scenario, simulated: Simulated, counted: frozenset[str] | None) -> ClusterCurve:
     jobs = [job for job in simulated.finished if counted is None or job.job.name in counted]
     jct_s = np.percentile([job.jct_s for job in jobs], range(101))
     at_s, held, waiting = thinned(simulated.moments, WINDOWS)
@@ -225,16 +225,16 @@ def thinned(moments: Sequence[Moment], windows: int) -> tuple[list[float], list[
     return [float(value) for value in middles], held, waiting
 
 
-def _spans(scenario: Way, simulated: Simulated) -> list[ClusterSpan]:
+def _spans(scenario: Scenario, simulated: Simulated) -> list[ClusterSpan]:
     return [
         ClusterSpan(policy=scenario.policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s)
         for span in simulated.spans
     ]
 
 
-def _results(request: Asked, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
+def _results(request: ComparisonRequest, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
     """Each combination against the reference at its cost and placement, against the bound, and the first placement."""
-    by_scenario = {(Way(run.policy, run.restart_s, run.placement), run.seed): run for run in runs}
+    by_scenario = {(Scenario(run.policy, run.restart_s, run.placement), run.seed): run for run in runs}
     results = []
     for scenario in request.scenarios:
         scenario_runs = [by_scenario[scenario, seed] for seed in request.seeds]
@@ -284,7 +284,7 @@ def _warnings(trace: Trace, bounds: Iterable[Bound | None]) -> list[str]:
     return warnings
 
 
-MOST_COST_S = 1e9
+MAX_COST_S = 1e9
 
 
 def parse_costs(text: str) -> tuple[float, ...]:
@@ -300,7 +300,7 @@ def parse_costs(text: str) -> tuple[float, ...]:
             cost_s = _measured_cost_s(part.strip())
         if not (math.isfinite(cost_s) and cost_s >= 0):
             raise SpecError(f"{part.strip()!r} is not a number of seconds", hint="write 0,10,30")
-        if cost_s > MOST_COST_S:
+        if cost_s > MAX_COST_S:
             raise SpecError(f"{cost_s:g} s is more than a restart can cost", hint="write 0,10,30")
         if cost_s in costs_s:
             raise SpecError(f"{part.strip()} stands twice", hint="write each cost once")

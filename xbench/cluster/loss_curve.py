@@ -26,7 +26,7 @@ from xbench.errors import SpecError
 
 FloatArray = npt.NDArray[np.float64]
 
-FEWEST_POINTS = 6
+MIN_POINTS = 6
 """Least number of points. Two thirds of them are still more than the three β."""
 
 _GRID = 64
@@ -95,10 +95,10 @@ def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossFit:
             raise SpecError(f"a loss cannot be seen after {step} steps")
         if not (math.isfinite(loss) and loss > 0):
             raise SpecError(f"the loss after {step:g} steps is {loss}, which is not a number above zero")
-    if len(set(steps)) < FEWEST_POINTS:
+    if len(set(steps)) < MIN_POINTS:
         raise SpecError(
             f"the losses of {len(set(steps))} different steps do not determine a curve",
-            hint=f"give at least {FEWEST_POINTS}",
+            hint=f"give at least {MIN_POINTS}",
         )
     order = np.argsort(np.asarray(steps, dtype=np.float64), kind="stable")
     steps_seen = np.asarray(steps, dtype=np.float64)[order]

@@ -27,7 +27,7 @@ import numpy as np
 from xbench.cluster.simulated import Finished, Simulated
 from xbench.cluster.steady import unfinished
 
-SHORTEST_S = 10.0
+MIN_S = 10.0
 """Shortest duration [s] in a slowdown. The slowdown of a shorter job says nothing about its scheduler."""
 
 
@@ -100,7 +100,7 @@ def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Met
 
 def slowdowns(jobs: Sequence[Finished]) -> list[float]:
     """Bounded slowdown of each job."""
-    return [max(1.0, job.jct_s / max(job.job.duration_s, SHORTEST_S)) for job in jobs]
+    return [max(1.0, job.jct_s / max(job.job.duration_s, MIN_S)) for job in jobs]
 
 
 def unfairness(jobs: Sequence[Finished]) -> list[float]:

@@ -30,7 +30,7 @@ _AT = "xbench.cluster.policies."
 _ATTAINED = {"thresholds": ("thresholds", "thresholds"), "promote": ("promote", "number")}
 _PLAIN = {"plain": ("plain", "switch")}
 _SHARED = {"order": ("order", "word"), "gain": ("gain", "number"), "memory": ("memory", "bytes")}
-MOST_GPUS = 1_000_000
+MAX_GPUS = 1_000_000
 
 POLICIES.add(
     "fifo", _AT + "fifo:Fifo", "in the order of arrival; a job that does not fit blocks all behind it", speeds=False
@@ -214,7 +214,7 @@ def _word(text: str, key: str, value: str) -> str:
 
 
 def _count(text: str, key: str, value: str) -> int:
-    return parse_int(text, key, value, 1, MOST_GPUS)
+    return parse_int(text, key, value, 1, MAX_GPUS)
 
 
 _KINDS: dict[str, Callable[[str, str, str], Any]] = {

@@ -39,7 +39,7 @@ from xbench.records import Scaling, of_kind
 FloatArray = npt.NDArray[np.float64]
 Theta = tuple[float, float, float, float]
 
-FEWEST_SIZES = 3
+MIN_SIZES = 3
 """Least number of sizes. Two sizes lie on many rings; a third shows whether a ring fits."""
 
 _ROUNDING = 1e-9
@@ -161,10 +161,10 @@ def fit_ring(runs: Sequence[RingRun], model_bytes: float) -> RingFit:
     if not (math.isfinite(model_bytes) and model_bytes >= 0):
         raise SpecError(f"{model_bytes} bytes of gradients cannot be fitted")
     sizes = sorted({run.gpus for run in runs})
-    if len(sizes) < FEWEST_SIZES:
+    if len(sizes) < MIN_SIZES:
         raise SpecError(
             f"runs on {' and '.join(str(size) for size in sizes) or 'no'} GPUs do not make a ring",
-            hint=f"measure at least {FEWEST_SIZES} numbers of GPUs",
+            hint=f"measure at least {MIN_SIZES} numbers of GPUs",
         )
     rows = np.array([_terms(run, model_bytes) for run in runs])
     times = np.array([run.step_s for run in runs])

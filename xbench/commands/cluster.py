@@ -22,9 +22,9 @@ from xbench.commands.options import (
 from xbench.errors import SpecError
 from xbench.option_fields import parsed
 
-MOST_GPUS = 1_000_000
-MOST_SEEDS = 1000
-MOST_WORKERS = 1024
+MAX_GPUS = 1_000_000
+MAX_SEEDS = 1000
+MAX_WORKERS = 1024
 EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 DEFAULT_SEEDS = 6
 RESTART_COST_S = "4.13"
@@ -47,18 +47,18 @@ def cluster() -> None:
 @click.option("--policies", "policy_text", default="fifo-backfill,sjf,srtf,las", show_default=True,
               metavar="A,B,...", shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
 @click.option(
-    "--gpus", default=32, show_default=True, type=click.IntRange(1, MOST_GPUS), metavar="N", help="The cluster's."
+    "--gpus", default=32, show_default=True, type=click.IntRange(1, MAX_GPUS), metavar="N", help="The cluster's."
 )
 @click.option("--restart-cost", "cost_text", default=RESTART_COST_S, show_default=True, metavar="S,S,...",
               help="Seconds that a job loses when it is moved, or restart's --json file. The default is measured, on "
               "two CPU cores.")  # fmt: skip
-@click.option("--gpus-per-host", type=click.IntRange(1, MOST_GPUS), metavar="N",
+@click.option("--gpus-per-host", type=click.IntRange(1, MAX_GPUS), metavar="N",
               help="GPUs a host; a slower link joins hosts.  [default: all GPUs are on one host]")  # fmt: skip
 @click.option("--placement", "placement_text", metavar="A,B",
               help="Where jobs go: packed (on few hosts), spread (over many), or both.  [default: packed]")  # fmt: skip
 @click.option("--across-hosts", type=float, metavar="X",
               help="Speed left on more hosts than needed, 0.8 is 80 %; for a trace that does not know.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), metavar="N",
+@click.option("--seeds", type=click.IntRange(1, MAX_SEEDS), metavar="N",
               help="Traces to generate; 6 and more give intervals.  [default: 6, or the one of seed=]")  # fmt: skip
 @click.option("--window", "window_text", metavar="A-B",
               help="Jobs by arrival that count in the means; all are simulated.  [default: all count]")  # fmt: skip
@@ -84,7 +84,7 @@ def compare_command(
     Jobs of a file are what they are; a generated trace can be drawn again from several seeds, and every policy meets
     the same jobs in each.
     """
-    from xbench.cluster.compare import Asked, compare, parse_costs
+    from xbench.cluster.compare import ComparisonRequest, compare, parse_costs
     from xbench.cluster.placement import parse_placements
     from xbench.cluster.registry import parse_policies
     from xbench.cluster.steady import parse_window
@@ -115,7 +115,9 @@ def compare_command(
         return parsed("--trace", load_trace, trace_text + part)
 
     console = make_console()
-    asked = Asked(trace_text, trace, numbers, policies, gpus, costs, gpus_per_host, placements, across_hosts, window)
+    asked = ComparisonRequest(
+        trace_text, trace, numbers, policies, gpus, costs, gpus_per_host, placements, across_hosts, window
+    )
     command = shlex.join(["xbench", *sys.argv[1:]])
     record = compare(asked, command, lambda said: console.print(said, highlight=False, markup=False))
     console.print()
@@ -129,9 +131,9 @@ cluster.add_command(run_command)
 
 @cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")
 @click.argument("workload", shell_complete=complete_workload)
-@click.option("--from", "start", default=1, show_default=True, type=click.IntRange(1, MOST_WORKERS), metavar="W",
+@click.option("--from", "start", default=1, show_default=True, type=click.IntRange(1, MAX_WORKERS), metavar="W",
               help="Workers to begin with.")  # fmt: skip
-@click.option("--to", default=2, show_default=True, type=click.IntRange(1, MOST_WORKERS), metavar="W",
+@click.option("--to", default=2, show_default=True, type=click.IntRange(1, MAX_WORKERS), metavar="W",
               help="Workers after a restart; the next one goes back.")  # fmt: skip
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1, 1000), metavar="N",
               help="Restarts there and back.")  # fmt: skip

@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 CONFIG = Path("xbench.toml")
 LAYERS = ("deterministic", "wall", "both")
-MOST_SLOWER = 10.0
+MAX_SLOWER = 10.0
 
 
 @click.group("regress", short_help="Notice that a training step got slower: a gate for CI.")
@@ -198,7 +198,7 @@ def calibrate_command(json_to: str | None, **options: Any) -> int:
 @click.option("--protocol", is_flag=True, help="Print the version of orders and answers.")
 def launch_command(order: Path | None, answer: Path | None, protocol: bool) -> int:
     """Carry out one ORDER of a check, and write the ANSWER: how a check talks to the xbench of another revision."""
-    from xbench.regress.protocol import VERSION, Order
+    from xbench.regress.protocol import VERSION, JobRequest
 
     if protocol:
         click.echo(f'{{"protocol": {VERSION}}}')
@@ -210,7 +210,7 @@ def launch_command(order: Path | None, answer: Path | None, protocol: bool) -> i
     from xbench.regress.worker_command import answer as carried_out
 
     try:
-        asked = Order.model_validate_json(order.read_text(encoding="utf-8"))
+        asked = JobRequest.model_validate_json(order.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
         raise SpecError(f"{str(order)!r} is no order of version {VERSION}", hint=str(error).splitlines()[0]) from None
     answer.write_text(carried_out(asked).model_dump_json(), encoding="utf-8")
@@ -258,9 +258,9 @@ def _injected(text: str | None) -> float:
         return 1.0
     found = re.fullmatch(r"step=(\d+(?:\.\d+)?)", text)
     factor = float(found[1]) if found else 0.0
-    if not 1.0 < factor <= MOST_SLOWER:
+    if not 1.0 < factor <= MAX_SLOWER:
         raise SpecError(
-            f"--inject: {text!r} is no slow-down of the step between 1 and {MOST_SLOWER:g}", hint="try step=1.10"
+            f"--inject: {text!r} is no slow-down of the step between 1 and {MAX_SLOWER:g}", hint="try step=1.10"
         )
     return factor
 

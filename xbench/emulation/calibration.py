@@ -24,7 +24,7 @@ from xbench.emulation.pacer import Pacer, PendingTransfer, SharingPacer
 from xbench.emulation.shared_link import SharedLink
 from xbench.host.tuning import raise_thread
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.records import CalibrationPoint, ContentionPoint, EmulatedLink
 from xbench.records import Contention as ContentionRecord
 from xbench.stats.summary import median_estimate
@@ -64,7 +64,7 @@ def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
     `in_common`: True if other processes will share the link.
     """
     contention = contention_of(link)
-    lane = Lane(Curve.of(link.model), contention)
+    lane = Lane(CostCurve.of(link.model), contention)
     pacer = Pacer(lane) if contention is None and not in_common else SharingPacer(lane)
     if pacer.thread_id is not None:
         with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
 def contention_of(link: EmulatedLink) -> Contention | None:
     """Slow-down of collectives and computation by each other; None without any."""
     if link.contention is not None:
-        return Contention.of(link.contention, Curve.of(link.model))
+        return Contention.of(link.contention, CostCurve.of(link.model))
     if link.slowdown is None:
         return None
     same = {"nbytes": 1, "alone_s": 1.0, "loaded_s": 1.0, "compute_slowdown": link.slowdown}

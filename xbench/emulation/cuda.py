@@ -28,12 +28,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.emulation.group import EmulatedWork, Spoiled, bytes_of
+from xbench.emulation.group import EmulatedWork, PoisonedTensors, bytes_of
 from xbench.emulation.pacer import fine_timer, sleep_for, sleep_until
 from xbench.emulation.shared_link import SharedLink
 from xbench.errors import RunError
 from xbench.kernels.wait import scratch_of, wait, why_not
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.records import EmulatedLink
 
 SCRATCH_BYTES = 64 * 1024 * 1024
@@ -86,7 +86,7 @@ class StreamLink(ABC):
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.remarks: list[str] = []
-        self._curve = Curve.of(link.model)
+        self._curve = CostCurve.of(link.model)
 
     @abstractmethod
     def _wait_on_stream(self, seconds: float) -> None:
@@ -107,7 +107,7 @@ class StreamLink(ABC):
         end: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
-            poisoned = Spoiled(spoiled)
+            poisoned = PoisonedTensors(spoiled)
             self._wait_on_stream(seconds)
             poisoned.restore()
             end.record(self.stream)

@@ -41,7 +41,7 @@ class Send(Protocol):
         ...
 
 
-class Spoiled:
+class PoisonedTensors:
     """Tensors in transit, set to NaN until `restore`, so that a premature read gives NaN."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -83,7 +83,7 @@ class EmulatedWork(dist.Work):
 class HostWork(EmulatedWork):
     """A collective in progress on the host's clock; `inner` is the real one, if there is one.
 
-    With `spoil`, its tensors cannot be read before they arrive (`Spoiled`).
+    With `spoil`, its tensors cannot be read before they arrive (`PoisonedTensors`).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class HostWork(EmulatedWork):
     ) -> None:
         super().__init__(tensors, inner)
         self._pacer = pacer
-        self._poisoned = Spoiled(tensors if spoil and inner is None else [])
+        self._poisoned = PoisonedTensors(tensors if spoil and inner is None else [])
         self._flight = pacer.launch(bytes_of(tensors) if nbytes is None else nbytes, share)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 
 from xbench.emulation.shared_link import SharedLink
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Transfer
+from xbench.planning.cost import CostFunction
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class Lane:
     device computed. They return times on the same clock.
     """
 
-    def __init__(self, transfer: Transfer, contention: Contention | None = None) -> None:
+    def __init__(self, transfer: CostFunction, contention: Contention | None = None) -> None:
         self._transfer = transfer
         self._contention = contention
         self._queue: deque[LinkTransfer] = deque()

@@ -101,7 +101,7 @@ def slices(flat: Tensor, layout: Layout, like: Sequence[Tensor]) -> list[Tensor]
     return [flat[offset : offset + count].as_strided(t.size(), t.stride()) for offset, count, t in regions]
 
 
-def told(device: torch.device) -> str:
+def describe_pack_backend(device: torch.device) -> str:
     """The implementation that `pack` and `unpack` use on this device, for a reader of the record."""
     if device.type != "cuda":
         return "gradients are packed by torch operations"

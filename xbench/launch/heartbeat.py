@@ -33,7 +33,7 @@ from typing import Any, NoReturn, Protocol
 
 from xbench.errors import Interrupted, RankError, XbenchError
 from xbench.launch.agent_log import PEER_LOSS
-from xbench.launch.placement import Seat
+from xbench.launch.placement import RankAssignment
 from xbench.rank.journal import JournalReader
 
 BEAT_S = 1.0
@@ -90,11 +90,11 @@ class _Seen:
 
 
 @dataclass
-class Watch:
+class HeartbeatMonitor:
     """One rank's side. `start` begins the thread; `finish` or `fail` end it. Tests call `beat` themselves."""
 
     rank: int
-    seats: Sequence[Seat]
+    seats: Sequence[RankAssignment]
     store: Store
     reader: JournalReader
     silence_s: float

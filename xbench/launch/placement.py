@@ -16,7 +16,7 @@ from xbench.fabrics.cores import split_cores
 
 
 @dataclass(frozen=True)
-class Present:
+class RankInfo:
     """What a rank says of itself when it comes."""
 
     rank: int
@@ -31,7 +31,7 @@ class Present:
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankAssignment:
     """A rank's place."""
 
     job: int
@@ -50,12 +50,12 @@ class Seat:
     """For the ranks of all jobs on this device; empty where nothing is shared."""
 
 
-def seats(present: Sequence[Present], jobs: int, engine: str) -> list[Seat]:
+def seats(present: Sequence[RankInfo], jobs: int, engine: str) -> list[RankAssignment]:
     """The seat of every rank, in the order of their numbers.
 
     Raises SpecError when a host's ranks cannot be divided among the jobs.
     """
-    hosts: dict[str, list[Present]] = {}
+    hosts: dict[str, list[RankInfo]] = {}
     for one in sorted(present, key=lambda each: each.rank):
         hosts.setdefault(one.host, []).append(one)
     for ranks in hosts.values():
@@ -77,7 +77,7 @@ def seats(present: Sequence[Present], jobs: int, engine: str) -> list[Seat]:
         ranks = hosts[one.host]
         device = number[one.rank] // jobs
         found.append(
-            Seat(
+            RankAssignment(
                 job=number[one.rank] % jobs,
                 rank=within[one.rank],
                 world_size=len(present) // jobs,
@@ -92,7 +92,7 @@ def seats(present: Sequence[Present], jobs: int, engine: str) -> list[Seat]:
     return found
 
 
-def _shared_cores(ranks: Sequence[Present], device: int, jobs: int) -> tuple[int, ...]:
+def _shared_cores(ranks: Sequence[RankInfo], device: int, jobs: int) -> tuple[int, ...]:
     """Cores of a device: the engine's own choice for its ranks, or an even share where it let all run everywhere."""
     everywhere = sorted({core for one in ranks for core in one.cores})
     if all(len(one.cores) == len(everywhere) for one in ranks):

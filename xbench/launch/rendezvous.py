@@ -20,7 +20,7 @@ from typing import Any
 from xbench.errors import RankError, SpecError, XbenchError
 from xbench.fabrics.engines import ClusterRank
 from xbench.fabrics.rendezvous import address_towards, chosen_interface, meeting_point
-from xbench.launch.placement import Present, Seat, seats
+from xbench.launch.placement import RankAssignment, RankInfo, seats
 
 COME_S = 180.0
 """How long ranks may come one after the other: interpreters and torch start slowly from a shared disk."""
@@ -61,7 +61,7 @@ def store_at(
     return dist.PrefixStore(f"xbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)  # type: ignore[attr-defined]
 
 
-def come(store: Any, ours: ClusterRank, own: Present, jobs: int, *, patience_s: float) -> list[Seat]:
+def join(store: Any, ours: ClusterRank, own: RankInfo, jobs: int, *, patience_s: float) -> list[RankAssignment]:
     """Say that we are there, wait for the others, learn every rank's seat.
 
     Raises RankError when a rank does not come or cannot take part, SpecError when ranks cannot be divided.
@@ -72,7 +72,7 @@ def come(store: Any, ours: ClusterRank, own: Present, jobs: int, *, patience_s: 
         answer = json.loads(store.get("seats"))
         if isinstance(answer, str):
             raise SpecError(answer)
-        return [Seat(**seat | {"cores": tuple(seat["cores"])}) for seat in answer]
+        return [RankAssignment(**seat | {"cores": tuple(seat["cores"])}) for seat in answer]
     try:
         present = _everybody(store, ours, patience_s)
         found = seats(present, jobs, ours.engine)
@@ -83,7 +83,7 @@ def come(store: Any, ours: ClusterRank, own: Present, jobs: int, *, patience_s: 
     return found
 
 
-def _everybody(store: Any, ours: ClusterRank, patience_s: float) -> list[Present]:
+def _everybody(store: Any, ours: ClusterRank, patience_s: float) -> list[RankInfo]:
     left = set(range(ours.world_size))
     deadline = time.monotonic() + patience_s
     while True:
@@ -99,11 +99,11 @@ def _everybody(store: Any, ours: ClusterRank, patience_s: float) -> list[Present
         said = json.loads(store.get(f"here/{rank}"))
         if "cannot" in said:
             raise RankError(f"rank {rank} on {said['name']} cannot take part: {said['cannot']}", hint=said["hint"])
-        present.append(Present(**said | {"cores": tuple(said["cores"])}))
+        present.append(RankInfo(**said | {"cores": tuple(said["cores"])}))
     return present
 
 
-def excuse(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]) -> bool:
+def abort_join(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]) -> bool:
     """Tell rank 0 that we cannot take part, and why. Whether it was told; it may have ended for the same reason."""
     try:
         store = store_at(meeting_point(ours, environ, patience_s=TELL_S), ours, environ, patience_s=TELL_S)
@@ -122,7 +122,7 @@ def _until(store: Any, keys: list[str], patience_s: float, why: str, hint: str |
         time.sleep(POLL_S)
 
 
-def ourselves(ours: ClusterRank, place: tuple[str, int]) -> Present:
+def local_info(ours: ClusterRank, place: tuple[str, int]) -> RankInfo:
     """What this rank says of itself. Hosts are told apart by the engine's number, else by name and boot."""
     name = socket.gethostname()
     try:
@@ -130,10 +130,10 @@ def ourselves(ours: ClusterRank, place: tuple[str, int]) -> Present:
     except OSError:
         boot = ""
     host = str(ours.host) if ours.host is not None else f"{name} {boot}"
-    return Present(ours.rank, host, name, address_towards(place[0]), tuple(sorted(os.sched_getaffinity(0))))
+    return RankInfo(ours.rank, host, name, address_towards(place[0]), tuple(sorted(os.sched_getaffinity(0))))
 
 
-def choose_interface(own: Present, store: Any, world_size: int, environ: MutableMapping[str, str]) -> str | None:
+def choose_interface(own: RankInfo, store: Any, world_size: int, environ: MutableMapping[str, str]) -> str | None:
     """Have Gloo use the interface that leads to the others, unless the user chose one; the one that was set, or None.
 
     Call it when everybody is there.

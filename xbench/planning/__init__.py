@@ -7,7 +7,7 @@ on into the next forward pass.
 """
 
 from xbench.planning.bounds import bounds
-from xbench.planning.cost import Curve, fit
+from xbench.planning.cost import CostCurve, fit
 from xbench.planning.gradients import Gradient, from_layers
 from xbench.planning.next_forward_search import NextForward, best_next_forward
 from xbench.planning.plans import bucket_caps_mib, make_plan, make_plans
@@ -17,7 +17,7 @@ from xbench.planning.turns import JobTimes, Throughput, TurnPlan, best_pattern, 
 
 __all__ = [
     "Buckets",
-    "Curve",
+    "CostCurve",
     "Gradient",
     "JobTimes",
     "NextForward",

@@ -24,9 +24,9 @@ import numpy as np
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention, share
-from xbench.planning.cost import Curve, FloatArray, Transfer
+from xbench.planning.cost import CostCurve, CostFunction, FloatArray
 from xbench.planning.gradients import Gradient, require_ready_order
-from xbench.planning.local_search import Hill
+from xbench.planning.local_search import CutSearch
 from xbench.planning.merge import named
 from xbench.planning.simulate import Buckets, bucket_bytes
 from xbench.records import CostModel, Parts
@@ -36,7 +36,7 @@ UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 IMPROVED = 3
 """How many candidates are improved."""
 
-MOST_TRIALS = 500
+MAX_TRIALS = 500
 """Simulations spent on improving one candidate."""
 
 _PER_BUCKET = 3e-4
@@ -73,13 +73,13 @@ class Search:
         require_ready_order(gradients)
         self.gradients = list(gradients)
         self.cost = cost
-        self.curve = Curve.of(cost)
+        self.curve = CostCurve.of(cost)
         self.contention = contention or Contention.none()
         self.backward_s = backward_s + self.contention.hooks_s(gradients)
         self.optimizer_s = optimizer_s
         self._others = list(others)
         self._ready_s = self.contention.ready_s(gradients)
-        self._hill = Hill(gradients)
+        self._hill = CutSearch(gradients)
         self._carried = self._hill.carried
 
     def seconds(self, buckets: Buckets) -> float:
@@ -140,7 +140,7 @@ class Search:
         )  # fmt: skip
         return shared.backward_end_s / self.backward_s
 
-    def _charged(self, penalty_s: float) -> Transfer:
+    def _charged(self, penalty_s: float) -> CostFunction:
         """T beside computation, and so much more for each collective."""
 
         def seconds(nbytes: FloatArray, /) -> FloatArray:
@@ -172,7 +172,7 @@ class Search:
         def worth(other: list[int]) -> float:
             return self._worth(self._seconds_of_cuts(other), len(other) + 1)
 
-        cuts, _ = self._hill.climb(cuts, self._worth(start.step_s, len(cuts) + 1), worth, MOST_TRIALS)
+        cuts, _ = self._hill.climb(cuts, self._worth(start.step_s, len(cuts) + 1), worth, MAX_TRIALS)
         return Candidate(f"{start.name}, improved", self._hill.buckets(cuts), self._seconds_of_cuts(cuts))
 
 

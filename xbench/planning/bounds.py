@@ -26,7 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from xbench.planning.cost import Transfer
+from xbench.planning.cost import CostFunction
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal_contiguous, single
 from xbench.planning.simulate import transfers
@@ -37,7 +37,7 @@ _SIZES = 512
 
 def bounds(
     gradients: Sequence[Gradient],
-    curve: Transfer,
+    curve: CostFunction,
     *,
     forward_s: float,
     backward_s: float,
@@ -70,7 +70,7 @@ def bounds(
     )
 
 
-def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: Transfer, s_per_byte: float) -> float:
+def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: CostFunction, s_per_byte: float) -> float:
     """When the last gradient has arrived at the earliest [s]; see the module."""
     if s_per_byte <= 0 or not gradients:
         return 0.0
@@ -82,6 +82,6 @@ def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: Transfer, s_pe
     return float((ready_s + s_per_byte * from_here_on).max()) - saved_s
 
 
-def _seconds(gradients: Sequence[Gradient], bucket: list[int], curve: Transfer) -> float:
+def _seconds(gradients: Sequence[Gradient], bucket: list[int], curve: CostFunction) -> float:
     nbytes = sum(gradients[index].nbytes for index in bucket)
     return float(curve(np.array([nbytes], dtype=np.float64))[0])

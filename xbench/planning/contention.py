@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xbench import records
-from xbench.planning.cost import FloatArray, Transfer
+from xbench.planning.cost import CostFunction, FloatArray
 from xbench.planning.gradients import Gradient
 
 _EPSILON = 1e-12
@@ -61,7 +61,7 @@ class Contention:
     """What a link saves for a collective, in a rest of so long [s] or longer."""
 
     @classmethod
-    def of(cls, measured: records.Contention, transfer: Transfer | None = None) -> Contention:
+    def of(cls, measured: records.Contention, transfer: CostFunction | None = None) -> Contention:
         """From a record's points. Neither slow-down of one at a time is below 1: a speed-up is noise.
 
         With `transfer`, T [s] of sizes [B], the tables have many sizes between those measured. There times go straight
@@ -203,7 +203,7 @@ class Shared:
     end_s: float
 
 
-class Saved:
+class TokenBucketCredit:
     """What a link has saved while it rested [s]: a second a second, up to `most_s`, which it has at first."""
 
     def __init__(self, most_s: float) -> None:
@@ -227,7 +227,7 @@ class Saved:
 def share(
     complete_s: Sequence[float],
     nbytes: Sequence[int],
-    curve: Transfer,
+    curve: CostFunction,
     contention: Contention,
     *,
     backward_s: float,
@@ -247,7 +247,7 @@ def share(
         slowdowns=contention.slowdowns(sizes),
         update_s=_updates_s(nbytes, optimizer_s, early=early_update),
         least_s=float(curve(np.ones(1))[0]) if nbytes else 0.0,
-        saved=Saved(contention.rest_s),
+        saved=TokenBucketCredit(contention.rest_s),
     )
     return _run(queue, backward_s, 0.0 if nbytes else optimizer_s)
 
@@ -261,7 +261,7 @@ class _Queue:
     slowdowns: tuple[list[list[float]], list[list[float]], list[list[float]]]
     update_s: list[float]
     least_s: float
-    saved: Saved
+    saved: TokenBucketCredit
 
     def left(self, number: int, now_s: float) -> float:
         """The share of a collective's T that it takes when it starts now."""

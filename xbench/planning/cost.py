@@ -1,7 +1,7 @@
 """T(M): how long one collective of M bytes takes, from measured points.
 
-The model is the α–β (Hockney) line T(M) = α + βM: a latency and a time per byte. `fit` finds it; `Curve` is T as the
-planner calls it: the line, or, where one line does not hold, what was measured.
+The model is the α–β (Hockney) line T(M) = α + βM: a latency and a time per byte. `fit` finds the line. The planner
+calls T as a `CostCurve`: the line, or the measured curve where one line does not hold.
 
 Sizes span five orders of magnitude, so residuals count relative to the time measured: a line that is right for
 100 MiB and off by a factor of three at 1 KiB is a bad line. Of all lines through two of the points, and those with α
@@ -38,8 +38,8 @@ _STRAY_POINTS = 5
 """From this many sizes on, one size between the ends that alone leaves the line counts as a stray."""
 
 
-class Transfer(Protocol):
-    """T as the planner calls it: seconds for an array of sizes in bytes, of the same shape. `Curve` is one."""
+class CostFunction(Protocol):
+    """T as the planner calls it: seconds for an array of sizes in bytes, of the same shape. `CostCurve` is one."""
 
     def __call__(self, nbytes: FloatArray, /) -> FloatArray:
         """Seconds for each size."""
@@ -47,7 +47,7 @@ class Transfer(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class CostCurve:
     """T(bytes) [s], monotone and piecewise linear; T(0) = 0, because nothing to send is no collective.
 
     `sizes` [B] and `times` [s], both ascending and of one length, are its knots. Below the first knot T stays flat:
@@ -68,12 +68,12 @@ class Curve:
             raise ValueError("a curve's sizes must ascend and its times must not fall")
 
     @classmethod
-    def line(cls, alpha_s: float, beta_s_per_byte: float) -> Curve:
+    def line(cls, alpha_s: float, beta_s_per_byte: float) -> CostCurve:
         """T(M) = α + βM. Raises ValueError for a negative or non-finite α or β."""
         return cls(np.zeros(1), np.array([alpha_s], dtype=np.float64), float(beta_s_per_byte))
 
     @classmethod
-    def measured(cls, points: Sequence[records.CostPoint]) -> Curve:
+    def measured(cls, points: Sequence[records.CostPoint]) -> CostCurve:
         """Linear between the measured points, made monotone; beyond the largest, the last piece's slope goes on.
 
         A single size gives T proportional to bytes beyond it. Raises ValueError without a valid point.
@@ -85,7 +85,7 @@ class Curve:
         return cls(sizes, times, float((times[-1] - times[-2]) / (sizes[-1] - sizes[-2])))
 
     @classmethod
-    def of(cls, model: records.CostModel) -> Curve:
+    def of(cls, model: records.CostModel) -> CostCurve:
         """The simplest form that holds: the line, else the segments, else the measured points themselves."""
         if not model.segments:
             return cls.line(model.alpha_s, model.beta_s_per_byte)

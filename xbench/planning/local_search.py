@@ -14,7 +14,7 @@ from xbench.planning.gradients import Gradient
 from xbench.planning.simulate import Buckets
 
 
-class Hill:
+class CutSearch:
     """Buckets of these gradients, and what is one change away."""
 
     def __init__(self, gradients: Sequence[Gradient]) -> None:

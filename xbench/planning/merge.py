@@ -22,7 +22,7 @@ from typing import Concatenate, ParamSpec
 
 import numpy as np
 
-from xbench.planning.cost import Curve, Transfer
+from xbench.planning.cost import CostCurve, CostFunction
 from xbench.planning.gradients import Gradient, dtypes_of, require_ready_order
 from xbench.planning.optimal_linear import optimal_line
 from xbench.planning.simulate import Buckets, transfers
@@ -88,7 +88,7 @@ def mgwfbp(gradients: Sequence[Gradient], alpha_s: float, beta_s_per_byte: float
     return buckets
 
 
-def optimal(gradients: Sequence[Gradient], curve: Transfer) -> Buckets:
+def optimal(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
     """The buckets whose last collective ends first, over all contiguous in-order buckets, for any T ≥ 0.
 
         end[j] = min over i < j of  max(end[i], ready[j]) + T(bytes of i+1..j)
@@ -117,9 +117,9 @@ def optimal(gradients: Sequence[Gradient], curve: Transfer) -> Buckets:
     return min(candidates, key=lambda buckets: (transfers(gradients, buckets, curve)[-1].end_s, len(buckets)))
 
 
-def optimal_contiguous(gradients: Sequence[Gradient], curve: Transfer, *, across_dtypes: bool = False) -> Buckets:
+def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction, *, across_dtypes: bool = False) -> Buckets:
     """The dynamic programme of `optimal` alone. `across_dtypes` lifts the rule of one dtype a bucket (for bounds)."""
-    if isinstance(curve, Curve) and curve.sizes.size == 1 and curve.sizes[0] == 0:  # one knot, at no bytes: a line
+    if isinstance(curve, CostCurve) and curve.sizes.size == 1 and curve.sizes[0] == 0:  # one knot, at no bytes: a line
         return optimal_line(gradients, float(curve.times[0]), curve.slope, across_dtypes=across_dtypes)
     require_ready_order(gradients)
     count = len(gradients)

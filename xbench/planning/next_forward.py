@@ -49,8 +49,8 @@ import numpy as np
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Transfer
-from xbench.planning.periodic import Parcel, Period, Task, run
+from xbench.planning.cost import CostFunction
+from xbench.planning.periodic import Period, Task, Transfer, run
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
 from xbench.planning.step import StepModel
 from xbench.records import Layer, Slice, Timeline
@@ -91,7 +91,7 @@ def forward_layers(layers: Sequence[Layer], step: StepModel) -> list[ForwardLaye
     ]
 
 
-class Net:
+class NetworkModel:
     """One network on one link, as both schedules see it; `curve` is T of a whole all-reduce [s] by size [B].
 
     Raises ValueError when the layers do not hold each gradient of `step` exactly once, and for a part of the step that
@@ -99,7 +99,7 @@ class Net:
     """
 
     def __init__(
-        self, layers: Sequence[ForwardLayer], step: StepModel, curve: Transfer, contention: Contention | None = None
+        self, layers: Sequence[ForwardLayer], step: StepModel, curve: CostFunction, contention: Contention | None = None
     ) -> None:
         for name, part_s in [("backward_s", step.backward_s), ("optimizer_s", step.optimizer_s)] + [
             (f"forward_s of {layer.name!r}", layer.forward_s) for layer in layers
@@ -122,24 +122,24 @@ class Net:
 
     def dear(
         self, buckets: Buckets, *, scatter_share: float = SCATTER_SHARE, detailed: bool = False
-    ) -> tuple[list[Task], list[Parcel], Period]:
+    ) -> tuple[list[Task], list[Transfer], Period]:
         """One period of `dear`; see the module's function. Not `detailed`: layers that follow each other are one."""
         sizes = bucket_bytes(self.step.gradients, buckets)
         took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
         count = len(buckets)
-        parcels: list[Parcel] = []
+        parcels: list[Transfer] = []
         complete_s = 0.0
         for number, (ready_s, nbytes, whole_s) in enumerate(zip(self.complete_s(buckets), sizes, took_s, strict=True)):
             complete_s = max(complete_s, ready_s)
             name = f"bucket {number + 1} reduce-scatter"
             least_s = self._least_s * scatter_share
-            parcels.append(Parcel(name, complete_s, number, nbytes, whole_s * scatter_share, least_s))
+            parcels.append(Transfer(name, complete_s, number, nbytes, whole_s * scatter_share, least_s))
         bringing: dict[int, Iterable[int]] = {}
         for turn, number in enumerate(self.needed(buckets)):
             name = f"bucket {number + 1} all-gather"
             rest_s = took_s[number] * (1 - scatter_share)
             least_s = self._least_s * (1 - scatter_share)
-            parcels.append(Parcel(name, complete_s, count + turn, sizes[number], rest_s, least_s))
+            parcels.append(Transfer(name, complete_s, count + turn, sizes[number], rest_s, least_s))
             bringing |= dict.fromkeys(buckets[number], (count + turn,))
         tasks = self._tasks(bringing, detailed)
         return tasks, parcels, run(tasks, parcels, self._contention)
@@ -153,7 +153,7 @@ class Net:
         order: Sequence[int] | None = None,
         late: float = 0.0,
         detailed: bool = False,
-    ) -> tuple[list[Task], list[Parcel], Period]:
+    ) -> tuple[list[Task], list[Transfer], Period]:
         """One period of `priority` with these `parts` [B] of each bucket, numbered through from 0.
 
         Launched in this `order`, each only after all before it; None: of the parts that are ready what the next forward
@@ -174,7 +174,7 @@ class Net:
             if order is not None:
                 latest_s = release_s[part] = max(latest_s, release_s[part])
         parcels = [
-            Parcel(name, release_s[part], rank[part], sizes[part], took_s[part], self._least_s)
+            Transfer(name, release_s[part], rank[part], sizes[part], took_s[part], self._least_s)
             for part, name in enumerate(self._names(buckets, parts) if detailed else [""] * len(sizes))
         ]
         tasks = self._tasks(bringing, detailed)
@@ -257,7 +257,7 @@ def dear(
     layers: Sequence[ForwardLayer],
     step: StepModel,
     buckets: Buckets,
-    curve: Transfer,
+    curve: CostFunction,
     *,
     scatter_share: float = SCATTER_SHARE,
     contention: Contention | None = None,
@@ -271,14 +271,14 @@ def dear(
     """
     if not 0 <= scatter_share <= 1:
         raise ValueError(f"scatter_share is {scatter_share}: a reduce-scatter takes from 0 to 1 of an all-reduce")
-    net = Net(layers, step, curve, contention)
+    net = NetworkModel(layers, step, curve, contention)
     return as_step(*net.dear(buckets, scatter_share=scatter_share, detailed=True))
 
 
 def priority(
     layers: Sequence[ForwardLayer],
     step: StepModel,
-    curve: Transfer,
+    curve: CostFunction,
     *,
     buckets: Buckets | None = None,
     partition_bytes: float = PARTITION_BYTES,
@@ -300,7 +300,7 @@ def priority(
         raise ValueError(f"partition_bytes is {partition_bytes}: a part has at least one byte")
     if not credit_bytes >= 0:
         raise ValueError(f"credit_bytes is {credit_bytes}: bytes in flight are not below zero")
-    net = Net(layers, step, curve, contention)
+    net = NetworkModel(layers, step, curve, contention)
     buckets = merge.wfbp(step.gradients) if buckets is None else buckets
     parts = [part_sizes(nbytes, partition_bytes) for nbytes in bucket_bytes(step.gradients, buckets)]
     count = sum(len(cut) for cut in parts)
@@ -317,7 +317,7 @@ def part_sizes(nbytes: int, most: float) -> list[int]:
     return [size] * (nbytes // size) + ([nbytes % size] if nbytes % size else [])
 
 
-def as_step(tasks: Sequence[Task], parcels: Sequence[Parcel], period: Period) -> Step:
+def as_step(tasks: Sequence[Task], parcels: Sequence[Transfer], period: Period) -> Step:
     """A period as a step, with its timeline counted from the start of backward."""
 
     def draw() -> Timeline:

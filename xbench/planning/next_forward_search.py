@@ -36,11 +36,11 @@ from functools import cached_property
 from xbench.modes import mode_info, mode_that_travels
 from xbench.planning import merge
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient
-from xbench.planning.local_search import Hill
+from xbench.planning.local_search import CutSearch
 from xbench.planning.merge import named
-from xbench.planning.next_forward import Net, as_step, forward_layers, part_sizes
+from xbench.planning.next_forward import NetworkModel, as_step, forward_layers, part_sizes
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, Parts
@@ -51,7 +51,7 @@ HALVES, PARTS = mode_that_travels("halves"), mode_that_travels("parts")
 IMPROVED = 2
 """How many candidates of `dear` are improved."""
 
-MOST_TRIALS = 120
+MAX_TRIALS = 120
 """Simulations spent on improving one candidate."""
 
 ORDERED = 4
@@ -69,7 +69,7 @@ KEPT_BACK = 24
 SOONER = 2
 """How many orders that let the link rest sooner than the best of them are worth a trial."""
 
-MOST_PARTS = 512
+MAX_PARTS = 512
 """A cut into more parts than this, and than there are buckets, is not tried."""
 
 _UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -141,10 +141,10 @@ class NextForwardSearch:
             step = replace(step, forward_s=step.forward_s + contention.meeting_s)
         self.step = step
         self._cost = cost
-        self._curve = Curve.of(cost)
+        self._curve = CostCurve.of(cost)
         self._thorough = thorough
-        self._hill = Hill(step.gradients)
-        self._net = Net(forward_layers(layers, step), step, self._curve, contention)
+        self._hill = CutSearch(step.gradients)
+        self._net = NetworkModel(forward_layers(layers, step), step, self._curve, contention)
 
     def best(self) -> list[NextForward]:
         """The best `dear` and the best `priority`, the better first."""
@@ -158,7 +158,7 @@ class NextForwardSearch:
             cuts = self._hill.cuts(buckets)
             if cuts is not None:
                 cuts, climbed_s = self._hill.climb(
-                    cuts, start_s, lambda other: self._dear_worth_s(self._hill.buckets(other)), MOST_TRIALS
+                    cuts, start_s, lambda other: self._dear_worth_s(self._hill.buckets(other)), MAX_TRIALS
                 )
                 found.append((climbed_s, f"{name}, improved", self._hill.buckets(cuts)))
         _, name, buckets = min(found, key=lambda one: one[0])
@@ -236,7 +236,7 @@ class NextForwardSearch:
                 parts = [part_sizes(nbytes, most) for nbytes in sizes]
                 count = sum(len(cut) for cut in parts)
                 key = str((buckets, parts))
-                if key in seen or (count > MOST_PARTS and count > len(buckets)):
+                if key in seen or (count > MAX_PARTS and count > len(buckets)):
                     continue
                 seen.add(key)
                 _, _, period = self._net.priority(buckets, parts, credit_bytes=2 * most)

@@ -36,7 +36,7 @@ Variant = Literal["spatial", "temporal"]
 LEVELS_OF_A_CYCLE = 4
 """k of the temporal variant, where none is given."""
 
-MOST_LEVELS = 64
+MAX_LEVELS = 64
 
 
 def options(text: str, given: dict[str, str]) -> dict[str, str]:
@@ -50,7 +50,7 @@ def options(text: str, given: dict[str, str]) -> dict[str, str]:
             )
         checked["variant"] = given["variant"]
     if "k" in given:
-        checked["k"] = str(parse_int(text, "k", given["k"], 2, MOST_LEVELS))
+        checked["k"] = str(parse_int(text, "k", given["k"], 2, MAX_LEVELS))
     return checked
 
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.planning.contention import Contention, Saved
+from xbench.planning.contention import Contention, TokenBucketCredit
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Transfer:
     """Something to send: no earlier than `release_s` of backward's own progress; of those waiting the least rank.
 
     It takes `alone_s`, or less where the link has rested, but `least_s`.
@@ -62,7 +62,7 @@ class Period:
 class _Line:
     """Parcels under way, first in, first out: the first is in service, and takes `left_s` more if it is alone."""
 
-    def __init__(self, parcels: Sequence[Parcel], saved: Saved) -> None:
+    def __init__(self, parcels: Sequence[Transfer], saved: TokenBucketCredit) -> None:
         self.flying: deque[int] = deque()
         self.nbytes = 0
         self.left_s = 0.0
@@ -95,7 +95,7 @@ class _Line:
 
 
 def run(
-    tasks: Sequence[Task], parcels: Sequence[Parcel], contention: Contention, *, credit_bytes: float = math.inf
+    tasks: Sequence[Task], parcels: Sequence[Transfer], contention: Contention, *, credit_bytes: float = math.inf
 ) -> Period:
     """Run one period. `credit_bytes` [B] may be under way at once, and one parcel always may."""
     sizes = np.array([parcel.nbytes for parcel in parcels], dtype=np.float64)
@@ -104,7 +104,7 @@ def run(
     releases_s = [parcels[at].release_s for at in coming]
     missing = [len(task.needs) for task in tasks]
     waiters = _waiters(tasks, len(parcels))
-    line = _Line(parcels, Saved(contention.rest_s))
+    line = _Line(parcels, TokenBucketCredit(contention.rest_s))
     flying = line.flying
     now_s = progress_s = 0.0
     released = place = 0

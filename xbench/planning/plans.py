@@ -1,6 +1,6 @@
 """From a profile and a cost model to the plan of each mode: its buckets and the step to expect of them.
 
-`mgwfbp` decides with the straight line, as its paper does; every prediction uses T as measured (`Curve.of`), so that
+`mgwfbp` decides with the straight line, as its paper does. Every prediction uses T as measured (`CostCurve.of`), so
 plans compare on the same link.
 
 Where contention was measured, every prediction is made of the undisturbed gradients, which the simulator then delays.
@@ -34,7 +34,7 @@ from xbench.modes import (
 from xbench.planning import merge
 from xbench.planning.auto import Candidate, Search
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient, require_ready_order
 from xbench.planning.next_forward import from_forward
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, worth_s
@@ -197,8 +197,8 @@ class Planner:
         )
 
     @cached_property
-    def _curve(self) -> Curve:
-        return Curve.of(self.cost) if self.cost is not None else Curve.line(0.0, 0.0)
+    def _curve(self) -> CostCurve:
+        return CostCurve.of(self.cost) if self.cost is not None else CostCurve.line(0.0, 0.0)
 
     @property
     def known_cost(self) -> CostModel:

@@ -19,7 +19,7 @@ from xbench.modes import TUNED_DDP
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.contention import link_pace
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
@@ -98,7 +98,7 @@ def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: O
     plans = {mode: _auto(scenario, planner) if mode == AUTO else planner.plan(mode) for mode in wanted}
     lower = bounds(
         step.gradients,
-        Curve.of(scenario.cost),
+        CostCurve.of(scenario.cost),
         compute_s=scenario.times.uninstrumented_step_s,
         **link_pace(scenario.contention_record),
         **step.parts,

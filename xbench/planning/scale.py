@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.modes import mode_info, planned_modes, tried_modes, waiting_modes
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.findings import crossovers
 from xbench.planning.gradients import dtypes_of
 from xbench.planning.optimal_linear import optimal_line
@@ -50,7 +50,7 @@ CHARGES_S = (1e-3, 4e-3, 16e-3)
 
 MAX_WORKERS = 1_000_000
 MAX_SIZES = 100
-LARGEST_BAND = 0.95
+MAX_BAND = 0.95
 
 ERROR_BAND = ErrorBand(
     share=0.1,
@@ -170,7 +170,7 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
     if errors:
         worst = max(errors, key=lambda name: errors[name])
         return ErrorBand(
-            share=min(errors[worst], LARGEST_BAND),
+            share=min(errors[worst], MAX_BAND),
             source=f"the largest error of this record's own predictions, that of {worst}, on "
             f"{measured.cost.world_size} workers",
             workers=measured.cost.world_size,
@@ -250,7 +250,7 @@ def _terms(model: CostModel, step: StepModel) -> LinkTerms:
         workers=model.world_size,
         a_s=model.alpha_s,
         b_s_per_byte=model.beta_s_per_byte,
-        all_gradients_s=Curve.of(model)(float(step.grad_bytes)),
+        all_gradients_s=CostCurve.of(model)(float(step.grad_bytes)),
     )
 
 

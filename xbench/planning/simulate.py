@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from xbench.planning.contention import Contention, Shared, share
-from xbench.planning.cost import Transfer
+from xbench.planning.cost import CostFunction
 from xbench.planning.gradients import Gradient
 from xbench.planning.step import StepModel
 from xbench.records import Slice, Timeline
@@ -61,7 +61,7 @@ class Collective:
 
 
 def transfers(
-    gradients: Sequence[Gradient], buckets: Buckets, curve: Transfer, *, not_before_s: float = 0.0
+    gradients: Sequence[Gradient], buckets: Buckets, curve: CostFunction, *, not_before_s: float = 0.0
 ) -> list[Collective]:
     """When each bucket travels, in launch order; none starts before `not_before_s` [s since backward's start].
 
@@ -81,7 +81,7 @@ def transfers(
 def simulate(
     step: StepModel,
     buckets: Buckets,
-    curve: Transfer | None,
+    curve: CostFunction | None,
     *,
     single_after_backward: bool = False,
     early_update: bool = False,

@@ -18,34 +18,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.planning.cost import Curve, ring
+from xbench.planning.cost import CostCurve, ring
 from xbench.records import CostModel
 
 
 @dataclass(frozen=True)
-class Pace:
+class SustainedRate:
     """How fast a link is for long: seconds a byte sent, and the seconds that it may be ahead after it rested."""
 
     s_per_byte: float
     saved_s: float
 
 
-UNPACED = Pace(0.0, 0.0)
+UNPACED = SustainedRate(0.0, 0.0)
 """Every message takes what it took alone."""
 
 
-def pace_of(measured: CostModel) -> Pace:
+def pace_of(measured: CostModel) -> SustainedRate:
     """The pace of the ring that was measured, see the module. Raises ValueError for fewer than two workers."""
-    curve = Curve.of(measured)
+    curve = CostCurve.of(measured)
     g = curve.slope
     sizes = [point.nbytes for point in measured.points]
     if sizes and min(sizes) < max(sizes):
         g = min(g, (curve(float(max(sizes))) - curve(float(min(sizes)))) / (max(sizes) - min(sizes)))
     _, sent = ring(0.0, 1.0, 0.0, measured.world_size)
-    return Pace(g / sent, max(0.0, float(np.max(g * curve.sizes - curve.times))))
+    return SustainedRate(g / sent, max(0.0, float(np.max(g * curve.sizes - curve.times))))
 
 
-def no_sooner(curve: Curve, sent: float, pace: Pace) -> Curve:
+def no_sooner(curve: CostCurve, sent: float, pace: SustainedRate) -> CostCurve:
     """The curve, and the pace where that is later, for `sent` bytes sent by a worker for each byte of an all-reduce."""
     slope = sent * pace.s_per_byte
     sizes, times = curve.sizes, curve.times
@@ -62,4 +62,4 @@ def no_sooner(curve: Curve, sent: float, pace: Pace) -> Curve:
     knots = np.union1d(sizes, met)
     knots = knots[knots >= min(float(curve.sizes[0]), float(met[0]))] if met.size else knots
     later = np.maximum(np.where(knots > 0, curve(knots), curve.times[0]), slope * knots - pace.saved_s)
-    return Curve(knots, np.maximum.accumulate(later), max(curve.slope, slope))
+    return CostCurve(knots, np.maximum.accumulate(later), max(curve.slope, slope))

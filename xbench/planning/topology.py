@@ -42,8 +42,8 @@ import numpy as np
 from xbench.errors import SpecError, unknown
 from xbench.planning import cost
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve, FloatArray
-from xbench.planning.sustained_rate import UNPACED, Pace, no_sooner, pace_of
+from xbench.planning.cost import CostCurve, FloatArray
+from xbench.planning.sustained_rate import UNPACED, SustainedRate, no_sooner, pace_of
 from xbench.records import CostModel, CostSegment, Interval
 from xbench.spec import known_options, parse_int, parse_options
 from xbench.units import parse_rate, parse_seconds
@@ -55,7 +55,7 @@ all-reduce uses it (NVIDIA's nccl-tests call it bus bandwidth)."""
 INSIDE_LATENCY_S = 5e-6
 """Latency [s] of a message inside a host unless one is given: a kernel's launch to flag, NCCL's order of magnitude."""
 
-_LEAST_S = 1e-12
+_MIN_S = 1e-12
 """Messages of less are of no time."""
 
 NAMES = ("ring", "tree", "halving-doubling", "hierarchical", "doubling")
@@ -90,7 +90,7 @@ class Topology:
             terms.append(cost.ring(alpha_s, beta_s_per_byte, 0.0, hosts))
         return sum(a for a, _ in terms), sum(b for _, b in terms)
 
-    def curve(self, message: Curve, workers: int, pace: Pace = UNPACED) -> Curve:
+    def curve(self, message: CostCurve, workers: int, pace: SustainedRate = UNPACED) -> CostCurve:
         """T(M) of one all-reduce over `workers`, for messages that take `message` between hosts.
 
         No link is faster than its `pace` for long. Exact: a sum of piecewise linear curves is one. Raises ValueError
@@ -100,7 +100,7 @@ class Topology:
             raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
         if self.name == "hierarchical":
             inside, hosts = self._split(workers)
-            near = Curve.line(self.inside_latency_s, 8 / self.inside_bps)
+            near = CostCurve.line(self.inside_latency_s, 8 / self.inside_bps)
             rings = [_ring(near, inside)] if inside > 1 else []
             if hosts > 1:
                 rings.append(no_sooner(_ring(message, hosts), 2 * (hosts - 1) / hosts, pace))
@@ -108,7 +108,7 @@ class Topology:
         rounds = math.log2(workers)
         if self.name == "tree":  # no message is smaller than the bytes: none saves up twice
             base = float(message.times[0]) * (2 * rounds - 1)
-            return Curve(message.sizes, message.times + base, message.slope)
+            return CostCurve(message.sizes, message.times + base, message.slope)
         sent = 2 * (workers - 1) / workers
         if self.name == "ring":
             took = _ring(message, workers)
@@ -169,20 +169,20 @@ def parse_topology(text: str) -> Topology:
     )
 
 
-def message(measured: CostModel) -> Curve:
+def message(measured: CostModel) -> CostCurve:
     """t(m): the time of one message of m bytes, back from the ring that was measured. Exact for any curve.
 
     Raises ValueError for a cost model of fewer than two workers or with times that fall.
     """
-    return message_of(Curve.of(measured), measured.world_size)
+    return message_of(CostCurve.of(measured), measured.world_size)
 
 
-def message_of(curve: Curve, workers: int) -> Curve:
+def message_of(curve: CostCurve, workers: int) -> CostCurve:
     """t(m) = T(N·m) / (2(N−1)), from a ring of N = `workers` that takes `curve`. Raises ValueError for N < 2."""
     if workers < 2:
         raise ValueError(f"a ring of {workers}: an all-reduce needs at least 2 workers")
     rounds = 2.0 * (workers - 1)
-    return Curve(curve.sizes / workers, curve.times / rounds, curve.slope * workers / rounds)
+    return CostCurve(curve.sizes / workers, curve.times / rounds, curve.slope * workers / rounds)
 
 
 def terms(measured: CostModel) -> tuple[float, float]:
@@ -195,7 +195,7 @@ def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostM
     """The cost model of `workers`, from one that was measured in a ring of its own `world_size`.
 
     Its line is the topology's formula for the measured line; its segments are the curve carried over, so that
-    `Curve.of` gives it back. Nothing was measured for it: it has no points, and its residuals are those of the
+    `CostCurve.of` gives it back. Nothing was measured for it: it has no points, and its residuals are those of the
     measurement. For the ring that was measured it is that very model. Raises ValueError as `curve` does.
     """
     if topology.name == "ring" and workers == measured.world_size:
@@ -251,7 +251,7 @@ def paced(link: CostModel, topology: Topology, workers: int, nbytes: FloatArray)
     """
     t = message(link)
     whole, messages = topology.curve(t, workers, pace_of(link))(nbytes), topology.curve(t, workers)(nbytes)
-    longer = whole / np.maximum(messages, _LEAST_S)
+    longer = whole / np.maximum(messages, _MIN_S)
     return np.where(longer > 1 + 1e-9, longer, 1.0)
 
 
@@ -260,29 +260,31 @@ def _of_the_longer(ratios: FloatArray, longer: FloatArray) -> FloatArray:
     return np.where(longer > 1, np.maximum(1.0, ratios / longer), ratios)
 
 
-def _ring(message: Curve, workers: int) -> Curve:
+def _ring(message: CostCurve, workers: int) -> CostCurve:
     """2(N−1) · t(M/N)."""
     return _sum([(2.0 * (workers - 1), 1.0 / workers, message)])
 
 
-def _sum(parts: Sequence[tuple[float, float, Curve]]) -> Curve:
+def _sum(parts: Sequence[tuple[float, float, CostCurve]]) -> CostCurve:
     """Σ count · t(share · M) as one curve: its knots are those of all parts, at the M where each part has them."""
     if len(parts) == 1:
         count, share, curve = parts[0]
-        return Curve(curve.sizes / share, curve.times * count, curve.slope * share * count)
+        return CostCurve(curve.sizes / share, curve.times * count, curve.slope * share * count)
     sizes = np.unique(np.concatenate([curve.sizes / share for _, share, curve in parts]))
     times = np.zeros_like(sizes)
     for count, share, curve in parts:
         times += count * _from_first(curve, sizes * share)
-    return Curve(sizes, np.maximum.accumulate(times), sum(count * share * curve.slope for count, share, curve in parts))
+    return CostCurve(
+        sizes, np.maximum.accumulate(times), sum(count * share * curve.slope for count, share, curve in parts)
+    )
 
 
-def _from_first(curve: Curve, sizes: FloatArray) -> FloatArray:
+def _from_first(curve: CostCurve, sizes: FloatArray) -> FloatArray:
     """The curve, with its first time in place of T(0) = 0: a knot at no bytes is the limit from above."""
     return np.where(sizes > 0, curve(sizes), curve.times[0])
 
 
-def _segments(curve: Curve) -> list[CostSegment]:
+def _segments(curve: CostCurve) -> list[CostSegment]:
     """The pieces of a curve; none for a straight line from no bytes on. Knots at a fraction of a byte are rounded."""
     starts, places = np.unique(np.round(curve.sizes).astype(np.int64), return_index=True)
     if starts.size == 1 and starts[0] == 0:

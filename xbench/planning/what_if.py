@@ -27,9 +27,9 @@ from pathlib import Path
 
 from xbench import records
 from xbench.errors import RecordError, SpecError
-from xbench.field_types import SHORTEST_S
+from xbench.field_types import MIN_S
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve, ring
+from xbench.planning.cost import CostCurve, ring
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_over
@@ -60,7 +60,7 @@ from xbench.spec import FabricSpec
 from xbench.text import counted
 from xbench.units import format_rate, format_seconds, parse_rate
 
-MOST_WORKERS = 1_000_000
+MAX_WORKERS = 1_000_000
 FAR = 10.0
 """A rate this many times the measured one, or a fraction of it as small, is far from what was measured."""
 
@@ -187,15 +187,15 @@ class Change:
                     f"--{option}: {value:g}{unit} is out of range {low:g} to {high:g}",
                     hint=f"as in --{option} {example}",
                 )
-        if self.latency_s is not None and 0 < self.latency_s < SHORTEST_S:
+        if self.latency_s is not None and 0 < self.latency_s < MIN_S:
             raise SpecError(
-                f"--latency: {self.latency_s:g} s is below {SHORTEST_S:g} s, which no clock can tell",
+                f"--latency: {self.latency_s:g} s is below {MIN_S:g} s, which no clock can tell",
                 hint="as in --latency 50us, or --latency 0",
             )
-        if self.workers is not None and not 2 <= self.workers <= MOST_WORKERS:
-            near = min(max(self.workers, 2), MOST_WORKERS)
+        if self.workers is not None and not 2 <= self.workers <= MAX_WORKERS:
+            near = min(max(self.workers, 2), MAX_WORKERS)
             raise SpecError(
-                f"--workers: {self.workers} is out of range 2 to {MOST_WORKERS}: an all-reduce is of 2 at least",
+                f"--workers: {self.workers} is out of range 2 to {MAX_WORKERS}: an all-reduce is of 2 at least",
                 hint=f"try --workers {near}",
             )
 
@@ -379,7 +379,7 @@ def _fabric(was: FabricRecord, change: Change, cost: CostModel) -> FabricRecord:
 
 def _contention(both: records.Contention | None, cost: CostModel) -> Contention | None:
     """As plans take it: None where nothing was measured. Raises ValueError for a point that is none."""
-    return Contention.of(both, Curve.of(cost)) if both is not None and both.points else None
+    return Contention.of(both, CostCurve.of(cost)) if both is not None and both.points else None
 
 
 def _ended(record: Profile | Comparison) -> str:

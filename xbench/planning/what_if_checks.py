@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.step import StepModel
-from xbench.planning.what_if_link import LEAST_S, LONGEST_S
+from xbench.planning.what_if_link import MAX_S, MIN_S
 from xbench.records import Contention, CostModel, FabricRecord, Layer, StepTimes
 
-MOST_SLOWDOWN = 1e6
+MAX_SLOWDOWN = 1e6
 """No computation is slowed down by more beside a collective."""
 
 
@@ -33,8 +33,8 @@ def check_times(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> N
         **{f"the all-reduce of {point.nbytes} bytes": point.transfer_s for point in cost.points},
     }
     for name, value in named.items():
-        if not 0 <= value <= LONGEST_S:
-            raise ValueError(f"{name} is {value:g}, out of range 0 to {LONGEST_S:g}")
+        if not 0 <= value <= MAX_S:
+            raise ValueError(f"{name} is {value:g}, out of range 0 to {MAX_S:g}")
     for point in cost.points:
         if point.nbytes <= 0 or point.transfer_s <= 0:
             raise ValueError(
@@ -66,16 +66,16 @@ def check_contention(both: Contention | None) -> None:
         return
     named = {name: getattr(both, name) for name in ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s", "rest_s")}
     for name, value in named.items():
-        if not 0 <= value <= LONGEST_S:
-            raise ValueError(f"{name} is {value:g}, out of range 0 to {LONGEST_S:g}")
+        if not 0 <= value <= MAX_S:
+            raise ValueError(f"{name} is {value:g}, out of range 0 to {MAX_S:g}")
     for point in both.points:
         where = f"of {point.nbytes} bytes"
         if point.in_flight not in (1, 2):
             raise ValueError(f"a point {where} has {point.in_flight} in flight, and it is 1 or 2 that are measured")
         for name, value, low, high in (
-            ("alone_s", point.alone_s, LEAST_S, LONGEST_S),
-            ("loaded_s", point.loaded_s, LEAST_S, LONGEST_S),
-            ("compute_slowdown", point.compute_slowdown, 1 / MOST_SLOWDOWN, MOST_SLOWDOWN),
+            ("alone_s", point.alone_s, MIN_S, MAX_S),
+            ("loaded_s", point.loaded_s, MIN_S, MAX_S),
+            ("compute_slowdown", point.compute_slowdown, 1 / MAX_SLOWDOWN, MAX_SLOWDOWN),
         ):
             if not low <= value <= high:
                 raise ValueError(f"{name} {where} is {value:g}, out of range {low:g} to {high:g}")
@@ -95,7 +95,7 @@ def check_sizes(layers: Sequence[Layer], buffer_bytes: Sequence[int]) -> None:
 def check_curve(cost: CostModel) -> None:
     """Raise ValueError for a cost model that is no curve: times that fall, or are below zero."""
     try:
-        Curve.of(cost)
+        CostCurve.of(cost)
     except ValueError as error:
         raise ValueError(f"its cost model: {error}") from None
 

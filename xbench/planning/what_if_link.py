@@ -42,7 +42,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xbench.planning import contention as planning
-from xbench.planning.cost import Curve, FloatArray, ring
+from xbench.planning.cost import CostCurve, FloatArray, ring
 from xbench.planning.topology import Topology, carried_contention, carried_over, paced
 from xbench.records import (
     Contention,
@@ -54,16 +54,16 @@ from xbench.records import (
     Interval,
 )
 
-LEAST_S = 1e-12
+MIN_S = 1e-12
 """No collective of a what-if takes less: a cost model's times are above zero."""
 
-LONGEST_S = 1e9
+MAX_S = 1e9
 """No part of a step takes longer: thirty years. Times above it could not be added up."""
 
 FAIR_SHARE = 0.5
 """Share of a host that collectives can take from computation, unless more was measured."""
 
-_MOST_BYTES = 2**62
+_MAX_BYTES = 2**62
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Rewrite:
     def point(self, point: CostPoint) -> CostPoint:
         """One measured size, rewritten with its interval."""
         low_s, high_s = (self.time_s(point.nbytes, max(0.0, end_s)) for end_s in point.ci95)
-        took_s = max(self.time_s(point.nbytes, point.transfer_s), LEAST_S)
+        took_s = max(self.time_s(point.nbytes, point.transfer_s), MIN_S)
         return point.model_copy(update={"transfer_s": took_s, "ci95": (low_s, high_s)})
 
     def segments(self, was: Sequence[CostSegment], points: Sequence[CostPoint]) -> list[CostSegment]:
@@ -169,9 +169,9 @@ class Rewrite:
 
     def _unlimited(self, point: ContentionPoint) -> tuple[float, float]:
         """(alone', alone' + extra) [s]: as if the host could give a collective all that it needs."""
-        alone_s = max(self.time_s(point.nbytes, point.alone_s), LEAST_S)
+        alone_s = max(self.time_s(point.nbytes, point.alone_s), MIN_S)
         if point.loaded_s < point.alone_s:
-            return alone_s, max(alone_s * (point.loaded_s / point.alone_s), LEAST_S)
+            return alone_s, max(alone_s * (point.loaded_s / point.alone_s), MIN_S)
         return alone_s, alone_s + (point.loaded_s - point.alone_s)
 
 
@@ -183,11 +183,13 @@ def carried_to(was: Contention, link: CostModel, workers: int) -> Contention:
     if workers == link.world_size or not was.points:
         return was
     among = Topology("ring")
-    here = planning.Contention.of(was, Curve.of(link))
+    here = planning.Contention.of(was, CostCurve.of(link))
     there = carried_contention(here, link, among, workers)
     sizes = np.exp(there.log_sizes)
     if np.any(paced(link, among, workers, sizes) > 1):
-        return was.model_copy(update={"points": _points(there, sizes, Curve.of(carried_over(link, among, workers)))})
+        return was.model_copy(
+            update={"points": _points(there, sizes, CostCurve.of(carried_over(link, among, workers)))}
+        )
     longer = (workers - 1) / (link.world_size - 1)
     points = [
         point.model_copy(
@@ -202,7 +204,7 @@ def carried_to(was: Contention, link: CostModel, workers: int) -> Contention:
     return was.model_copy(update={"points": points})
 
 
-def _points(table: planning.Contention, sizes: FloatArray, curve: Curve) -> list[ContentionPoint]:
+def _points(table: planning.Contention, sizes: FloatArray, curve: CostCurve) -> list[ContentionPoint]:
     """Points of which plans take that very table: T of these sizes [B], times its ratios."""
     loaded, slowdowns, quiet = (
         table.collective_slowdown(sizes),
@@ -223,11 +225,11 @@ def _points(table: planning.Contention, sizes: FloatArray, curve: Curve) -> list
 
 
 def _possible(seconds: float) -> float:
-    return min(max(seconds, LEAST_S), LONGEST_S)
+    return min(max(seconds, MIN_S), MAX_S)
 
 
 def _whole(nbytes: float) -> int:
-    return min(max(1, round(nbytes)), _MOST_BYTES)
+    return min(max(1, round(nbytes)), _MAX_BYTES)
 
 
 def _share(point: ContentionPoint) -> float:

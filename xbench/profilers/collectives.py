@@ -11,7 +11,7 @@ What can go wrong in such a measurement, and what is done about it:
   on all ranks, so drift is spread over the curve and does not bend it.
 - *Large sizes take for ever.* The first repetition of each size, set apart as warm-up, tells what another costs, and
   rank 0 spreads the time budget: a few repetitions of the large sizes, more of the small, equally many on all ranks.
-  Sizes above the first that takes longer than LONGEST_S are left out: there T is a line, and it is carried on.
+  Sizes above the first that takes longer than MAX_S are left out: there T is a line, and it is carried on.
 
 On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.start_all_reduce`, and a wait.
 On a GPU that would run it on a stream inside NCCL's process group, which first waits for ours and for which ours then
@@ -42,19 +42,19 @@ from xbench.profilers.clock import Clock, Mark
 from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.engine import workers_of
 
-SMALLEST_BYTES = 1024
-MOST_SIZES = 24
+MIN_BYTES = 1024
+MAX_SIZES = 24
 SIZES_PER_OCTAVE = 2
 ELEMENT_BYTES = 4
-LEAST_SPAN_BYTES = 64 * 1024
+MIN_SPAN_BYTES = 64 * 1024
 """The largest size is at least this, however small the model: a line needs a span to be fitted over."""
 
 WANTED_REPETITIONS = 5
-FEWEST_REPETITIONS = 2
+MIN_REPETITIONS = 2
 SMALL_SHARE = 0.01
-LONGEST_S = 4.0
+MAX_S = 4.0
 MAY_BE_LONG_BYTES = 4 * 1024 * 1024
-"""Below this no size is held to LONGEST_S, which costs the ranks an exchange."""
+"""Below this no size is held to MAX_S, which costs the ranks an exchange."""
 
 PINGS = 24
 ANCHORS = 8
@@ -69,10 +69,10 @@ def sizes(total_bytes: int) -> list[int]:
     """
     if total_bytes < 1:
         raise ValueError(f"a gradient of {total_bytes} bytes has nothing to reduce")
-    largest = _whole_elements(max(total_bytes, LEAST_SPAN_BYTES))
-    octaves = math.log2(largest / SMALLEST_BYTES)
-    count = min(MOST_SIZES, math.ceil(SIZES_PER_OCTAVE * octaves) + 1)
-    between = (SMALLEST_BYTES * 2 ** (octaves * step / (count - 1)) for step in range(count - 1))
+    largest = _whole_elements(max(total_bytes, MIN_SPAN_BYTES))
+    octaves = math.log2(largest / MIN_BYTES)
+    count = min(MAX_SIZES, math.ceil(SIZES_PER_OCTAVE * octaves) + 1)
+    between = (MIN_BYTES * 2 ** (octaves * step / (count - 1)) for step in range(count - 1))
     return [*(_whole_elements(round(size)) for size in between), largest]
 
 
@@ -90,7 +90,7 @@ def plan_repetitions(durations_s: Sequence[float], *, most: int, seconds_budget:
     """
     once_s = sum(durations_s)
     floor = WANTED_REPETITIONS
-    while floor > FEWEST_REPETITIONS and (1 + floor) * once_s > 2 * seconds_budget:
+    while floor > MIN_REPETITIONS and (1 + floor) * once_s > 2 * seconds_budget:
         floor -= 1
     floor = min(floor, most)
     share_s = max(SMALL_SHARE * seconds_budget, (seconds_budget - (1 + floor) * once_s) / max(1, len(durations_s)))
@@ -319,11 +319,11 @@ def _communication_stream(device: torch.device) -> contextlib.AbstractContextMan
 
 
 def _too_long(clock: Clock, took: tuple[Mark, Mark], group: dist.ProcessGroup | None, device: torch.device) -> bool:
-    """Whether a repetition took longer than LONGEST_S on any rank; the same answer on all."""
+    """Whether a repetition took longer than MAX_S on any rank; the same answer on all."""
     clock.flush()
     slowest = torch.tensor([clock.elapsed_s(*took)], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
-    return slowest.item() > LONGEST_S
+    return slowest.item() > MAX_S
 
 
 def _agree(counts: list[int], group: dist.ProcessGroup | None, device: torch.device) -> list[int]:

@@ -49,14 +49,14 @@ SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
 IN_FLIGHT = (1, 2)
 ALONE_S, TOGETHER_S = 0.2, 0.4
 PASSES = 2
-LONGEST_S = 0.15
+MAX_S = 0.15
 """A larger size is left out when one collective of it takes longer: what holds for this one holds for it."""
 
 DEEP = 6
 """So many are launched ahead for "two in flight": Gloo works on two, and none of them then waits for a launch."""
 
 MEETING_S = 2.5
-FEWEST_MEETINGS, MOST_MEETINGS = 10, 60
+MIN_MEETINGS, MAX_MEETINGS = 10, 60
 QUICK_MEETINGS = 20
 FEWEST, MOST = 3, 300
 REST_S = 5e-3
@@ -116,13 +116,13 @@ def measure_contention(
     """Run the three; every rank of `group` calls it together. CPU ranks only.
 
     `transfer_s` is T [s] of a size [B] as every rank knows it: it decides how many collectives fill a stream, on all
-    ranks alike. No size above `most_bytes` is tried, nor one that takes longer than LONGEST_S. Trains the model.
+    ranks alike. No size above `most_bytes` is tried, nor one that takes longer than MAX_S. Trains the model.
     About 7 s, or 3 s if `quick`. `wire` is what an fp32 gradient travels as; sizes are those of the gradients.
     Raises ValueError for a group of one, and what the backend raises.
     """
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
-    sizes = [size for size in SIZES if size <= most_bytes and transfer_s(size) <= LONGEST_S] or [SIZES[0]]
+    sizes = [size for size in SIZES if size <= most_bytes and transfer_s(size) <= MAX_S] or [SIZES[0]]
 
     def streams(seconds: float) -> list[Stream]:
         return [
@@ -140,7 +140,7 @@ def measure_contention(
         again = streams(TOGETHER_S * share)
         together += again if number % 2 == 0 else again[::-1]
     measuring.together(together)
-    measuring.meet(QUICK_MEETINGS if quick else MOST_MEETINGS)
+    measuring.meet(QUICK_MEETINGS if quick else MAX_MEETINGS)
     measuring.found.least_s = transfer_s(4.0)
     workload.optimizer.zero_grad(set_to_none=True)
     return measuring.found
@@ -226,7 +226,7 @@ class _Measuring:
         longest = torch.tensor([_step_s(self.workload, meeting)], dtype=torch.float64)
         dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self.group)
         pairs = min(most, int(MEETING_S / (2 * longest.item())))
-        for number in range(pairs if pairs >= FEWEST_MEETINGS else 0):
+        for number in range(pairs if pairs >= MIN_MEETINGS else 0):
             self.note(f"meeting, step {number + 1} of {pairs}")
             # Two of a kind in a row: the first of those that meet also waits for what the ranks drifted apart before.
             _step_s(self.workload, meeting)

@@ -32,13 +32,13 @@ STEPS_S = 6.0
 IN_A_ROW = 3
 """Steps of a kind in a row. The first of them does not count: it finds the heap as the other kind leaves it."""
 
-FEWEST_ROWS, MOST_ROWS, QUICK_ROWS = 4, 30, 10
+MIN_ROWS, MAX_ROWS, QUICK_ROWS = 4, 30, 10
 TINY, TINY_PASSES = 64, 40
 PIECE_BYTES = 4 * 1024 * 1024
-MOST_COLD_BYTES = 128 * 1024 * 1024
+MAX_COLD_BYTES = 128 * 1024 * 1024
 """Memory that is written in turn, so that no part of it is in a cache when its turn comes: no more than this."""
 
-FEWEST_COPIES = 30
+MIN_COPIES = 30
 
 
 @dataclass
@@ -84,12 +84,12 @@ def measure_engine_cost(
     """
     carried = [p for p in workload.model.parameters() if p.requires_grad]
     grad_bytes = sum(p.numel() * p.element_size() for p in carried)
-    most_s, most_rows = (STEPS_S / 2, QUICK_ROWS) if quick else (STEPS_S, MOST_ROWS)
+    most_s, most_rows = (STEPS_S / 2, QUICK_ROWS) if quick else (STEPS_S, MAX_ROWS)
     rows = min(most_rows, int(most_s / (2 * IN_A_ROW * step_s)))
     found = EngineCost(0.0, len(carried), grad_bytes, _cold_copy_s_per_byte(grad_bytes, wire))
     engine = engine_of(workload.model, buckets)
     try:
-        for number in range(rows if rows >= FEWEST_ROWS else 0):
+        for number in range(rows if rows >= MIN_ROWS else 0):
             note(f"steps with and without hooks, {number + 1} of {rows}")
             with_s, without_s = _rows(engine, lambda: bare_step(workload), IN_A_ROW, number)
             found.with_s += with_s[1:]
@@ -179,11 +179,11 @@ def _cold_copy_s_per_byte(grad_bytes: int, wire: torch.dtype) -> float:
     Where the bucket is of another dtype, with the copy back.
     """
     elements = max(1, min(grad_bytes, PIECE_BYTES) // 4)
-    pieces = max(1, min(grad_bytes, MOST_COLD_BYTES) // (4 * elements))
+    pieces = max(1, min(grad_bytes, MAX_COLD_BYTES) // (4 * elements))
     source = torch.ones(elements)
     buckets = [torch.ones(elements, dtype=wire) for _ in range(pieces)]
     times: list[float] = []
-    for number in range(max(FEWEST_COPIES, pieces)):
+    for number in range(max(MIN_COPIES, pieces)):
         bucket = buckets[number % pieces]
         source.fill_(1.0)
         begin_s = time.perf_counter()

@@ -37,7 +37,7 @@ from typing import Any
 INTERVAL_S = 0.1
 """Between two readings. One takes about a millisecond, most of it without the interpreter's lock."""
 
-MOST_READINGS = 36_000
+MAX_READINGS = 36_000
 """An hour of them; the oldest go first."""
 
 PATIENCE_S = 1.0
@@ -151,7 +151,7 @@ class Sampler:
             nvml.NVMLError_FunctionNotFound,
             AttributeError,
         )
-        self._readings: deque[Reading] = deque(maxlen=MOST_READINGS)
+        self._readings: deque[Reading] = deque(maxlen=MAX_READINGS)
         self._changed = threading.Condition()
         self._wanted_s = -math.inf
         self._over = False

@@ -21,7 +21,7 @@ from xbench.errors import RunError
 from xbench.records import CostPoint, Layer, StepTimes, Tensor
 from xbench.stats.summary import detect_warmup, median_estimate
 
-FEWEST_STEPS = 3
+MIN_STEPS = 3
 """So many steps count however long the warm-up seems to be: a median of fewer says nothing."""
 
 
@@ -160,7 +160,7 @@ def _warmup_pairs(raws: Sequence[dict[str, Any]]) -> int:
         steps = raw["steps"]
         pairs_s = [a + b for a, b in zip(steps["step_s"], steps["uninstrumented_step_s"], strict=True)]
         asked = raw["warmup"]
-        found = min(detect_warmup(pairs_s), max(0, len(pairs_s) - FEWEST_STEPS))
+        found = min(detect_warmup(pairs_s), max(0, len(pairs_s) - MIN_STEPS))
         detected = max(detected, asked, found)
     return detected
 

@@ -34,7 +34,7 @@ from torch import nn
 from xbench.profilers.clock import Clock, Mark
 from xbench.profilers.layers import LayerProfiler, StepMarks, StepWorkload
 from xbench.records import Slice
-from xbench.schedules.bucket import Travelling
+from xbench.schedules.bucket import Work
 
 RESOLUTION_S = 5e-5
 """Waits, and stretches of the optimizer between waits, that are shorter than this are not told apart."""
@@ -50,7 +50,7 @@ class Lanes(NamedTuple):
 
 
 @dataclass
-class _Sent:
+class BucketTrace:
     """One bucket on its way."""
 
     nbytes: int
@@ -63,7 +63,7 @@ class _Recorded:
     """One step: the marks of its parts, its buckets in launch order, and when somebody waited for one."""
 
     marks: StepMarks | None = None
-    sent: list[_Sent] = field(default_factory=list)
+    sent: list[BucketTrace] = field(default_factory=list)
     waits: list[tuple[Mark, Mark]] = field(default_factory=list)
 
 
@@ -130,19 +130,19 @@ class TimelineRecorder:
         finally:
             self._current = None
 
-    def watch(self, nbytes: int, start: Callable[[], Travelling]) -> Travelling:
+    def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
         """Start a bucket's collective, and see when it was launched, waited for, and complete. For `Handle.watch`."""
         step = self._current
         if step is None:
             return start()
-        sent = _Sent(nbytes, self._clock.mark())
+        sent = BucketTrace(nbytes, self._clock.mark())
         step.sent.append(sent)
         work: Any = start()
         try:
             work.get_future().add_done_callback(lambda _: setattr(sent, "arrived", self._clock.mark()))
         except Exception as error:  # a backend without futures: the step needs none
             self.failure = f"this backend does not say when a collective is complete: {error}"
-            started: Travelling = work
+            started: Work = work
             return started
         return _Watched(work, self._clock, step.waits)
 
@@ -161,14 +161,14 @@ class TimelineRecorder:
         """Every recorded step. Only after the clock's `flush()`. Raises ValueError when not all could be seen."""
         if self.failure is not None:
             raise ValueError(self.failure)
-        before: list[_Sent] = []
+        before: list[BucketTrace] = []
         found = []
         for step in self._steps:
             found.append(self._lanes(step, before))
             before = step.sent
         return found
 
-    def _lanes(self, step: _Recorded, before: list[_Sent]) -> Lanes:
+    def _lanes(self, step: _Recorded, before: list[BucketTrace]) -> Lanes:
         """`before`: what the recorded step before it sent, which may arrive in this one."""
         marks = step.marks
         if marks is None:

@@ -35,24 +35,24 @@ from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.rank.session import Session
 from xbench.records import Plan
-from xbench.schedules.base import Schedule, Setup
+from xbench.schedules.base import AttachConfig, Schedule
 from xbench.schedules.engine import Engine
 from xbench.units import format_seconds
 
 TRIAL_S = 25.0
-MOST_ROUNDS = 5
-MOST_SHORT_ROUNDS, SHORT_S = 10, 10.0
+MAX_ROUNDS = 5
+MAX_SHORT_ROUNDS, SHORT_S = 10, 10.0
 """Of short steps there are more rounds, as many as take so long."""
 
-FEWEST_ROUNDS = 2
+MIN_ROUNDS = 2
 """Candidates that are predicted to be the slowest go untried where all of them leave no time for so many rounds."""
 
-FEWEST_TRIED = 2
+MIN_TRIED = 2
 FINALISTS = 4
 """The favourite and the fastest of the others, which share the second half of the rounds, if there are twice
-FEWEST_ROUNDS."""
+MIN_ROUNDS."""
 
-TIMED_STEPS, MOST_TIMED_STEPS, TURN_S = 2, 12, 0.1
+TIMED_STEPS, MAX_TIMED_STEPS, TURN_S = 2, 12, 0.1
 """Of a candidate in a round: as many as fill so many seconds, within these numbers. Short steps are noisy."""
 
 CLOSE = 1.3
@@ -66,7 +66,7 @@ _FACTORS = (0.25, 4.0)
 
 
 @dataclass(frozen=True)
-class Tried:
+class CandidateTiming:
     """A step of a candidate [s], of so many that were timed; `in_final`: it came into the second half."""
 
     step_s: float
@@ -119,7 +119,7 @@ def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan]
     return plan.model_copy(update={"note": note})
 
 
-def _fastest(found: Sequence[Tried]) -> int:
+def _fastest(found: Sequence[CandidateTiming]) -> int:
     """The place of the fastest among those that came into the second half."""
     return min((place for place, one in enumerate(found) if one.in_final), key=lambda place: found[place].step_s)
 
@@ -137,10 +137,10 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
         if mode in plans
     ]
     found += _close(planner, others, found)
-    if any(mode in plans for mode in ahead) and _rounds(found) >= MOST_ROUNDS:
+    if any(mode in plans for mode in ahead) and _rounds(found) >= MAX_ROUNDS:
         varied = [replace(one, name=f"{one.carrier} {number}") for number, one in enumerate(planner.variations(), 2)]
         more = [*found, *_close(planner, varied, found)]
-        if _rounds(more) >= MOST_ROUNDS:
+        if _rounds(more) >= MAX_ROUNDS:
             found = more
     return found
 
@@ -197,21 +197,21 @@ def _indices(planner: Planner, plan: Plan) -> Buckets:
 def _rounds(shortlist: Sequence[Candidate]) -> int:
     round_s = (1 + TIMED_STEPS) * sum(candidate.step_s for candidate in shortlist)
     if round_s <= 0:
-        return MOST_ROUNDS
+        return MAX_ROUNDS
     short_s = sum((1 + _steps(candidate.step_s)) * candidate.step_s for candidate in shortlist)
-    return max(min(MOST_ROUNDS, int(TRIAL_S / round_s)), min(MOST_SHORT_ROUNDS, int(SHORT_S / short_s)))
+    return max(min(MAX_ROUNDS, int(TRIAL_S / round_s)), min(MAX_SHORT_ROUNDS, int(SHORT_S / short_s)))
 
 
 def _steps(step_s: float) -> int:
     """Timed steps of a candidate in a round. More than TIMED_STEPS are a matter of a second or two in all."""
-    wanted = math.ceil(TURN_S / step_s) if step_s > 0 else MOST_TIMED_STEPS
-    return max(TIMED_STEPS, min(MOST_TIMED_STEPS, wanted))
+    wanted = math.ceil(TURN_S / step_s) if step_s > 0 else MAX_TIMED_STEPS
+    return max(TIMED_STEPS, min(MAX_TIMED_STEPS, wanted))
 
 
 def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
     """The favourite, DDP's own buckets if they are there, and as many of the others as time allows, the best first."""
     kept = list(shortlist)
-    while _rounds(kept) < FEWEST_ROUNDS and len(kept) > FEWEST_TRIED:
+    while _rounds(kept) < MIN_ROUNDS and len(kept) > MIN_TRIED:
         others = [candidate for candidate in kept[1:] if candidate.name != "ddp"]
         kept.remove(max(others, key=lambda candidate: candidate.step_s))
     return kept
@@ -235,7 +235,7 @@ def _attach(session: Session, planner: Planner, candidate: Candidate, unused: Ma
     if candidate.carrier is None:
         return _engine_of(session, planner, candidate.buckets, list(unused)).detach
     schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
-    setup = Setup(
+    setup = AttachConfig(
         session.workload.model,
         session.workload.optimizer,
         buckets=_named(planner, candidate.buckets, unused),
@@ -256,10 +256,10 @@ def _run(
     rounds: int,
     steps: int,
     unused: Mapping[str, int],
-) -> list[Tried]:
+) -> list[CandidateTiming]:
     """A step of each candidate, of all ranks, in as many turns as so many rounds of all of them have."""
     everyone = list(range(len(shortlist)))
-    first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * FEWEST_ROUNDS else rounds
+    first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * MIN_ROUNDS else rounds
     times = _in_turns(session, planner, shortlist, first, steps, unused)
     final = everyone
     if first < rounds:
@@ -270,7 +270,10 @@ def _run(
         for place, row in zip(final, second, strict=True):
             times[place] += row
     session.workload.optimizer.zero_grad(set_to_none=True)
-    return [Tried(step_s, len(times[place]), place in final) for place, step_s in enumerate(_in_pairs(times, steps))]
+    return [
+        CandidateTiming(step_s, len(times[place]), place in final)
+        for place, step_s in enumerate(_in_pairs(times, steps))
+    ]
 
 
 def _in_turns(

@@ -33,7 +33,7 @@ from xbench.rank.partial_work import work_by_band
 from xbench.rank.program import Program, block_id
 from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle
-from xbench.schedules.spb import Partial
+from xbench.schedules.spb import PartialBackpropEngine
 from xbench.spec import ModeSpec, Spec
 from xbench.torch_compile import cut_by_ddp
 from xbench.workloads.build import build
@@ -221,10 +221,10 @@ class ConvergeRank(Rank):
             "activation_bytes": sum(kept) / cycle,
             "activation_peak_bytes": max(kept),
             "backward_flops": sum(flops) / cycle,
-            "formula": self.formula(handle.engine, cycle) if isinstance(handle.engine, Partial) else None,
+            "formula": self.formula(handle.engine, cycle) if isinstance(handle.engine, PartialBackpropEngine) else None,
         }
 
-    def formula(self, engine: Partial, cycle: int) -> dict[str, float]:
+    def formula(self, engine: PartialBackpropEngine, cycle: int) -> dict[str, float]:
         """`WorkFormula` of this rank, after one more forward pass, at full depth."""
         self.batches.next()
         now = {parameter: parameter.requires_grad for parameter in engine.parameters.values()}

@@ -11,7 +11,7 @@ from typing import Any
 from xbench.modes import MODES, mode_info
 from xbench.planning import bounds
 from xbench.planning.contention import link_pace
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.rank.program import JobPlan
 from xbench.records import Contention as ContentionRecord
@@ -23,7 +23,7 @@ def job_plan(
 ) -> tuple[JobPlan, dict[str, Any]]:
     """What the blocks need to know of these plans, and the journal's event. Every rank makes the same."""
     step, cost = planner.step, planner.cost
-    curve = Curve.of(cost) if cost is not None else Curve.line(0.0, 0.0)
+    curve = CostCurve.of(cost) if cost is not None else CostCurve.line(0.0, 0.0)
     lower = bounds(step.gradients, curve, compute_s=compute_s, **link_pace(contention), **step.parts)
     paced = {info.name: plans[info.paced_by] for info in MODES if info.paced_by is not None and info.paced_by in plans}
     event = {

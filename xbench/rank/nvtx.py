@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from xbench.crossover.job import TurnTaker
-from xbench.schedules.bucket import Travelling
+from xbench.schedules.bucket import Work
 from xbench.units import format_bytes
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -65,7 +65,7 @@ class Ranges:
         finally:
             self._nvtx.range_pop()
 
-    def watch(self, nbytes: int, start: Callable[[], Travelling]) -> Travelling:
+    def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
         """Launch a bucket inside a range of its own: for `Handle.watch`."""
         self._bucket += 1
         with self.range(f"bucket {self._bucket}, {format_bytes(nbytes)}"):

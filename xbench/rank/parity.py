@@ -54,7 +54,7 @@ from xbench.rank.reference import beside, weighted
 from xbench.rank.session import Session
 from xbench.rank.snapshot import trained
 from xbench.records import RANKS, Parity
-from xbench.schedules import cycle_of, puts_off
+from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 
@@ -102,7 +102,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
 
         steps_of(alone)
     late = None
-    if puts_off(session.plans[session.job].carrier_of(mode)) and reference.comparable:
+    if defers_update(session.plans[session.job].carrier_of(mode)) and reference.comparable:
 
         def end(finish: bool) -> dict[str, Tensor]:
             ends: dict[str, Tensor] = {}

@@ -64,7 +64,7 @@ def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
     return found
 
 
-class Beside:
+class ParityChecker:
     """A schedule's steps beside a reference's.
 
     `states`: the reference's parameters before the first step and after each of its k. `momentum`: its optimizer's

@@ -29,7 +29,7 @@ from torch import Tensor
 from xbench.profilers.layers import ROOT_NAME
 from xbench.rank.differences import NULL, largest
 from xbench.rank.manual_averaging import Gradients, give, trainable
-from xbench.rank.parity_checker import Beside
+from xbench.rank.parity_checker import ParityChecker
 from xbench.rank.snapshot import Snapshot, trained
 from xbench.workloads.workload import Workload
 
@@ -39,7 +39,7 @@ NULL_LAYER = 0.02 * NULL
 def not_shown(
     workload: Workload,
     snapshot: Snapshot,
-    beside: Callable[[], Beside],
+    beside: Callable[[], ParityChecker],
     local: Sequence[Gradients],
     averaged: Sequence[Gradients],
     group: dist.ProcessGroup | None = None,

@@ -27,7 +27,7 @@ from xbench.errors import UsageError
 from xbench.modes import EXACT
 from xbench.planning import StepModel
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve, fit
+from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
@@ -53,11 +53,11 @@ from xbench.torch_compile import plain_name
 
 COLLECTIVES_S, QUICK_COLLECTIVES_S = 6.0, 2.4
 AGAIN_S, QUICK_AGAIN_S = 4.0, 0.8
-FEWEST_AGAIN, MOST_AGAIN = 5, 600
+MIN_AGAIN, MAX_AGAIN = 5, 600
 SAME_SPEED = 0.02
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
-FEWEST_UNDER_LOAD = 2
+MIN_UNDER_LOAD = 2
 UNDER_LOAD_S = 60.0
 """Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
 
@@ -112,7 +112,7 @@ def profile_job(session: Session) -> JobPlan:
         for _ in range(UNDER_LOAD_ROUNDS):
             exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
             steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
-            if steps < FEWEST_UNDER_LOAD:
+            if steps < MIN_UNDER_LOAD:
                 break
             try:
                 ready_s = ready_under_load(session, with_missing(exact.buckets, unused), steps)
@@ -121,7 +121,7 @@ def profile_job(session: Session) -> JobPlan:
             layers = with_loaded(layers, ready_s)
         keep_profile()
         if session.device.type == "cpu":
-            curve = Curve.of(cost)
+            curve = CostCurve.of(cost)
             most_bytes = sum(layer.grad_bytes for layer in layers)
             link = session.program.emulated
             if link is not None and link.contention is None and link.slowdown is None:
@@ -152,7 +152,7 @@ def profile_job(session: Session) -> JobPlan:
     planner = Planner(
         StepModel.of(layers, step),
         cost,
-        Contention.of(contention, Curve.of(cost)) if contention is not None and cost is not None else None,
+        Contention.of(contention, CostCurve.of(cost)) if contention is not None and cost is not None else None,
         buffer_bytes,
         tuple(layers),
         session.run.overlap,
@@ -183,7 +183,7 @@ def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
     the device between steps: a GPU that had to be idle first would seem slower.
     """
     budget_s = QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S
-    count = max(FEWEST_AGAIN, min(MOST_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
+    count = max(MIN_AGAIN, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
     marks = [session.clock.mark()]
     for number in range(count + 1):
         session.note(f"step without communication, again, {number + 1} of {count + 1}")

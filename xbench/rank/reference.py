@@ -31,7 +31,7 @@ from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import shortage
 from xbench.rank import manual_averaging, parity_power
 from xbench.rank.manual_averaging import Gradients
-from xbench.rank.parity_checker import Beside, Reference, copies, momentum_of
+from xbench.rank.parity_checker import ParityChecker, Reference, copies, momentum_of
 from xbench.rank.session import Session
 from xbench.rank.snapshot import expanded_buffer, trained
 from xbench.records import BY_HAND
@@ -182,7 +182,7 @@ def _ddp_again(session: Session, reference: Reference) -> bool:
 
 def _averaged(
     session: Session, reference: Reference | None
-) -> tuple[Reference, Beside | None, list[Gradients], list[Gradients], dict[str, str]]:
+) -> tuple[Reference, ParityChecker | None, list[Gradients], list[Gradients], dict[str, str]]:
     """Averaging by hand for k steps: by itself, or beside a reference.
 
     Returns the reference that it makes, the judgement, the gradients of this rank and the averaged ones, step by step,
@@ -226,12 +226,12 @@ def _averaged(
     return made, judged, local, averaged, buffers
 
 
-def beside(session: Session, reference: Reference, *, exact: bool = False) -> Beside:
+def beside(session: Session, reference: Reference, *, exact: bool = False) -> ParityChecker:
     """A judgement that is about to begin. `exact`: gradients are not compressed, whatever the run does.
 
     Verdicts go by the group that is real, also where collectives are emulated.
     """
-    return Beside(
+    return ParityChecker(
         session.workload,
         reference.states,
         dist.group.WORLD,

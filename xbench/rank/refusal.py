@@ -19,7 +19,7 @@ from xbench.modes import mode_info
 from xbench.rank.program import block_id
 from xbench.rank.rank_errors import shortage_of
 from xbench.rank.session import Session
-from xbench.schedules import puts_off
+from xbench.schedules import defers_update
 from xbench.spec import ModeSpec
 
 
@@ -84,7 +84,7 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
         with session.attach(mode) as handle:
             if session.run.backend == "gloo" and session.run.tunes_ranks:
                 raise_gloo_threads()  # of groups that the schedule made for itself
-            if puts_off(session.plans[session.job].carrier_of(mode)):
+            if defers_update(session.plans[session.job].carrier_of(mode)):
                 with torch.no_grad():
                     session.workload.forward_loss(handle.model)
     except UsageError as error:

@@ -22,7 +22,7 @@ from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation.calibration import emulate
 from xbench.errors import UsageError
 from xbench.host import tuning
-from xbench.kernels.pack import told
+from xbench.kernels.pack import describe_pack_backend
 from xbench.modes import MODES
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
@@ -36,11 +36,11 @@ from xbench.rank.program import (
     Program,
     job_times,
 )
-from xbench.rank.shared_notes import Board, FolderBoard, StoreBoard
+from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore
 from xbench.rank.snapshot import Snapshot
 from xbench.rank.store import rank_store
-from xbench.rank.transport import Carried
-from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.rank.transport import Transport
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
 from xbench.workloads.alike import check_alike
@@ -64,7 +64,7 @@ class Session:
         self.job = job
         self.store = store
         """At which ranks that an engine started have met; None under our own launcher."""
-        self.board: Board = FolderBoard(directory) if store is None else StoreBoard(store)
+        self.board: KeyValueStore = FileStore(directory) if store is None else TorchStore(store)
         self.rank = int(os.environ["RANK"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.host = int(os.environ.get("GROUP_RANK", "0"))
@@ -130,7 +130,7 @@ class Session:
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
             if self.run.tunes_ranks:
                 tuning.raise_gloo_threads()
-        self.carried = Carried(self.run, self.rank, self.journal, self.group)
+        self.carried = Transport(self.run, self.rank, self.journal, self.group)
         self.group = self.carried.group
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
@@ -187,7 +187,7 @@ class Session:
         schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
             raise UsageError(f"{mode.carrier} is planned from a measured link, and a world of one has none")
-        setup = Setup(
+        setup = AttachConfig(
             self.workload.model,
             self.workload.optimizer,
             buckets=plan.buckets.get(mode.carrier),
@@ -214,7 +214,7 @@ class Session:
             return
         self.said = True
         if self.run.copies == "fused":
-            self.journal.write("remark", message=told(self.device))
+            self.journal.write("remark", message=describe_pack_backend(self.device))
         if self.run.compress is not None:
             self.journal.write("remark", message=compressed(self.run.compress))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 
-class Board(Protocol):
+class KeyValueStore(Protocol):
     """Notes by name. Whoever reads one knows, by a barrier, that it was put up."""
 
     def put(self, name: str, text: str) -> None:
@@ -24,41 +24,41 @@ class Board(Protocol):
         """Whether there is such a note."""
 
 
-class FolderBoard:
+class FileStore:
     """A file a note."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, name: str, text: str) -> None:
-        """See `Board`; it appears as a whole, also where several ranks put it at once."""
+        """See `KeyValueStore`; it appears as a whole, also where several ranks put it at once."""
         part = self._folder / f".{name}.{os.getpid()}.part"
         part.write_text(text)
         part.replace(self._folder / name)
 
     def get(self, name: str) -> str:
-        """See `Board`. Raises OSError."""
+        """See `KeyValueStore`. Raises OSError."""
         return (self._folder / name).read_text()
 
     def has(self, name: str) -> bool:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         return (self._folder / name).exists()
 
 
-class StoreBoard:
+class TorchStore:
     """A key a note, in a torch.distributed store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     def put(self, name: str, text: str) -> None:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         self._store.set(f"board/{name}", text)
 
     def get(self, name: str) -> str:
-        """See `Board`. Raises RuntimeError when the store is gone."""
+        """See `KeyValueStore`. Raises RuntimeError when the store is gone."""
         return bytes(self._store.get(f"board/{name}")).decode()
 
     def has(self, name: str) -> bool:
-        """See `Board`."""
+        """See `KeyValueStore`."""
         return bool(self._store.check([f"board/{name}"]))

@@ -23,7 +23,7 @@ from xbench.profilers.clock import Mark
 from xbench.profilers.collectives import clock_offsets
 from xbench.profilers.timeline import Lanes, TimelineRecorder
 from xbench.rank.session import Session
-from xbench.schedules import puts_off
+from xbench.schedules import defers_update
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
 from xbench.workloads.workload import Workload
@@ -35,7 +35,7 @@ SLOW_STEP_S = 5.0
 TOO_SLOW_STEP_S = 20.0
 """Of steps that are predicted to be longer, none is."""
 
-MOST_RANKS = 8
+MAX_RANKS = 8
 """Ranks whose steps are kept: more say little that these do not, and a record is to stay small."""
 
 ROUNDS, WARM_ROUNDS = 4, 2
@@ -114,14 +114,14 @@ def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_
     recorded: list[Lanes] = []
     try:
         recorded = recorder.lanes()
-        if puts_off(session.plans[session.job].carrier_of(mode)):
+        if defers_update(session.plans[session.job].carrier_of(mode)):
             recorded = recorded[1:] or recorded  # what the first of them waits for was sent before anybody watched
     except Exception as error:
         _warn(session, mode, error)
     chosen = torch.tensor([_median(recorded)], device=session.device)
     dist.broadcast(chosen, src=0)
     place = int(chosen.item())
-    if session.rank >= MOST_RANKS or not 0 <= place < len(recorded):
+    if session.rank >= MAX_RANKS or not 0 <= place < len(recorded):
         return
     step = recorded[place]
     session.journal.write(

@@ -21,7 +21,7 @@ from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
 
 
-class Carried:
+class Transport:
     """Of one rank: `group` is what our own schedules send over, and DDP's where that is not Horovod's."""
 
     def __init__(self, run: RunSpec, rank: int, journal: Journal, group: dist.ProcessGroup | None) -> None:

@@ -20,7 +20,7 @@ from xbench.records.cluster import (
 from xbench.records.comparison import BY_HAND, RANKS, Comparison, Job, ModeResult, Parity, Sample
 from xbench.records.convergence import Converged, Convergence, Dataset, MeanOf, Training, WorkFormula
 from xbench.records.convergence import Curve as ConvergenceCurve
-from xbench.records.io import MOST_BYTES, dump, json_schema, load, load_measured, loads, migrate, save
+from xbench.records.io import MAX_BYTES, dump, json_schema, load, load_measured, loads, migrate, save
 from xbench.records.kinds import KINDS, REBUILDERS, AnyRecord, of_kind
 from xbench.records.live import LiveResult, LiveRun, LiveSpan, LiveStatus
 from xbench.records.measured_parts import (
@@ -91,7 +91,7 @@ from xbench.records.validation import (
 __all__ = [
     "BY_HAND",
     "KINDS",
-    "MOST_BYTES",
+    "MAX_BYTES",
     "RANKS",
     "REBUILDERS",
     "SCHEMA_VERSION",

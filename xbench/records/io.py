@@ -27,7 +27,7 @@ from xbench.records.profile import Profile
 from xbench.regular_file import MIB, read_regular
 from xbench.text import cut, one_line
 
-MOST_BYTES = 256 * MIB
+MAX_BYTES = 256 * MIB
 """Largest file [B] that `load` reads. The largest record so far is a hundredth of it."""
 
 WHICH = "give a record.json, or the folder of a run under results/runs"
@@ -64,7 +64,7 @@ def load(path: str | os.PathLike[str]) -> AnyRecord:
             path = path / RECORD
         if path.name == RECORD and not path.exists() and frame_kind(path.parent) in REBUILDERS.names():
             return REBUILDERS.load(str(frame_kind(path.parent)))(path.parent)
-        text = read_regular(path, MOST_BYTES).decode("utf-8")
+        text = read_regular(path, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise RecordError(f"there is no result file {_short(path)}", hint=WHICH) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 Label = Literal["real", "emulated", "simulated"]
 Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
 Interval = tuple[float, float]
-LARGEST_INTEGER = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 """No size, count or seed is beyond it; Python's integers know no end, and those beyond 1e308 cannot be divided."""
 
-LARGEST_NUMBER = 1e150
+MAX_NUMBER = 1e150
 """Largest number in a record that is read. No loss, rate or ratio comes near it; a product of two does not overflow.
 
 Nothing but zero is closer to zero than one part of it, so that no quotient overflows.
@@ -43,7 +43,7 @@ class Part(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _fits(cls, value: Any, info: ValidationInfo) -> Any:
-        if _is_beyond(value, LARGEST_NUMBER if info.context == FOREIGN else math.inf):
+        if _is_beyond(value, MAX_NUMBER if info.context == FOREIGN else math.inf):
             raise PydanticCustomError("too_large", "a number so large, or so close to zero, means nothing here")
         return value
 
@@ -73,13 +73,13 @@ class Result(Part):
 
 
 def _is_beyond(value: object, most: float) -> bool:
-    """True for an integer beyond LARGEST_INTEGER, or a float beyond `most` or 1 / `most`. Parts inside were asked."""
+    """True for an integer beyond MAX_INTEGER, or a float beyond `most` or 1 / `most`. Parts inside were asked."""
     if isinstance(value, float):
         return value != 0 and not 1 / most <= abs(value) <= most
     if isinstance(value, str) or value is None:  # nearly all others are; asking whether they map costs most
         return False
     if isinstance(value, int):
-        return abs(value) > LARGEST_INTEGER
+        return abs(value) > MAX_INTEGER
     if isinstance(value, Mapping):
         return any(_is_beyond(one, most) for one in value.values())
     return isinstance(value, (list, tuple)) and any(_is_beyond(one, most) for one in value)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xbench.field_types import LARGEST_COUNT, Count, Duration, PositiveSeconds, Seconds, Text
+from xbench.field_types import MAX_COUNT, Count, Duration, PositiveSeconds, Seconds, Text
 from xbench.records.parts import FabricRecord, Interval, Part, Result, WorkloadRecord
 
 
@@ -44,7 +44,7 @@ class ScalingPoint(Part):
     """One mode at one number of workers, one batch a worker."""
 
     mode: Text
-    workers: int = Field(ge=2, le=LARGEST_COUNT)
+    workers: int = Field(ge=2, le=MAX_COUNT)
     step_s: PositiveSeconds
     step_band_s: Interval | None = Field(
         description="where a measured step would lie if the prediction is off by the band; null beyond the band"

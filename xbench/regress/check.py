@@ -34,7 +34,7 @@ from xbench.regress.request import (
     nothing_measured,
     speaker,
 )
-from xbench.regress.revision_runner import Incomparable, Tree
+from xbench.regress.revision_runner import Checkout, Incomparable
 from xbench.runs.build_records import now
 from xbench.runs.run_folder import keep, new_run_folder
 
@@ -68,11 +68,11 @@ class Checking:
         self.say(f"base is {short(commit)} ({revision}), head is {tree.title}")
         with repository.checked_out(commit) as root:
             title = f"base revision {short(commit)}"
-            base = Tree("base", root, root / repository.here, repository.root, title)
+            base = Checkout("base", root, root / repository.here, repository.root, title)
             self._note_needs(root, repository.root)
             return self._ended(lambda: self._both(base, tree, commit, own))
 
-    def _both(self, base: Tree, head: Tree, commit: str, own: str | None) -> None:
+    def _both(self, base: Checkout, head: Checkout, commit: str, own: str | None) -> None:
         self.head = self.measuring.build(head, head.title, own)
         if self.head is None:
             return
@@ -97,7 +97,7 @@ class Checking:
         self.measuring.run_pairs(base, head, pairs, self._keep_so_far)
         self._confirm(base, head, pairs)
 
-    def _confirm(self, base: Tree, head: Tree, pairs: int) -> None:
+    def _confirm(self, base: Checkout, head: Checkout, pairs: int) -> None:
         """Fresh launches of what is suspected, as many again."""
         if not self.request.confirm:
             return
@@ -125,7 +125,7 @@ class Checking:
         tree, _, own = head_tree(self.request)
         return self._ended(lambda: self._stored(tree, own))
 
-    def _stored(self, head: Tree, own: str | None) -> None:
+    def _stored(self, head: Checkout, own: str | None) -> None:
         self.head = self.measuring.look(head, head.title, own)
         if self.head is None:
             return
@@ -151,7 +151,7 @@ class Checking:
         self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
         self._confirm_stored(head, stored)
 
-    def _confirm_stored(self, head: Tree, stored: Baseline) -> None:
+    def _confirm_stored(self, head: Checkout, stored: Baseline) -> None:
         doubtful = suspected(judge(self._record(None, complete=False))) if self.request.confirm else []
         if doubtful:
             self.say("suspected, so head is measured again by fresh launches")

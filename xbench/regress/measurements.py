@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from xbench.records import Check, Failure, Label, Measurement, MetricName, SideName
 from xbench.regress.metrics import METRICS
-from xbench.regress.protocol import Answer, Block
+from xbench.regress.protocol import Block, JobResult
 
 CONTROL = "compute"
 
@@ -23,7 +23,7 @@ def layer_of(check: Check, layer: str) -> list[MetricName]:
     return [name for name in check.metrics if METRICS[name].layer == layer]
 
 
-def looked(check: Check, answer: Answer) -> tuple[list[Measurement], list[str]]:
+def looked(check: Check, answer: JobResult) -> tuple[list[Measurement], list[str]]:
     """The deterministic layer of one side, and 'mode: reason' of what is missing."""
     found: list[Measurement] = []
     missing: list[str] = []
@@ -37,7 +37,7 @@ def looked(check: Check, answer: Answer) -> tuple[list[Measurement], list[str]]:
     return found, list(dict.fromkeys(missing))
 
 
-def _deterministic(answer: Answer, mode: str, metric: MetricName) -> float | None:
+def _deterministic(answer: JobResult, mode: str, metric: MetricName) -> float | None:
     planned, counted = answer.planned.get(mode), answer.counted.get(mode)
     if metric in ("collectives", "wire_bytes", "peak_memory"):
         if counted is None:
@@ -52,7 +52,7 @@ def _deterministic(answer: Answer, mode: str, metric: MetricName) -> float | Non
     }[metric]  # fmt: skip
 
 
-def timed(check: Check, answer: Answer, turn_steps: int | None = None) -> list[Measurement]:
+def timed(check: Check, answer: JobResult, turn_steps: int | None = None) -> list[Measurement]:
     """The wall-clock layer of one launch; modes without a timed step are not in it. `turn_steps`: timed ones a turn."""
     steps = {mode: _steps_s(answer.blocks, mode) for mode in modes_of(check, wall=True)}
     compute_s = statistics.median(steps[CONTROL]) if steps.get(CONTROL) else None
@@ -87,7 +87,7 @@ def _steps_s(blocks: Iterable[Block], mode: str) -> list[float]:
 
 
 def failures(
-    check: Check, answer: Answer, side: SideName, pair: int | None, missing: Iterable[str] = ()
+    check: Check, answer: JobResult, side: SideName, pair: int | None, missing: Iterable[str] = ()
 ) -> list[Failure]:
     """Why this answer has no figure of the check, or of one of its modes."""
     if answer.error is not None:

@@ -27,11 +27,11 @@ TURN_S = 0.1
 TURNS_S = 4.0
 """Timed steps of each mode in a launch that takes turns, about. Here more do help: they meet another moment."""
 
-FEWEST_IN_TURN = 2
-FEWEST_TURNS, MOST_TURNS = 2, 24
+MIN_IN_TURN = 2
+MIN_TURNS, MAX_TURNS = 2, 24
 """Of a block."""
 
-FEWEST_STEPS, MOST_STEPS = 3, 60
+MIN_STEPS, MAX_STEPS = 3, 60
 FIRST_STEPS = 3
 """Timed steps of the launch that does not count."""
 
@@ -65,14 +65,14 @@ def shape_of(steps_s: Mapping[str, float], cycle: int = 1, *, turns: bool = Fals
     slowest_s = max(steps_s.values(), default=0.0)
 
     def steps_of(whole_s: float, fewest: int) -> int:
-        wanted = whole_s / slowest_s if slowest_s > 0 else MOST_STEPS
-        return math.ceil(min(MOST_STEPS, max(fewest, round(wanted))) / cycle) * cycle
+        wanted = whole_s / slowest_s if slowest_s > 0 else MAX_STEPS
+        return math.ceil(min(MAX_STEPS, max(fewest, round(wanted))) / cycle) * cycle
 
     if not turns:
-        return Shape(ROUNDS, steps_of(TIMED_S / ROUNDS, FEWEST_STEPS))
-    steps = steps_of(TURN_S, FEWEST_IN_TURN)
-    wanted = round(TURNS_S / ROUNDS / (steps * slowest_s)) if slowest_s > 0 else MOST_TURNS
-    return Shape(ROUNDS, steps, min(MOST_TURNS, max(FEWEST_TURNS, wanted)))
+        return Shape(ROUNDS, steps_of(TIMED_S / ROUNDS, MIN_STEPS))
+    steps = steps_of(TURN_S, MIN_IN_TURN)
+    wanted = round(TURNS_S / ROUNDS / (steps * slowest_s)) if slowest_s > 0 else MAX_TURNS
+    return Shape(ROUNDS, steps, min(MAX_TURNS, max(MIN_TURNS, wanted)))
 
 
 def launch_s(first_s: float, first: Shape, shape: Shape, steps_s: Mapping[str, float]) -> float:
@@ -82,7 +82,7 @@ def launch_s(first_s: float, first: Shape, shape: Shape, steps_s: Mapping[str, f
 
 
 @dataclass(frozen=True)
-class Course:
+class PairPlan:
     """How many pairs, and why so many. `needed`: the fewest that can find anything."""
 
     pairs: int
@@ -108,7 +108,7 @@ def course_of(
     pairs: int | None,
     left_s: float,
     quiet_enough: Callable[[int], bool] | None = None,
-) -> Course:
+) -> PairPlan:
     """The pairs of a check: as many as were asked for, else as many as find the thresholds, if the budget has room.
 
     `pair_s`: one pair of launches of every check; `left_s`: of the budget [s]; `quiet_enough(n)`: whether the noise
@@ -117,7 +117,7 @@ def course_of(
     needed = pairs_for(suite)
     asked = pairs if pairs is not None else suite.pairs
     if asked is not None:
-        return Course(asked, needed, pair_s, "as asked for")
+        return PairPlan(asked, needed, pair_s, "as asked for")
     wished, reason = (
         needed + SPARE_PAIRS,
         f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare",
@@ -130,11 +130,11 @@ def course_of(
             reason = "the most that are tried: this machine is too noisy for the thresholds"
     room = max(1, int(left_s / pair_s)) if pair_s > 0 else wished
     if room < wished:
-        return Course(room, needed, pair_s, f"what the budget of {suite.budget_minutes:g} min has room for")
-    return Course(wished, needed, pair_s, reason)
+        return PairPlan(room, needed, pair_s, f"what the budget of {suite.budget_minutes:g} min has room for")
+    return PairPlan(wished, needed, pair_s, reason)
 
 
-def told(course: Course, cases: int) -> Sequence[str]:
+def told(course: PairPlan, cases: int) -> Sequence[str]:
     """What a user should know before the first pair: sentences."""
     said = [
         f"{course.pairs} pairs of launches for {cases} wall-clock {'case' if cases == 1 else 'cases'} "

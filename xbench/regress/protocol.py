@@ -29,7 +29,7 @@ class Message(BaseModel):
     version: int = VERSION
 
 
-class Order(Message):
+class JobRequest(Message):
     """One check of the suite, to be looked at or timed once."""
 
     kind: Literal["look", "time"]
@@ -85,7 +85,7 @@ class PlannedFigures(Message):
     simulated_step_s: float | None = None
 
 
-class Answer(Message):
+class JobResult(Message):
     """What came of an order. `error` is the sentence of what ended it early; `failed` has modes that could not run."""
 
     xbench: str

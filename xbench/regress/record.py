@@ -29,7 +29,7 @@ from xbench.regress.request import (
     nothing_measured,
     speaker,
 )
-from xbench.regress.revision_runner import Tree
+from xbench.regress.revision_runner import Checkout
 from xbench.runs.build_records import now
 from xbench.runs.run_folder import keep, new_run_folder
 from xbench.runs.tune import format_minutes
@@ -109,7 +109,7 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
     say = speaker(console)
     measuring = measuring_of(request, say)
     head, _, revision = head_tree(request)
-    twin = Tree("base", head.root, head.folder, head.head_root, f"{head.title}, as its own base")
+    twin = Checkout("base", head.root, head.folder, head.head_root, f"{head.title}, as its own base")
     warnings = environment.noise_warnings()
     unfinished = _Unfinished(request)
     side: Side | None = None

@@ -15,7 +15,7 @@ from xbench.interrupts import Held
 from xbench.records import AnyRecord, Suite
 from xbench.regress.checkout import Repository, short
 from xbench.regress.measurements import layer_of
-from xbench.regress.revision_runner import Tree
+from xbench.regress.revision_runner import Checkout
 from xbench.regress.session import Measuring
 from xbench.runs.execute import check_output
 
@@ -87,16 +87,16 @@ def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuri
     )
 
 
-def head_tree(request: RegressRequest) -> tuple[Tree, Repository | None, str | None]:
+def head_tree(request: RegressRequest) -> tuple[Checkout, Repository | None, str | None]:
     """The working tree as a side; its repository and revision, where it is in one."""
     folder = request.folder.resolve()
     try:
         repository = Repository.around(folder)
     except SpecError:
-        return Tree("head", folder, folder, folder, "this tree"), None, None
+        return Checkout("head", folder, folder, folder, "this tree"), None, None
     revision = repository.head()
     title = f"this tree ({short(revision)})" if revision is not None else "this tree"
-    return Tree("head", repository.root, folder, repository.root, title), repository, revision
+    return Checkout("head", repository.root, folder, repository.root, title), repository, revision
 
 
 def guarded(measure: Callable[[], None], held: Held) -> XbenchError | None:

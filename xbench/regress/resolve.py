@@ -14,14 +14,14 @@ from xbench.planning.partial import backward_s_of
 from xbench.planning.what_if import Change, Scenario, read, what_if
 from xbench.rank.job_plans import job_plan
 from xbench.rank.program import JobPlan
-from xbench.regress.protocol import Answer, Order, PlannedFigures, version
+from xbench.regress.protocol import JobRequest, JobResult, PlannedFigures, version
 from xbench.runs.prepare import prepare
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, ModeSpec, RunSpec
 from xbench.workloads import parse_workload
 
 
-def look(order: Order) -> tuple[Answer, RunSpec, JobPlan]:
+def look(order: JobRequest) -> tuple[JobResult, RunSpec, JobPlan]:
     """The answer but for what ranks count, and what they need to know to do so. Raises UsageError."""
     modes = _modes(order)
     paired = next((mode.text for mode in modes if mode.paired), None)
@@ -44,7 +44,7 @@ def look(order: Order) -> tuple[Answer, RunSpec, JobPlan]:
     plan, planned = _planned(run.modes, scenario, order.workers)
     record = found.workloads[0].record
     resolved = {"run": run.model_dump(mode="json"), "plan": plan.model_dump(mode="json"), "batch": record.batch_size}
-    made = Answer(
+    made = JobResult(
         xbench=version(),
         environment=environment.capture(found.environment_facts()),
         workload=record,
@@ -58,7 +58,7 @@ def look(order: Order) -> tuple[Answer, RunSpec, JobPlan]:
     return made, run, plan
 
 
-def _modes(order: Order) -> tuple[ModeSpec, ...]:
+def _modes(order: JobRequest) -> tuple[ModeSpec, ...]:
     """The modes, called as the order calls them. Raises SpecError."""
     modes = parse_modes(",".join(order.modes))
     return tuple(mode.model_copy(update={"text": text}) for mode, text in zip(modes, order.modes, strict=True))

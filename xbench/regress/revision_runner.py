@@ -25,7 +25,7 @@ from xbench.errors import Interrupted, RunError
 from xbench.launch_guard import GUARD
 from xbench.limits import last_line
 from xbench.records import SideName
-from xbench.regress.protocol import VERSION, Answer, Order
+from xbench.regress.protocol import VERSION, JobRequest, JobResult
 from xbench.scratch import Scratch
 
 ENDING_S = 15.0
@@ -39,7 +39,7 @@ class Incomparable(RunError):
 
 
 @dataclass(frozen=True)
-class Tree:
+class Checkout:
     """A side of a check. `root` of the tree, and the suite's folder in it; `head_root`: see the module."""
 
     name: SideName
@@ -67,11 +67,11 @@ class Tree:
                 f"{self.title} takes orders of version {spoken}, and head gives them in version {VERSION}"
             )
 
-    def begin(self, order: Order) -> Underway:
+    def begin(self, order: JobRequest) -> RunningJob:
         """Let this tree carry out an order while we do something else."""
-        return Underway(self, order)
+        return RunningJob(self, order)
 
-    def carry_out(self, order: Order, longest_s: float) -> Answer:
+    def carry_out(self, order: JobRequest, longest_s: float) -> JobResult:
         """Let this tree carry out an order. A process that dies or answers nonsense is an answer with an `error`.
 
         Raises Interrupted, after it has ended, when the user asks to stop.
@@ -95,10 +95,10 @@ SILENT = "it said nothing"
 _COMMAND = (sys.executable, "-m", "xbench", "regress", "launch")
 
 
-class Underway:
+class RunningJob:
     """An order that a tree's process is carrying out. As a context manager: the process does not outlive it."""
 
-    def __init__(self, tree: Tree, order: Order) -> None:
+    def __init__(self, tree: Checkout, order: JobRequest) -> None:
         self._title = tree.title
         self._at = Scratch("xb-order-")
         given, self._made = (Path(self._at.name) / name for name in ("order.json", "answer.json"))
@@ -110,14 +110,14 @@ class Underway:
         """Whether it is still at it."""
         return self._running.alive
 
-    def answer(self, longest_s: float) -> Answer:
+    def answer(self, longest_s: float) -> JobResult:
         """Wait for it, so long at most. Raises Interrupted when the user asks to stop."""
         code, _, log = self._running.wait(longest_s)
         try:
-            return Answer.model_validate_json(self._made.read_text())
+            return JobResult.model_validate_json(self._made.read_text())
         except (OSError, ValidationError):
             how = f"took longer than {longest_s:.0f} s" if code is None else f"ended with exit status {code}"
-            return Answer(xbench="unknown", error=f"a launch of {self._title} {how}: {last_line(log) or SILENT}")
+            return JobResult(xbench="unknown", error=f"a launch of {self._title} {how}: {last_line(log) or SILENT}")
 
     def __enter__(self) -> Self:
         return self

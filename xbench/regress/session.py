@@ -21,8 +21,8 @@ from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, 
 from xbench.regress.alternation import lead
 from xbench.regress.measurements import failures, layer_of, looked, modes_of, timed
 from xbench.regress.metrics import wall_clock
-from xbench.regress.pairs import FIRST_STEPS, Course, Shape, course_of, launch_s, shape_of, told
-from xbench.regress.protocol import Answer, Order
+from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, course_of, launch_s, shape_of, told
+from xbench.regress.protocol import JobRequest, JobResult
 from xbench.runs.tune import format_minutes
 from xbench.scratch import Scratch
 from xbench.stats.regression import first_sides
@@ -39,17 +39,17 @@ Layers = Sequence[str]
 Cases = Sequence[Case] | None
 
 
-class Begun(Protocol):
+class PendingJob(Protocol):
     """An order under way: `sides.Underway`."""
 
     @property
     def alive(self) -> bool:
         """See there."""
 
-    def answer(self, longest_s: float) -> Answer:
+    def answer(self, longest_s: float) -> JobResult:
         """See there."""
 
-    def __enter__(self) -> Begun: ...
+    def __enter__(self) -> PendingJob: ...
 
     def __exit__(self, *_: object) -> None: ...
 
@@ -65,10 +65,10 @@ class Launchable(Protocol):
     def title(self) -> str:
         """For people."""
 
-    def carry_out(self, order: Order, longest_s: float) -> Answer:
+    def carry_out(self, order: JobRequest, longest_s: float) -> JobResult:
         """See `sides.Tree`."""
 
-    def begin(self, order: Order) -> Begun:
+    def begin(self, order: JobRequest) -> PendingJob:
         """See `sides.Tree`."""
 
 
@@ -99,7 +99,7 @@ class Measuring:
         self._device, self._timeout_s, self._slow_step = device, timeout_s, slow_step
         self._clock = clock
         self._began_s = clock()
-        self._looks: dict[tuple[SideName, str], Answer] = {}
+        self._looks: dict[tuple[SideName, str], JobResult] = {}
         self._shapes: dict[str, Shape] = {}
         self._pair_s: dict[str, float] = {}
         self._failed: dict[tuple[SideName, str], int] = {}
@@ -142,7 +142,7 @@ class Measuring:
             self.failures += failures(check, answer, tree.name, None, [] if check.name in uncounted else missing)
         return self._side(tree, source, revision, measurements)
 
-    def _looked(self, tree: Launchable, check: Check, counted: bool) -> Answer:
+    def _looked(self, tree: Launchable, check: Check, counted: bool) -> JobResult:
         order, built = self._look_order(check), self._looks.get((tree.name, check.name))
         if built is not None and (built.error is not None or not order.counted or not counted):
             return built
@@ -170,9 +170,9 @@ class Measuring:
             measurements=measurements,
         )
 
-    def _look_order(self, check: Check) -> Order:
+    def _look_order(self, check: Check) -> JobRequest:
         asked = set(layer_of(check, "deterministic")) if "deterministic" in self._layers else set()
-        return Order(
+        return JobRequest(
             kind="look",
             workload=check.workload,
             modes=modes_of(check, wall="wall" in self._layers),
@@ -224,7 +224,7 @@ class Measuring:
         """Whether the two launches of a pair of this check take turns. Known once its first launches are over."""
         return check in self._shapes and self._shapes[check].turns is not None
 
-    def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> Course:
+    def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> PairPlan:
         """How many pairs there will be: see `course_of`. Says so."""
         pair_s = sum(self._pair_s.values())
         course = course_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
@@ -327,12 +327,12 @@ class Measuring:
 
     def _launch_in_turns(
         self, check: Check, order: Sequence[Launchable], number: int
-    ) -> dict[Launchable, Answer | None]:
+    ) -> dict[Launchable, JobResult | None]:
         """One launch of each side, both alive at once; turn k is had in this order if k is even, else reversed."""
         shape = self._shapes[check.name]
         with Scratch("xb-turns-") as at, ExitStack() as stack:
             folders = {tree: Path(at) / tree.name for tree in order}
-            begun: dict[Launchable, Begun] = {}
+            begun: dict[Launchable, PendingJob] = {}
             for tree, folder in folders.items():
                 folder.mkdir()
                 given = self._time_order(check, tree, shape, number).model_copy(update={"turn_folder": str(folder)})
@@ -340,13 +340,13 @@ class Measuring:
             lead(list(folders.values()), {folders[tree]: partial(_alive, one) for tree, one in begun.items()})
             return {tree: self._took(check, tree, one.answer(HUNG_S), number) for tree, one in begun.items()}
 
-    def _launch(self, check: Check, tree: Launchable, shape: Shape, *, seed: int, pair: int | None) -> Answer | None:
+    def _launch(self, check: Check, tree: Launchable, shape: Shape, *, seed: int, pair: int | None) -> JobResult | None:
         """One launch; None where it has no step of any mode, with the reasons among the failures."""
         if self._looks[tree.name, check.name].resolved is None:
             return None
         return self._took(check, tree, tree.carry_out(self._time_order(check, tree, shape, seed), HUNG_S), pair)
 
-    def _time_order(self, check: Check, tree: Launchable, shape: Shape, seed: int) -> Order:
+    def _time_order(self, check: Check, tree: Launchable, shape: Shape, seed: int) -> JobRequest:
         return self._look_order(check).model_copy(
             update={
                 "kind": "time",
@@ -360,7 +360,7 @@ class Measuring:
             }
         )
 
-    def _took(self, check: Check, tree: Launchable, answer: Answer, pair: int | None) -> Answer | None:
+    def _took(self, check: Check, tree: Launchable, answer: JobResult, pair: int | None) -> JobResult | None:
         """The answer to an order to time; None where it has no step of any mode, with reasons among the failures."""
         self._warn(answer)
         missing = [mode for mode in check.modes if not any(block.mode == mode for block in answer.blocks)]
@@ -373,11 +373,11 @@ class Measuring:
         self._failed[place] = self._failed.get(place, 0) + 1
         return None
 
-    def _warn(self, answer: Answer) -> None:
+    def _warn(self, answer: JobResult) -> None:
         self.warnings += [sentence for sentence in dict.fromkeys(answer.warnings) if sentence not in self.warnings]
 
 
-def _alive(begun: Begun) -> bool:
+def _alive(begun: PendingJob) -> bool:
     return begun.alive
 
 
@@ -389,7 +389,7 @@ def _of(check: Check, cases: Cases) -> Check | None:
     return check.model_copy(update={"modes": modes}) if modes else None
 
 
-def _steps_s(answer: Answer) -> dict[str, float]:
+def _steps_s(answer: JobResult) -> dict[str, float]:
     """The median step of each mode [s]."""
     return {
         mode: statistics.median(s for block in answer.blocks if block.mode == mode for s in block.steps_s)

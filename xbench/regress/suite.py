@@ -45,7 +45,7 @@ from xbench.workloads import parse_workload
 
 __all__ = ["load_suite", "parse_threshold"]
 
-MOST_NAME_CHARACTERS = 200
+MAX_NAME_CHARACTERS = 200
 SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "in_turns", "thresholds", "check")
 CHECK_KEYS = tuple(Check.model_fields)
 PLANNED: tuple[MetricName, ...] = ("buckets", "planned_step", "simulated_step")
@@ -123,7 +123,7 @@ def _checks(tables: object, where: str) -> tuple[Check, ...]:
         place = f"check {short}" if short else f"[[regress.check]] number {number}"
         known_keys(table, CHECK_KEYS, where, place)
         check = validated(Check, table, where, place, _special)
-        if not check.name.strip() or not name.isprintable() or len(name) > MOST_NAME_CHARACTERS:
+        if not check.name.strip() or not name.isprintable() or len(name) > MAX_NAME_CHARACTERS:
             raise SpecError(
                 f"{where}: {place}: the name {check.name[:60]!r} cannot be shown", hint="give it a short name"
             )

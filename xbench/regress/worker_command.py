@@ -17,7 +17,7 @@ from xbench.fabrics import open_fabric, rootless
 from xbench.fabrics.fabric import Fabric
 from xbench.launch.launcher import launch
 from xbench.rank.program import JobPlan, Phase
-from xbench.regress.protocol import Answer, Block, Counts, Order, version
+from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, version
 from xbench.runs.event_collector import Collector
 from xbench.schedules import cycle_of
 from xbench.scratch import Scratch
@@ -28,17 +28,17 @@ from xbench.stats.order import balanced_orders
 RANK = "xbench.regress.rank"
 
 
-def answer(order: Order) -> Answer:
+def answer(order: JobRequest) -> JobResult:
     """Carry out an order. What goes wrong is in the answer; only an interruption is raised."""
     try:
         return _looked(order) if order.kind == "look" else _timed(order)
     except Interrupted:
         raise
     except XbenchError as error:
-        return Answer(xbench=version(), error=str(error), hint=error.hint)
+        return JobResult(xbench=version(), error=str(error), hint=error.hint)
 
 
-def _looked(order: Order) -> Answer:
+def _looked(order: JobRequest) -> JobResult:
     if order.resolved is not None:
         return _as_resolved(order, order.resolved)
     from xbench.regress.resolve import look  # with all that planning needs: a timed launch needs none of it
@@ -47,23 +47,23 @@ def _looked(order: Order) -> Answer:
     return _launched(made, order, run, plan) if order.counted else made
 
 
-def _timed(order: Order) -> Answer:
+def _timed(order: JobRequest) -> JobResult:
     if order.resolved is None:
         raise SpecError("an order to time carries what the look before it has resolved")
     return _as_resolved(order, order.resolved)
 
 
-def _as_resolved(order: Order, resolved: Mapping[str, Any]) -> Answer:
+def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
     run = RunSpec.model_validate(resolved["run"])
     run = run.model_copy(update={"modes": tuple(mode for mode in run.modes if mode.text in order.modes)})
     plan = JobPlan.model_validate(resolved["plan"])
     if rootless.reexec_needed(run.fabric):
         rootless.reexec(sys.argv)
     batch = int(resolved["batch"])
-    return _launched(Answer(xbench=version(), samples_per_step=batch * run.fabric.world_size), order, run, plan)
+    return _launched(JobResult(xbench=version(), samples_per_step=batch * run.fabric.world_size), order, run, plan)
 
 
-def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer:
+def _launched(made: JobResult, order: JobRequest, run: RunSpec, plan: JobPlan) -> JobResult:
     """One start of the ranks, with what they found added to the answer."""
     effort = Effort(launches=1, rounds=order.rounds, steps=order.steps, warmup_steps=order.warmup_steps)
     run = run.model_copy(update={"effort": effort, "timeout_s": order.timeout_s})
@@ -103,7 +103,7 @@ def _launched(made: Answer, order: Order, run: RunSpec, plan: JobPlan) -> Answer
     )
 
 
-def _programs(order: Order, run: RunSpec, plan: JobPlan) -> list[dict[str, Any]]:
+def _programs(order: JobRequest, run: RunSpec, plan: JobPlan) -> list[dict[str, Any]]:
     """What each start of ranks does. What one mode leaves behind would count as the next one's memory: see `held`."""
     program = {
         "run": run.model_dump(mode="json"),

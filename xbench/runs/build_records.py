@@ -10,7 +10,7 @@ from typing import Any, Literal
 from xbench.modes import ModeInfo, mode_info
 from xbench.planning import StepModel
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.turns import LETTERS, JobTimes, round_s
 from xbench.records import (
@@ -46,7 +46,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Frame:
+class RunMetadata:
     """What a record says besides measurements."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Frame:
         }
 
 
-def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bool, error: str | None) -> Profile:
+def profile_record(run: RunSpec, frame: RunMetadata, found: Collector, *, complete: bool, error: str | None) -> Profile:
     """The record of `xbench profile`."""
     job = found.jobs[0]
     return Profile(
@@ -98,7 +98,9 @@ def profile_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bo
     )
 
 
-def comparison_record(run: RunSpec, frame: Frame, found: Collector, *, complete: bool, error: str | None) -> Comparison:
+def comparison_record(
+    run: RunSpec, frame: RunMetadata, found: Collector, *, complete: bool, error: str | None
+) -> Comparison:
     """The record of `xbench compare`."""
     samples = flagged(found.samples())
     reference = run.reference or run.modes[0].text
@@ -234,7 +236,7 @@ def _predicted_without_plan_s(run: RunSpec, mode: ModeSpec, info: ModeInfo, job:
     plan = next((job.plans[name] for name in info.buckets_of if name in job.plans), None)
     if job.step is None or job.cost_model is None or plan is None or info.predictor is None:
         return None
-    contention = Contention.of(job.contention, Curve.of(job.cost_model)) if job.contention is not None else None
+    contention = Contention.of(job.contention, CostCurve.of(job.cost_model)) if job.contention is not None else None
     planner = Planner(StepModel.of(job.layers, job.step), job.cost_model, contention)
     predict = imported(info.predictor)
     step_s: float = predict(planner, plan.buckets, job.layers, dict(mode.options), run.fabric.world_size)
@@ -248,7 +250,7 @@ def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, patte
     for place, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
         if job.step is None or job.cost_model is None or plan is None:
             return None
-        curve = Curve.of(job.cost_model)
+        curve = CostCurve.of(job.cost_model)
         link_s = float(sum(curve(nbytes) for nbytes in plan.bucket_bytes))
         samples = found.batch_sizes[place]
         times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, samples, link_s))

@@ -32,12 +32,12 @@ from xbench.rank.journal import Journals, kept_by
 from xbench.rank.program import JobPlan, Program
 from xbench.record_files import RECORD
 from xbench.records import Comparison, Profile
-from xbench.runs.build_records import Frame, comparison_record, profile_record
+from xbench.runs.build_records import RunMetadata, comparison_record, profile_record
 from xbench.runs.event_collector import Collector
 from xbench.runs.external_launch import excused, our_rank, run_inside
 from xbench.runs.frames import RunFrame, write_frame
-from xbench.runs.launch_policy import Course, Fixed
-from xbench.runs.oom import Shortages
+from xbench.runs.launch_policy import FixedLaunches, LaunchPolicy
+from xbench.runs.oom import OomTracker
 from xbench.runs.prepare import prepare
 from xbench.runs.progress import Progress
 from xbench.runs.run_folder import keep, new_run_folder
@@ -70,7 +70,7 @@ def check_output(output: Path) -> None:
         raise SpecError(f"--output: nothing may be written to {str(there)!r}", hint="try --output /tmp/xbench")
 
 
-def execute(config: RunConfig, console: Console, course: Course | None = None) -> Result:
+def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = None) -> Result:
     """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record.
 
     `course` decides on each launch; None: the effort does.
@@ -87,7 +87,7 @@ def execute(config: RunConfig, console: Console, course: Course | None = None) -
         if not speaks:
             excused(refused)
         raise
-    course = course or Fixed(run)
+    course = course or FixedLaunches(run)
     notes += course.check(run)
     progress = Progress(console, launches=course.launches, run=run)
     records = [item.record for item in found.workloads]
@@ -114,9 +114,9 @@ def execute(config: RunConfig, console: Console, course: Course | None = None) -
             with held.let_through():
                 facts = environment.capture(found.environment_facts())
                 fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
-            frame = Frame(command, facts, fabric.describe(backend_of(run)), records)
+            frame = RunMetadata(command, facts, fabric.describe(backend_of(run)), records)
 
-            def update() -> Frame:
+            def update() -> RunMetadata:
                 """Let the frame say how the fabric and the course stand."""
                 frame.fabric, frame.emulated = fabric.describe(backend_of(run)), fabric.emulated
                 frame.warnings = [*warnings, *fabric.warnings, *course.warnings]
@@ -163,7 +163,7 @@ def execute(config: RunConfig, console: Console, course: Course | None = None) -
 
 
 def _launches(
-    course: Course,
+    course: LaunchPolicy,
     run: RunSpec,
     fabric: Fabric,
     folder: Path,
@@ -178,7 +178,7 @@ def _launches(
     `write` keeps the frame on disk; it is called before the first launch and whenever more is known. A mode that runs
     out of memory fails by itself: see `runs.oom`.
     """
-    shortages = Shortages([mode.text for mode in run.modes])
+    shortages = OomTracker([mode.text for mode in run.modes])
     for number in itertools.count():
         leg = course.leg(number, collector, plans)
         if leg is None:
@@ -221,7 +221,7 @@ def _launch(
     directory: Path,
     collector: Collector,
     progress: Progress,
-    shortages: Shortages,
+    shortages: OomTracker,
 ) -> Outcome:
     """One start of the ranks, to the end, with the arbiters that several jobs need."""
     run = program.run

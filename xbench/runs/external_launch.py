@@ -27,8 +27,8 @@ from xbench.errors import RankError, XbenchError
 from xbench.fabrics.cluster import cluster_rank
 from xbench.fabrics.engines import ClusterRank, ranks_around
 from xbench.fabrics.rendezvous import meeting_point
-from xbench.launch.heartbeat import Watch, lost_peers
-from xbench.launch.placement import Seat
+from xbench.launch.heartbeat import HeartbeatMonitor, lost_peers
+from xbench.launch.placement import RankAssignment
 from xbench.rank.journal import JournalReader, Take
 from xbench.rank.program import Program, phases
 from xbench.runs.event_collector import Collector
@@ -55,7 +55,7 @@ def excused(error: XbenchError) -> None:
 
     Returns, too, where rank 0 cannot be told.
     """
-    from xbench.launch.rendezvous import excuse
+    from xbench.launch.rendezvous import abort_join
 
     try:
         ours = ranks_around(os.environ)
@@ -63,7 +63,7 @@ def excused(error: XbenchError) -> None:
         return
     if ours is None or ours.rank == 0:
         return
-    if excuse(ours, error, os.environ):
+    if abort_join(ours, error, os.environ):
         sys.stderr.flush()
         os._exit(error.exit_code)
 
@@ -86,8 +86,8 @@ def run_inside(
     patience_s = max(rendezvous.COME_S, run.timeout_s)
     place = meeting_point(ours, os.environ, patience_s=patience_s)
     store = rendezvous.store_at(place, ours, os.environ, patience_s=patience_s, serves=ours.rank == 0)
-    own = rendezvous.ourselves(ours, place)
-    seating = rendezvous.come(store, ours, own, jobs, patience_s=patience_s)
+    own = rendezvous.local_info(ours, place)
+    seating = rendezvous.join(store, ours, own, jobs, patience_s=patience_s)
     seat = seating[ours.rank]
     interface = rendezvous.choose_interface(own, store, ours.world_size, os.environ)
     if interface is not None and ours.rank == 0:
@@ -104,7 +104,7 @@ def run_inside(
             shutil.rmtree(folder, ignore_errors=True)
             abandon(error)
 
-        watch = Watch(
+        watch = HeartbeatMonitor(
             rank=ours.rank,
             seats=seating,
             # A connection of its own: a rank that waits at the store holds its connection.
@@ -122,10 +122,10 @@ def run_inside(
 def _go(
     run: RunSpec,
     ours: ClusterRank,
-    seat: Seat,
+    seat: RankAssignment,
     store: Any,
     folder: Path,
-    watch: Watch,
+    watch: HeartbeatMonitor,
     progress: Progress,
     stack: ExitStack,
 ) -> None:
@@ -164,7 +164,7 @@ def _go(
         raise RankError(f"the ranks lost each other at the end: {error}", detail=traceback.format_exc()) from error
 
 
-def _told(watch: Watch, run: RunSpec, job: int, error: Exception) -> XbenchError:
+def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> XbenchError:
     """What went wrong, once the other ranks had their say."""
     from xbench.rank.main import explained
 
@@ -180,7 +180,7 @@ def _told(watch: Watch, run: RunSpec, job: int, error: Exception) -> XbenchError
     return cause
 
 
-def _turns(seat: Seat, jobs: int, store: Any, folder: Path, stack: ExitStack) -> tuple[str, ...]:
+def _turns(seat: RankAssignment, jobs: int, store: Any, folder: Path, stack: ExitStack) -> tuple[str, ...]:
     """The sockets of the turn arbiters, by host; all but ours are unknown here, and needed nowhere."""
     if jobs == 1:
         return ()
@@ -193,7 +193,7 @@ def _turns(seat: Seat, jobs: int, store: Any, folder: Path, stack: ExitStack) ->
 
 
 @contextmanager
-def _seated(seat: Seat, place: tuple[str, int], environ: MutableMapping[str, str]) -> Iterator[None]:
+def _seated(seat: RankAssignment, place: tuple[str, int], environ: MutableMapping[str, str]) -> Iterator[None]:
     """Our job's rank in torch.distributed's variables, which workloads may read; as they were, afterwards."""
     before = {name: environ.get(name) for name in _OURS}
     now = {

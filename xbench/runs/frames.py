@@ -12,7 +12,7 @@ from typing import Literal
 from xbench.record_files import FRAME, write_whole
 from xbench.records import EmulatedLink, Environment, FabricRecord, Label, Training, WorkloadRecord
 from xbench.records.parts import Part
-from xbench.runs.build_records import Frame
+from xbench.runs.build_records import RunMetadata
 from xbench.runs.event_collector import Collector
 from xbench.spec import RunSpec
 
@@ -38,7 +38,7 @@ class RunFrame(MeasuredFrame):
     failed: dict[str, str]
 
     @classmethod
-    def of(cls, run: RunSpec, frame: Frame, found: Collector) -> RunFrame:
+    def of(cls, run: RunSpec, frame: RunMetadata, found: Collector) -> RunFrame:
         """The frame of a live run as it stands."""
         return cls(
             created=frame.created,
@@ -52,9 +52,9 @@ class RunFrame(MeasuredFrame):
             failed=found.failed,
         )
 
-    def frame(self) -> Frame:
+    def frame(self) -> RunMetadata:
         """The frame as `runs.build_records` takes it."""
-        frame = Frame(self.command, self.environment, self.fabric, self.workloads, self.created)
+        frame = RunMetadata(self.command, self.environment, self.fabric, self.workloads, self.created)
         frame.emulated, frame.warnings = self.emulated, list(self.warnings)
         return frame
 

@@ -1,7 +1,7 @@
-"""How a run goes on: asked before every launch, with what the run has found so far.
+"""Policy that decides before each launch whether the run goes on, and with which modes.
 
-`Fixed` is what `profile` and `compare` do: as many launches as were asked for, each of the same modes. `tune` decides
-anew after each (`runs.tune`).
+`profile` and `compare` use `FixedLaunches`: a fixed number of launches of the same modes. `tune` decides anew after
+each launch (`runs.tune`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xbench.spec import RunSpec
 
 
 @dataclass(frozen=True)
-class Leg:
+class LaunchSpec:
     """One launch: the spec that its ranks read, and what they do."""
 
     run: RunSpec
@@ -25,7 +25,7 @@ class Leg:
     """Sentences for the user before it starts."""
 
 
-class Course(Protocol):
+class LaunchPolicy(Protocol):
     """Decides on each launch."""
 
     @property
@@ -35,7 +35,7 @@ class Course(Protocol):
     def check(self, run: RunSpec) -> tuple[str, ...]:
         """Sentences about the resolved run, for the user. Raises SpecError where this course cannot go."""
 
-    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> Leg | None:
+    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Launch `number`, counted from 0, or None when the run is over. `plans`: what the first launch learnt."""
 
     def ran(self, run: RunSpec) -> RunSpec:
@@ -47,7 +47,7 @@ class Course(Protocol):
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedLaunches:
     """The launches that the effort names; one for a profile."""
 
     run: RunSpec
@@ -55,19 +55,19 @@ class Fixed:
 
     @property
     def launches(self) -> int:
-        """See `Course`."""
+        """See `LaunchPolicy`."""
         return self.run.effort.launches
 
     def check(self, run: RunSpec) -> tuple[str, ...]:
-        """See `Course`."""
+        """See `LaunchPolicy`."""
         return ()
 
-    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> Leg | None:
-        """See `Course`."""
+    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
+        """See `LaunchPolicy`."""
         if number >= (self.run.effort.launches if self.run.kind == "comparison" else 1):
             return None
-        return Leg(self.run, phases(self.run, number, seed=self.run.workloads[0].seed))
+        return LaunchSpec(self.run, phases(self.run, number, seed=self.run.workloads[0].seed))
 
     def ran(self, run: RunSpec) -> RunSpec:
-        """See `Course`."""
+        """See `LaunchPolicy`."""
         return run

@@ -22,7 +22,7 @@ from typing import Any
 from xbench.rank.program import Phase
 
 
-class Shortages:
+class OomTracker:
     """Hears the events of all ranks; knows which modes ran out of memory and what was under way."""
 
     def __init__(self, modes: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from xbench.rank.program import MIN_STEPS, JobPlan, Phase, steps_in_block
 from xbench.records import Comparison, Plan, Sample
 from xbench.records.tuned import Tuned
 from xbench.runs.event_collector import Collector
-from xbench.runs.launch_policy import Leg
+from xbench.runs.launch_policy import LaunchSpec
 from xbench.runs.progress import START_S
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import mode_values
@@ -40,8 +40,8 @@ FAR = 1.25
 LAUNCH_S = 60.0
 """A timed launch gets as many rounds as take about this long, so that starting the ranks is the smaller part."""
 
-MOST_ROUNDS = 12
-FEWEST_STEPS = 2
+MAX_ROUNDS = 12
+MIN_BLOCK_STEPS = 2
 ATTACH_S = 0.3
 """What a block takes beside its steps, about: attaching, meeting, detaching."""
 
@@ -85,12 +85,12 @@ class Tune:
             return (f"the ranks are given, so there is one launch of {run.effort.rounds} rounds, however long",)
         return ()
 
-    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> Leg | None:
+    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """See `Course`."""
         if number == 0:
             gated = [mode.text for mode in self.run.modes if mode.name != CONTROL]
             gates = (Phase(kind="parity", mode=mode) for mode in gated)
-            return Leg(self.run, (Phase(kind="profile"), *gates), ("profiling and planning first",))
+            return LaunchSpec(self.run, (Phase(kind="profile"), *gates), ("profiling and planning first",))
         samples = found.samples()
         self._failed = failed_modes(found)
         choice = choose(blocks_of(self.run, samples, self._failed), REFERENCE, self.margin)
@@ -112,7 +112,7 @@ class Tune:
         self._launched_s = self._clock()
         orders = balanced_orders(timed.modes, timed.rounds, self.run.workloads[0].seed + number)
         blocks = [(turn, mode) for turn, order in enumerate(orders) for mode in order]
-        return Leg(
+        return LaunchSpec(
             self.run.model_copy(update={"effort": self.run.effort.model_copy(update={"steps": timed.steps})}),
             tuple(Phase(kind="block", mode=mode, round=turn, position=i) for i, (turn, mode) in enumerate(blocks)),
             (*([standing(choice)] if choice.ratios else []), self._told(timed)),
@@ -176,14 +176,14 @@ class Tune:
         steps = steps_in_block(self.run, max(step_s[mode] for mode in modes))
         short = min(steps, MIN_STEPS)
         round_s = self._blocks_s(Timed(modes, 1, steps), step_s)
-        rounds = min(MOST_ROUNDS, max(MIN_PAIRS, int(LAUNCH_S / round_s))) if round_s > 0 else MOST_ROUNDS
+        rounds = min(MAX_ROUNDS, max(MIN_PAIRS, int(LAUNCH_S / round_s))) if round_s > 0 else MAX_ROUNDS
         wishes = [Timed(modes, rounds, steps), Timed(modes, MIN_PAIRS, steps), Timed(modes, MIN_PAIRS, short)]
         fits = [(wish, left_s / 2) for wish in wishes] if first else []
-        fits += [(wish, left_s) for wish in [*wishes, Timed(modes, MIN_PAIRS, FEWEST_STEPS)]]
-        least = Timed((REFERENCE, candidates[0]), MIN_PAIRS, FEWEST_STEPS)
+        fits += [(wish, left_s) for wish in [*wishes, Timed(modes, MIN_PAIRS, MIN_BLOCK_STEPS)]]
+        least = Timed((REFERENCE, candidates[0]), MIN_PAIRS, MIN_BLOCK_STEPS)
         if first:
             fewer = [
-                Timed((REFERENCE, *candidates[:count]), MIN_PAIRS, FEWEST_STEPS)
+                Timed((REFERENCE, *candidates[:count]), MIN_PAIRS, MIN_BLOCK_STEPS)
                 for count in range(len(candidates), 1, -1)
             ]
             fits += [(wish, left_s) for wish in [*fewer, least]]

@@ -7,7 +7,7 @@ from xbench.modes import mode_info
 from xbench.planning import bounds
 from xbench.planning.auto import Candidate
 from xbench.planning.contention import Contention, link_pace
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_contention, carried_over
@@ -55,7 +55,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     def contention(scale: float) -> Contention | None:
         if base_job.contention is None or not base_job.contention.points or base.cost_model is None:
             return None
-        here = Contention.of(scaled_contention(base_job.contention, scale), Curve.of(base.cost_model))
+        here = Contention.of(scaled_contention(base_job.contention, scale), CostCurve.of(base.cost_model))
         return carried_contention(here, base.cost_model, Topology("ring"), workers)
 
     buffers = tuple(base_job.workload.buffer_bytes)
@@ -73,7 +73,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         if blocks_s is not None:
             again_s = _predict(at_speed, plan)
         points.append(_point(mode, predicted_s, again_s))
-    curve = Curve.of(cost)
+    curve = CostCurve.of(cost)
     bound_step = at_speed.step
     bound = bounds(
         bound_step.gradients,

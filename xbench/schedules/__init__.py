@@ -46,7 +46,7 @@ def carries(carrier: str, paired: ModeInfo) -> bool:
     return not info.paired and info.equivalent_to_ddp and not (paired.sharing == "in turns" and info.puts_off)
 
 
-def puts_off(carrier: str) -> bool:
+def defers_update(carrier: str) -> bool:
     """Whether the single-job mode of this name puts updates off into the next forward pass."""
     return mode_info(carrier).puts_off
 

@@ -28,7 +28,7 @@ from xbench.modes import MODES, UNMERGED
 from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured, of_kind
 from xbench.schedules import parse_mode
-from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import Wait, trainable
 from xbench.schedules.equal_ranks import broadcast_state, check_equal
 from xbench.spec import Compress, Copies
@@ -37,7 +37,7 @@ from xbench.torch_compile import plain_name
 PlanSource = Plan | Profile | Comparison | Tuned | str | os.PathLike[str] | Sequence[Sequence[str]] | Mapping[str, Any]
 
 
-class Carried(NamedTuple):
+class ResolvedPlan(NamedTuple):
     """What is attached: buckets, how they are cut into parts, and the schedule that carries them."""
 
     buckets: Sequence[Sequence[str]] | None
@@ -118,7 +118,7 @@ def attach(
         if broadcast:
             broadcast_state(model, process_group)
         check_equal(model, process_group)
-    setup = Setup(
+    setup = AttachConfig(
         model,
         optimizer,
         buckets,
@@ -142,7 +142,7 @@ def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]
     return carried(plan, schedule).buckets
 
 
-def carried(plan: PlanSource | None, schedule: str) -> Carried:
+def carried(plan: PlanSource | None, schedule: str) -> ResolvedPlan:
     """What `plan` has for `schedule`. Raises SpecError when it has nothing, or when a mapping is no plan."""
     if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))
@@ -152,7 +152,7 @@ def carried(plan: PlanSource | None, schedule: str) -> Carried:
                 f"the tuned file is for {plan.schedule!r}, and schedule={schedule!r} was asked for",
                 hint="leave schedule out, or give the comparison's record as the plan",
             )
-        return Carried(plan.buckets, plan.parts, plan.carrier or schedule)
+        return ResolvedPlan(plan.buckets, plan.parts, plan.carrier or schedule)
     if isinstance(plan, (Profile, Comparison)):
         plans = plan.profiled[0].plans
         others = MODES.entry(schedule).buckets_of or (schedule,)
@@ -164,13 +164,13 @@ def carried(plan: PlanSource | None, schedule: str) -> Carried:
             )
         plan = plans[wanted]
     if isinstance(plan, Plan):
-        return Carried(plan.buckets, plan.parts, (plan.carrier if plan.mode == schedule else None) or schedule)
+        return ResolvedPlan(plan.buckets, plan.parts, (plan.carrier if plan.mode == schedule else None) or schedule)
     if isinstance(plan, Mapping):
         return _of_mapping(plan, schedule)
-    return Carried(plan, None, schedule)
+    return ResolvedPlan(plan, None, schedule)
 
 
-def _of_mapping(plan: Mapping[str, Any], schedule: str) -> Carried:
+def _of_mapping(plan: Mapping[str, Any], schedule: str) -> ResolvedPlan:
     """Buckets and parts as `xbench plan --emit python` writes them. Raises SpecError."""
     if "buckets" not in plan or set(plan) - {"buckets", "parts"}:
         raise SpecError(f"a plan that is a mapping has 'buckets' and 'parts', and this one has {sorted(plan)}")
@@ -179,7 +179,7 @@ def _of_mapping(plan: Mapping[str, Any], schedule: str) -> Carried:
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise SpecError(f"the plan's parts are none: {where or 'parts'}: {error.errors()[0]['msg']}") from None
-    return Carried(plan["buckets"], parts, schedule)
+    return ResolvedPlan(plan["buckets"], parts, schedule)
 
 
 def _backward_s(plan: PlanSource | None) -> dict[str, float] | None:

@@ -31,7 +31,7 @@ Buckets = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Setup:
+class AttachConfig:
     """What a schedule is attached to, and how: the argument of every `Schedule.attach`."""
 
     model: Module
@@ -146,7 +146,7 @@ class Schedule(ABC):
     needs_plan = False
 
     @abstractmethod
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """Attach. Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit it."""
 
 
@@ -155,7 +155,7 @@ class Overlapped(Schedule):
 
     overlap = True
 
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`."""
         engine = Engine(
             setup.model,

@@ -36,7 +36,7 @@ AT_ONCE_BYTES = 256 << 10
 """The largest bucket whose gradients are copied into it by one call on a CPU: they are still in a core's cache."""
 
 
-class Travelling(Protocol):
+class Work(Protocol):
     """A collective under way, as far as the engine needs to know it: a `dist.Work`, or a watched one."""
 
     def wait(self) -> bool:
@@ -60,16 +60,16 @@ def bucket_of(
     if not travels:
         return Bucket(parameters, scale)
     if copies == "coalesced":
-        return Coalesced(parameters, scale)
+        return CoalescedBucket(parameters, scale)
     return flat_bucket(parameters, scale, copies, compress)
 
 
 def flat_bucket(
     parameters: Sequence[Parameter], scale: float, copies: Copies, compress: Compress | None = None, pieces: int = 1
-) -> Views:
+) -> FlatBucket:
     """A bucket whose gradients lie in one buffer, which can be cut into so many equal pieces."""
     wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
-    return (Fused if copies == "fused" else Views)(parameters, scale, wire, pieces)
+    return (FusedBucket if copies == "fused" else FlatBucket)(parameters, scale, wire, pieces)
 
 
 class Bucket:
@@ -99,10 +99,10 @@ class Bucket:
         self.waiting = len(self.parameters)
 
 
-class Sent(Bucket, ABC):
+class CommBucket(Bucket, ABC):
     """A bucket that travels; how gradients get into the collective and back is its kind's."""
 
-    work: Travelling | None = None
+    work: Work | None = None
     flags: Tensor
     """(parameters,): above zero where a rank had a gradient, once the collective has arrived."""
 
@@ -111,7 +111,7 @@ class Sent(Bucket, ABC):
         """Make ready to be sent: zeros for gradients that are not there on this rank, and the flags of all."""
 
     @abstractmethod
-    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+    def send(self, group: dist.ProcessGroup | None) -> Work:
         """Start the collective."""
 
     def has_arrived(self) -> bool:
@@ -143,7 +143,7 @@ class Sent(Bucket, ABC):
         return torch.tensor([1.0 if filled else 0.0 for filled in self.filled], dtype=self.flags.dtype)
 
 
-class Views(Sent):
+class FlatBucket(CommBucket):
     """One flat buffer, a slice for each parameter and at the end a flag for each.
 
     `whole` is the same memory, filled up so that it can be cut into `pieces` equal ones of a multiple of 16 bytes each.
@@ -184,7 +184,7 @@ class Views(Sent):
                 parameter.grad = view
 
     def complete(self) -> None:
-        """See `Sent.complete`."""
+        """See `CommBucket.complete`."""
         if self._all_marks is not None:
             if not self.waiting and self._copied_at_once(self._all_marks):
                 return
@@ -214,12 +214,12 @@ class Views(Sent):
                 parameter.grad = view
         return True
 
-    def send(self, group: dist.ProcessGroup | None) -> Travelling:
-        """See `Sent.send`."""
+    def send(self, group: dist.ProcessGroup | None) -> Work:
+        """See `CommBucket.send`."""
         return start_all_reduce(self.flat, group)
 
     def hand_back(self) -> None:
-        """See `Sent.hand_back`: narrowed gradients are widened, one at a time."""
+        """See `CommBucket.hand_back`: narrowed gradients are widened, one at a time."""
         if self.narrowed:
             for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
                 if filled:
@@ -227,11 +227,11 @@ class Views(Sent):
                     parameter.grad.copy_(view)
 
     def sent(self, index: int) -> Tensor:
-        """See `Sent.sent`."""
+        """See `CommBucket.sent`."""
         return self.views[index].to(self.parameters[index].dtype)
 
 
-class Fused(Views):
+class FusedBucket(FlatBucket):
     """The same buffer, filled by one kernel when every gradient is there, and emptied by one where it is narrowed."""
 
     align_bytes = WIDE_BYTES
@@ -261,7 +261,7 @@ class Fused(Views):
                 parameter.grad = gradient if self.narrowed else view
 
     def hand_back(self) -> None:
-        """See `Sent.hand_back`: by one kernel where all gradients are there."""
+        """See `CommBucket.hand_back`: by one kernel where all gradients are there."""
         if not self.narrowed or self.waiting:
             super().hand_back()
             return
@@ -269,7 +269,7 @@ class Fused(Views):
         unpack(self.flat, gradients, self.back)
 
 
-class Coalesced(Sent):
+class CoalescedBucket(CommBucket):
     """Gradients where they are, and one collective that takes many tensors."""
 
     def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
@@ -293,23 +293,23 @@ class Coalesced(Sent):
                 self.tensors.append(torch.zeros_like(like, device=parameter.device))
         torch._foreach_mul_([*self.tensors, self.flags], self.scale)
 
-    def send(self, group: dist.ProcessGroup | None) -> Travelling:
+    def send(self, group: dist.ProcessGroup | None) -> Work:
         """By the group's own method: torch's function for it is to go, and hands back no `Work`."""
         options = dist.AllreduceCoalescedOptions()
         options.reduceOp = dist.ReduceOp.SUM
         options.asyncOp = True
         chosen = group if group is not None else dist.group.WORLD
         assert chosen is not None
-        work: Travelling = chosen.allreduce_coalesced([*self.tensors, self.flags], options)
+        work: Work = chosen.allreduce_coalesced([*self.tensors, self.flags], options)
         return work
 
     def finish(self) -> None:
-        """See `Sent.finish`."""
+        """See `CommBucket.finish`."""
         super().finish()
         self.tensors = []
 
     def sent(self, index: int) -> Tensor:
-        """See `Sent.sent`."""
+        """See `CommBucket.sent`."""
         return self.tensors[index]
 
 

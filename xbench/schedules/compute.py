@@ -6,7 +6,7 @@ apart (they see different batches), so this mode is never a training schedule an
 
 from __future__ import annotations
 
-from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import Watch
 
 
@@ -21,6 +21,6 @@ class ComputeHandle(Handle):
 class Compute(Schedule):
     """Attach nothing."""
 
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`; everything but the model is ignored."""
         return ComputeHandle(setup.model)

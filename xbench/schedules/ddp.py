@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from xbench.errors import UsageError
-from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import Watch, trainable
 from xbench.schedules.trainable_set import TrainableSet
 from xbench.spec import Compress
@@ -75,11 +75,11 @@ class DdpHandle(Handle):
 class Ddp(Schedule):
     """Wrap the model in DistributedDataParallel with its defaults."""
 
-    def options(self, setup: Setup) -> dict[str, Any]:
+    def options(self, setup: AttachConfig) -> dict[str, Any]:
         """Arguments beyond the defaults."""
         return {}
 
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`. Forward must go through `handle.model`. Raises UsageError outside a process group."""
         if not dist.is_initialized():
             raise UsageError("DDP needs an initialised process group", hint="start the script with torchrun")

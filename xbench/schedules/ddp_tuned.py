@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from xbench.errors import UsageError
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Plan
-from xbench.schedules.base import Setup
+from xbench.schedules.base import AttachConfig
 from xbench.schedules.ddp import Ddp
 from xbench.schedules.engine import trainable
 
@@ -30,7 +30,7 @@ class DdpTuned(Ddp):
 
     needs_plan = True
 
-    def options(self, setup: Setup) -> dict[str, Any]:
+    def options(self, setup: AttachConfig) -> dict[str, Any]:
         """The caps that reproduce the plan's buckets. Raises UsageError where this torch cannot take them."""
         if not supported():
             raise UsageError(

@@ -31,18 +31,18 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
-from xbench.schedules.base import Setup
-from xbench.schedules.bucket import Travelling, Views
+from xbench.schedules.base import AttachConfig
+from xbench.schedules.bucket import FlatBucket, Work
 from xbench.schedules.first_use import FirstUse
-from xbench.schedules.launch_queue import Departures, Parcel
-from xbench.schedules.next_forward import NextForward, Piece, PutOff
-from xbench.schedules.pairwise import Exchange, Share
+from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
+from xbench.schedules.next_forward import DeferredUpdate, NextForward, UpdateGroup
+from xbench.schedules.pairwise import PairwiseAllToAll, Share
 
 
 class _Halves:
     """The two collectives of one bucket on this rank."""
 
-    def __init__(self, bucket: Views, group: dist.ProcessGroup | None, *, in_place: bool, tag: int) -> None:
+    def __init__(self, bucket: FlatBucket, group: dist.ProcessGroup | None, *, in_place: bool, tag: int) -> None:
         self.bucket = bucket
         self._group = group
         self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
@@ -57,7 +57,7 @@ class _Halves:
         self._received: Tensor = bucket.whole if alone else torch.empty_like(bucket.whole)
         self._theirs: list[Share] = [(rank, self._received.chunk(self._world)[rank]) for rank in others]
 
-    def scatter(self) -> Travelling:
+    def scatter(self) -> Work:
         """Start the first half."""
         whole, group = self.bucket.whole, self._group
         if self._in_place:
@@ -77,19 +77,19 @@ class _Halves:
             for other in others:
                 self._own.add_(other)
 
-    def gather(self) -> Travelling:
+    def gather(self) -> Work:
         """Start the second half."""
         group = self._group
         if self._exchanges:
             return self._exchange([(rank, self._own) for rank, _ in self._others], self._others, self._tag + 1)
         return _started(dist.all_gather_into_tensor(self.bucket.whole, self._own, group=group, async_op=True))
 
-    def _exchange(self, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> Travelling:
+    def _exchange(self, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> Work:
         assert self._group is not None
-        return Exchange(self._group, sends, receives, tag)
+        return PairwiseAllToAll(self._group, sends, receives, tag)
 
 
-def _started(work: dist.Work | None) -> Travelling:
+def _started(work: dist.Work | None) -> Work:
     assert work is not None  # what torch returns to a rank outside the group
     return work
 
@@ -99,25 +99,25 @@ class DearEngine(NextForward):
 
     name = "dear"
 
-    def _plan_departures(self, setup: Setup) -> Departures:
-        self._scatters: dict[int, Parcel] = {}
-        self._gathers: dict[int, Parcel] = {}
+    def _plan_departures(self, setup: AttachConfig) -> LaunchQueue:
+        self._scatters: dict[int, QueuedCollective] = {}
+        self._gathers: dict[int, QueuedCollective] = {}
         self._scattered = 0
         self._lock = threading.Lock()
-        self._order: list[Parcel] | None = None
+        self._order: list[QueuedCollective] | None = None
         streams = self.carrier == "streams"
         for number, bucket in enumerate(self._flat_buckets()):
             halves = _Halves(bucket, self.lane, in_place=streams, tag=2 * number)
             arrived = self._arrived(halves)
-            self._scatters[id(bucket)] = Parcel(
+            self._scatters[id(bucket)] = QueuedCollective(
                 bucket.grad_bytes, halves.scatter, arrived, partial(self._complete, bucket)
             )
-            self._gathers[id(bucket)] = Parcel(bucket.grad_bytes, halves.gather)
+            self._gathers[id(bucket)] = QueuedCollective(bucket.grad_bytes, halves.gather)
         gathers = reversed(self._gathers.values())  # until the first forward pass has told
-        return Departures([*self._scatters.values(), *gathers], streams=streams)
+        return LaunchQueue([*self._scatters.values(), *gathers], streams=streams)
 
-    def _arrived(self, halves: _Halves) -> Callable[[], Sequence[Parcel]]:
-        def arrived() -> Sequence[Parcel]:
+    def _arrived(self, halves: _Halves) -> Callable[[], Sequence[QueuedCollective]]:
+        def arrived() -> Sequence[QueuedCollective]:
             with torch.no_grad():
                 halves.add()
             with self._lock:
@@ -129,13 +129,13 @@ class DearEngine(NextForward):
 
         return arrived
 
-    def _pieces_of(self, bucket: Views, homes: dict[int, list[Module]]) -> list[Piece]:
+    def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
         """See `NextForward._pieces_of`: a bucket is one piece."""
         unique = {id(module): module for modules in homes.values() for module in modules}
         anywhere = [] if not all(homes.values()) else list(unique.values())
-        return [Piece(bucket, list(range(len(bucket.parameters))), [self._gathers[id(bucket)]], homes=anywhere)]
+        return [UpdateGroup(bucket, list(range(len(bucket.parameters))), [self._gathers[id(bucket)]], homes=anywhere)]
 
-    def _filled(self, bucket: Views) -> Sequence[Parcel]:
+    def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
         return [self._scatters[id(bucket)]]
 
     def _learnt(self, first_use: FirstUse) -> None:
@@ -159,7 +159,7 @@ class DearEngine(NextForward):
             self.departures.order, self._order = self._order, None
 
 
-class Dear(PutOff):
+class Dear(DeferredUpdate):
     """Two halves of an all-reduce around the optimizer's step."""
 
     engine = DearEngine

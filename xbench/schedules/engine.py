@@ -39,7 +39,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import SpecError, UsageError, nearest
 from xbench.schedules.backward_end import BackwardEnd
-from xbench.schedules.bucket import Bucket, Sent, Travelling, bucket_of
+from xbench.schedules.bucket import Bucket, CommBucket, Work, bucket_of
 from xbench.schedules.copies import chosen_copies
 from xbench.schedules.optimizer_hooks import Arguments, before_each_step, closure_of, with_wait
 from xbench.schedules.trainable_set import TrainableSet, refuse_wrapped
@@ -60,7 +60,7 @@ PER_PARAMETER = frozenset(
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
 
 
-Watch = Callable[[int, Callable[[], Travelling]], Travelling]
+Watch = Callable[[int, Callable[[], Work]], Work]
 """Starts a bucket of so many bytes of gradients by calling the function that it is given, and sees it travel."""
 
 
@@ -179,7 +179,7 @@ class Engine:
             self._next += 1
 
     def _launch(self, bucket: Bucket) -> None:
-        if not isinstance(bucket, Sent):
+        if not isinstance(bucket, CommBucket):
             return
         bucket.complete()
         if self.watch is None:
@@ -187,7 +187,7 @@ class Engine:
         else:
             bucket.work = self.watch(bucket.grad_bytes, lambda: self._all_reduce(bucket))
 
-    def _all_reduce(self, bucket: Sent) -> Travelling:
+    def _all_reduce(self, bucket: CommBucket) -> Work:
         return bucket.send(self.group)
 
     def _backward_ended(self) -> None:
@@ -212,7 +212,7 @@ class Engine:
         if self.note is not None:
             self.note("waiting for gradients")
         for bucket in self.buckets:
-            if isinstance(bucket, Sent) and bucket.work is not None:
+            if isinstance(bucket, CommBucket) and bucket.work is not None:
                 bucket.finish()
             else:
                 bucket.empty()
@@ -252,7 +252,7 @@ class Engine:
         group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         arrived: list[Bucket] = []
         for bucket in self.buckets:
-            assert isinstance(bucket, Sent)  # as `communicate` says
+            assert isinstance(bucket, CommBucket)  # as `communicate` says
             if bucket.work is None:  # it does not travel at this step
                 bucket.empty()
                 continue

@@ -33,7 +33,7 @@ from xbench.errors import UsageError
 from xbench.horovod.group import SENT_BY_HOROVOD
 from xbench.horovod.options import Settings
 from xbench.horovod.world import WORLD
-from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import trainable
 from xbench.schedules.optimizer_hooks import Arguments, closure_of, takes_hooks, with_wait
 from xbench.schedules.trainable_set import TrainableSet
@@ -84,7 +84,7 @@ class HorovodHandle(Handle):
 class Horovod(Schedule):
     """Wrap the optimizer in hvd.DistributedOptimizer."""
 
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`; every rank must call it together. Raises UsageError where Horovod is missing too."""
         self.check(setup)
         hvd = WORLD.start(Settings.of(setup.options))
@@ -102,7 +102,7 @@ class Horovod(Schedule):
         handle._hooks.append(optimizer.register_step_pre_hook(before))
         return handle
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: AttachConfig) -> None:
         """Raise UsageError, on every rank alike, for what Horovod cannot do."""
         if not dist.is_initialized():
             raise UsageError(

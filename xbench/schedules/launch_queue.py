@@ -22,14 +22,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from xbench.schedules.bucket import Travelling
+from xbench.schedules.bucket import Work
 from xbench.schedules.engine import Watch
 
 PATIENCE_S = 30.0
 """Longest wait [s] for what is under way when a schedule is detached within a step."""
 
 
-class Parcel:
+class QueuedCollective:
     """One collective: `start` launches it, with `nbytes` of gradients; `arrived` returns what is ready by its arrival.
 
     `prepare` is called before it is launched, and belongs to the computation. Where streams keep the order, `arrived`
@@ -41,8 +41,8 @@ class Parcel:
     def __init__(
         self,
         nbytes: int,
-        start: Callable[[], Travelling],
-        arrived: Callable[[], Sequence[Parcel]] | None = None,
+        start: Callable[[], Work],
+        arrived: Callable[[], Sequence[QueuedCollective]] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
         self.nbytes = nbytes
@@ -54,10 +54,10 @@ class Parcel:
         self.is_here = False
 
 
-class Departures:
+class LaunchQueue:
     """The parcels of a step in launch order. `credit_bytes` may be under way at once; None: without limit."""
 
-    def __init__(self, order: Sequence[Parcel], *, streams: bool, credit_bytes: int | None = None) -> None:
+    def __init__(self, order: Sequence[QueuedCollective], *, streams: bool, credit_bytes: int | None = None) -> None:
         self.order = list(order)
         self.watch: Watch | None = None
         self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -84,7 +84,7 @@ class Departures:
         """Whether whoever waits finds out what has arrived, one after the other: see `landed`."""
         return not self._hears and not self._streams
 
-    def ready(self, parcels: Sequence[Parcel]) -> None:
+    def ready(self, parcels: Sequence[QueuedCollective]) -> None:
         """These can be sent now; launch what may be."""
         with self._changed:
             for parcel in parcels:
@@ -114,17 +114,17 @@ class Departures:
         finally:
             self._departing = False
 
-    def _may_go(self, parcel: Parcel) -> bool:
+    def _may_go(self, parcel: QueuedCollective) -> bool:
         if not parcel.is_ready or self._failure is not None:
             return False
         if self._credit_bytes is None or not self._under_way:
             return True
         return self._under_way_bytes + parcel.nbytes <= self._credit_bytes
 
-    def _here(self, parcel: Parcel, future: Any) -> None:
+    def _here(self, parcel: QueuedCollective, future: Any) -> None:
         """A parcel has arrived, or will never: called from the backend's thread."""
         failure: BaseException | None = None
-        others: Sequence[Parcel] = ()
+        others: Sequence[QueuedCollective] = ()
         try:
             future.value()
             if parcel.arrived is not None:
@@ -145,7 +145,7 @@ class Departures:
             self._failure = self._failure or failure
             self._changed.notify_all()
 
-    def wait(self, parcel: Parcel) -> None:
+    def wait(self, parcel: QueuedCollective) -> None:
         """Return when it has arrived. Raises what a collective of this step failed with."""
         if self._streams:
             with self.waiting():
@@ -161,7 +161,7 @@ class Departures:
                 raise self._failure
         parcel.work.wait()
 
-    def _wait_itself(self, parcel: Parcel) -> None:
+    def _wait_itself(self, parcel: QueuedCollective) -> None:
         """Return when it has arrived, of which nobody else hears."""
         if self._has_arrived(parcel):
             parcel.work.wait()
@@ -170,7 +170,7 @@ class Departures:
             parcel.work.wait()
         parcel.is_here = True
 
-    def are_here(self, parcels: Sequence[Parcel]) -> bool:
+    def are_here(self, parcels: Sequence[QueuedCollective]) -> bool:
         """Whether they are known to have arrived: of what a stream keeps in order nobody knows."""
         return not self._streams and all(map(self._has_arrived, parcels))
 
@@ -185,7 +185,7 @@ class Departures:
             self._landed += 1
         return self._landed
 
-    def _has_arrived(self, parcel: Parcel) -> bool:
+    def _has_arrived(self, parcel: QueuedCollective) -> bool:
         if not self._hears and not parcel.is_here:
             parcel.is_here = parcel.work.is_completed()
         return parcel.is_here
@@ -217,5 +217,5 @@ class Departures:
         self.order = []
 
 
-def _never() -> Travelling:
+def _never() -> Work:
     raise RuntimeError("a schedule that was detached launches nothing")

@@ -45,11 +45,11 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import SpecError, UsageError
-from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.bucket import Bucket, Views, flat_bucket
+from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.bucket import Bucket, FlatBucket, flat_bucket
 from xbench.schedules.engine import PER_PARAMETER, TWICE, Engine, Watch, trainable
 from xbench.schedules.first_use import FirstUse
-from xbench.schedules.launch_queue import Departures, Parcel
+from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
 from xbench.schedules.optimizer_hooks import closure_of
 from xbench.schedules.own_group import own_group
 from xbench.torch_compile import regions
@@ -62,17 +62,17 @@ Carrier = Literal["exchange", "streams"]
 
 
 @dataclass(eq=False)
-class Piece:
+class UpdateGroup:
     """Parameters of one bucket that are waited for and updated together.
 
     `parcels` carry their gradients; `flags`, further ones, say whether other ranks had a gradient where this one has
     not. `indices`: places in the bucket. `groups`: the optimizer's parameter group → those of them that it holds.
     """
 
-    bucket: Views
+    bucket: FlatBucket
     indices: list[int]
-    parcels: list[Parcel]
-    flags: list[Parcel] = field(default_factory=list)
+    parcels: list[QueuedCollective]
+    flags: list[QueuedCollective] = field(default_factory=list)
     groups: dict[int, list[Parameter]] = field(default_factory=dict)
     homes: list[Module] = field(default_factory=list)
     due: bool = False
@@ -85,7 +85,7 @@ class NextForward(Engine):
 
     name = "next-forward overlap"
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: AttachConfig) -> None:
         optimizer = self._checked(setup)
         buckets = setup.buckets if setup.buckets is not None else default_buckets(setup.model)
         super().__init__(
@@ -98,7 +98,7 @@ class NextForward(Engine):
             compress=setup.compress,
         )
         self.optimizer = optimizer
-        self.pieces: list[Piece] = []
+        self.pieces: list[UpdateGroup] = []
         self._model = setup.model
         self._held: dict[int, Tensor | None] = {}  # parameter → its gradient, while it travels
         self._travels = False
@@ -108,10 +108,10 @@ class NextForward(Engine):
         """Buckets that may go and are not complete."""
         self._due = 0
         self._next_due = 0  # no piece before this one is due
-        self._arriving: list[Piece] = []  # those that are due, what arrives first at the end
+        self._arriving: list[UpdateGroup] = []  # those that are due, what arrives first at the end
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
         self._first_use: FirstUse | None = None
-        self.departures = Departures((), streams=False)
+        self.departures = LaunchQueue((), streams=False)
         self._waiters: list[RemovableHandle] = []
         if self.communicate:
             try:
@@ -120,7 +120,7 @@ class NextForward(Engine):
                 self.detach()
                 raise
 
-    def _prepare(self, setup: Setup) -> None:
+    def _prepare(self, setup: AttachConfig) -> None:
         """Everything beyond the plain engine."""
         self._group_of = {
             id(parameter): number
@@ -140,10 +140,10 @@ class NextForward(Engine):
         self._handles += _readers(self._model, self.optimizer, self.finish)
         self._first_use = FirstUse(self._model, self.parameters, self.name)
 
-    def _flat_buckets(self) -> list[Views]:
-        return [bucket for bucket in self.buckets if isinstance(bucket, Views)]
+    def _flat_buckets(self) -> list[FlatBucket]:
+        return [bucket for bucket in self.buckets if isinstance(bucket, FlatBucket)]
 
-    def _checked(self, setup: Setup) -> Optimizer:
+    def _checked(self, setup: AttachConfig) -> Optimizer:
         """The optimizer, when it and the model are such that its updates can be put off. Raises UsageError."""
         optimizer = setup.optimizer
         if optimizer is None:
@@ -178,15 +178,15 @@ class NextForward(Engine):
     # --- what a schedule says ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _plan_departures(self, setup: Setup) -> Departures:
+    def _plan_departures(self, setup: AttachConfig) -> LaunchQueue:
         """The parcels of a step, in launch order."""
 
     @abstractmethod
-    def _pieces_of(self, bucket: Views, homes: dict[int, list[Module]]) -> list[Piece]:
+    def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
         """A bucket's pieces. `homes`: by index; empty lists as long as they are not known."""
 
     @abstractmethod
-    def _filled(self, bucket: Views) -> Sequence[Parcel]:
+    def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
         """What can be sent when a bucket is full."""
 
     def _learnt(self, first_use: FirstUse) -> None:
@@ -213,13 +213,13 @@ class NextForward(Engine):
 
     def _depart(self, bucket: Bucket) -> None:
         """Gradients are copied when the first of them goes: what is more urgent need not wait for that."""
-        assert isinstance(bucket, Views)
+        assert isinstance(bucket, FlatBucket)
         self._incomplete.add(id(bucket))
         if not self.departures.goes_when_ready:
             self._complete(bucket)  # parameters have no gradients any more when it goes
         self.departures.ready(self._filled(bucket))
 
-    def _complete(self, bucket: Views) -> None:
+    def _complete(self, bucket: FlatBucket) -> None:
         """Before anything of it goes."""
         if id(bucket) in self._incomplete:
             self._incomplete.remove(id(bucket))
@@ -268,7 +268,7 @@ class NextForward(Engine):
         self._learnt(first_use)
         self.pieces.sort(key=lambda piece: min((first_use.place(home) for home in piece.homes), default=-1))
         self._by_group()
-        waits: dict[int, tuple[Module, list[Piece]]] = {}
+        waits: dict[int, tuple[Module, list[UpdateGroup]]] = {}
         for piece in self.pieces:
             for home in piece.homes:
                 waits.setdefault(id(home), (home, []))[1].append(piece)
@@ -322,7 +322,7 @@ class NextForward(Engine):
         if self.departures.can_be_counted:
             self._arriving = sorted(self.pieces, key=lambda piece: piece.last, reverse=True)
 
-    def _before_layer(self, pieces: Sequence[Piece]) -> Callable[[Module, Any], None]:
+    def _before_layer(self, pieces: Sequence[UpdateGroup]) -> Callable[[Module, Any], None]:
         def wait(module: Module, inputs: Any) -> None:
             if not self._due:
                 return
@@ -338,7 +338,7 @@ class NextForward(Engine):
 
         return wait
 
-    def _meanwhile(self, needed: Sequence[Piece]) -> None:
+    def _meanwhile(self, needed: Sequence[UpdateGroup]) -> None:
         """Until these arrive: update what arrives before them, as a layer further on would have to."""
         if self.note is not None:
             self.note("waiting for gradients")
@@ -356,10 +356,10 @@ class NextForward(Engine):
                 return
             landed = self.departures.landed(wait=not here)
 
-    def _are_here(self, pieces: Iterable[Piece]) -> bool:
+    def _are_here(self, pieces: Iterable[UpdateGroup]) -> bool:
         return self.departures.are_here([parcel for piece in pieces for parcel in (*piece.parcels, *piece.flags)])
 
-    def _here_already(self, needed: Sequence[Piece]) -> Iterator[Piece]:
+    def _here_already(self, needed: Sequence[UpdateGroup]) -> Iterator[UpdateGroup]:
         """Pieces that are needed next and have arrived: updated with the needed ones they cost one call less each."""
         while self._next_due < len(self.pieces):
             piece = self.pieces[self._next_due]
@@ -369,7 +369,7 @@ class NextForward(Engine):
                 yield piece
             self._next_due += 1
 
-    def _apply(self, pieces: Sequence[Piece]) -> None:
+    def _apply(self, pieces: Sequence[UpdateGroup]) -> None:
         """Update the parameters of pieces that have landed as the step that is due would have."""
         groups: dict[int, list[Parameter]] = {}
         for piece in pieces:
@@ -395,7 +395,7 @@ class NextForward(Engine):
         if not self._due:
             self._over()
 
-    def _land(self, pieces: Sequence[Piece]) -> None:
+    def _land(self, pieces: Sequence[UpdateGroup]) -> None:
         """Wait until the pieces' averaged gradients are there."""
         if self.note is not None:
             self.note("waiting for gradients")
@@ -406,7 +406,7 @@ class NextForward(Engine):
                 for parcel in piece.flags:
                     self.departures.wait(parcel)
 
-    def _give(self, piece: Piece) -> None:
+    def _give(self, piece: UpdateGroup) -> None:
         """Put a piece's averaged gradients on its parameters."""
         bucket = piece.bucket
         used = bucket.flags.tolist() if bucket.waiting else []
@@ -492,12 +492,12 @@ class NextForwardHandle(Handle):
             self.engine.departures.waiting = waiting
 
 
-class PutOff(Schedule):
+class DeferredUpdate(Schedule):
     """A schedule whose updates are put off into the next forward pass."""
 
     engine: type[NextForward]
 
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`; `wait` is ignored."""
         return NextForwardHandle(setup.model, self.engine(setup))
 

@@ -28,7 +28,7 @@ Share = tuple[int, Tensor]
 """A rank of the group, and what it is sent or what it fills."""
 
 
-class Exchange:
+class PairwiseAllToAll:
     """Sends and receives of one launch, under way; see `bucket.Travelling`. `tag`: of nothing else under way."""
 
     def __init__(self, group: dist.ProcessGroup, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> None:
@@ -61,14 +61,14 @@ class Exchange:
         return self._future
 
 
-class _Waiter:
+class _CompletionThread:
     """The thread that waits: started with the first exchange, first where Gloo's threads are first, never stopped."""
 
     def __init__(self) -> None:
-        self._coming: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
+        self._coming: queue.SimpleQueue[PairwiseAllToAll] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def see_home(self, exchange: Exchange) -> None:
+    def see_home(self, exchange: PairwiseAllToAll) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="xbench-exchange", daemon=True)
             self._thread.start()
@@ -82,4 +82,4 @@ class _Waiter:
             self._coming.get().arrive()
 
 
-_WAITER = _Waiter()
+_WAITER = _CompletionThread()

@@ -30,10 +30,10 @@ from functools import partial
 from torch.nn import Module
 
 from xbench.records.measured_parts import Parts
-from xbench.schedules.base import Setup
-from xbench.schedules.bucket import Views, start_all_reduce
-from xbench.schedules.launch_queue import Departures, Parcel
-from xbench.schedules.next_forward import BUCKET_BYTES, NextForward, Piece, PutOff, check_parts
+from xbench.schedules.base import AttachConfig
+from xbench.schedules.bucket import FlatBucket, start_all_reduce
+from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
+from xbench.schedules.next_forward import BUCKET_BYTES, DeferredUpdate, NextForward, UpdateGroup, check_parts
 
 
 class PriorityEngine(NextForward):
@@ -41,16 +41,16 @@ class PriorityEngine(NextForward):
 
     name = "priority"
 
-    def _plan_departures(self, setup: Setup) -> Departures:
+    def _plan_departures(self, setup: AttachConfig) -> LaunchQueue:
         buckets = self._flat_buckets()
         nbytes = setup.parts.nbytes if setup.parts is not None else BUCKET_BYTES
-        self._parts: dict[int, list[Parcel]] = {}
+        self._parts: dict[int, list[QueuedCollective]] = {}
         self._bounds: dict[int, list[int]] = {}
         for bucket in buckets:
             bounds, sizes = cuts(bucket, nbytes)
             self._bounds[id(bucket)] = bounds
             self._parts[id(bucket)] = [
-                Parcel(
+                QueuedCollective(
                     size,
                     partial(start_all_reduce, bucket.flat[begin:end], self.lane),
                     prepare=partial(self._complete, bucket),
@@ -61,15 +61,15 @@ class PriorityEngine(NextForward):
         parts = setup.parts or default_parts([part.nbytes for part in numbered])
         check_parts(parts.order, len(numbered))
         order = [numbered[number] for number in parts.order]
-        return Departures(order, streams=self.carrier == "streams", credit_bytes=parts.credit_bytes)
+        return LaunchQueue(order, streams=self.carrier == "streams", credit_bytes=parts.credit_bytes)
 
-    def _pieces_of(self, bucket: Views, homes: dict[int, list[Module]]) -> list[Piece]:
+    def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
         """See `NextForward._pieces_of`: parameters of one bucket with the same homes are a piece."""
         parts, bounds = self._parts[id(bucket)], self._bounds[id(bucket)]
-        together: dict[tuple[int, ...], Piece] = {}
+        together: dict[tuple[int, ...], UpdateGroup] = {}
         for index in range(len(bucket.parameters)):
             key = tuple(id(module) for module in homes[index])
-            piece = together.setdefault(key, Piece(bucket, [], [], flags=parts[-1:], homes=homes[index]))
+            piece = together.setdefault(key, UpdateGroup(bucket, [], [], flags=parts[-1:], homes=homes[index]))
             piece.indices.append(index)
             begin = bucket.layout.offsets[index]
             end = begin + bucket.layout.elements[index]
@@ -78,17 +78,17 @@ class PriorityEngine(NextForward):
                     piece.parcels.append(part)
         return list(together.values())
 
-    def _filled(self, bucket: Views) -> Sequence[Parcel]:
+    def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
         return self._parts[id(bucket)]
 
 
-class Priority(PutOff):
+class Priority(DeferredUpdate):
     """Parts of tensors, the most urgent first."""
 
     engine = PriorityEngine
 
 
-def cuts(bucket: Views, nbytes: int) -> tuple[list[int], list[int]]:
+def cuts(bucket: FlatBucket, nbytes: int) -> tuple[list[int], list[int]]:
     """Where a bucket's buffer is cut [elements], and the bytes of gradients in each part, before compression.
 
     A part has `nbytes`; the last has what is left, and the flags.

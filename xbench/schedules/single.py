@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from xbench.schedules.base import Handle, Overlapped, Setup
+from xbench.schedules.base import AttachConfig, Handle, Overlapped
 from xbench.schedules.engine import trainable
 
 
@@ -17,7 +17,7 @@ class Single(Overlapped):
 
     overlap = False
 
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`; without a plan, buckets are made in reverse order of registration."""
         if setup.buckets is None:
             by_dtype: dict[object, list[str]] = {}

@@ -45,23 +45,25 @@ import torch.distributed as dist
 
 from xbench.errors import SpecError, UsageError
 from xbench.planning.partial import Split, bands, split_buckets
-from xbench.schedules.base import Handle, Schedule, Setup
-from xbench.schedules.bucket import Bucket, Coalesced, Sent, Travelling, bucket_of
+from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.bucket import Bucket, CoalescedBucket, CommBucket, Work, bucket_of
 from xbench.schedules.engine import Engine, trainable, workers_of
 
 _GROUPS: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
 """By ranks: the default group that they were made under, and their group. Groups cannot be unmade one by one."""
 
 
-class Relay:
+class ReduceBroadcast:
     """An average on its way to workers that did not compute it: an all-reduce, and a broadcast after it."""
 
-    def __init__(self, relays: deque[Relay], first: Travelling, buffer: torch.Tensor, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self, relays: deque[ReduceBroadcast], first: Work, buffer: torch.Tensor, group: dist.ProcessGroup
+    ) -> None:
         self._relays = relays
         self._first = first
         self._buffer = buffer
         self._group = group
-        self._second: Travelling | None = None
+        self._second: Work | None = None
         self._future: torch.futures.Future[None] = torch.futures.Future()
         relays.append(self)
 
@@ -94,13 +96,13 @@ class Relay:
         self._second = work
 
 
-def advance(relays: deque[Relay]) -> None:
+def advance(relays: deque[ReduceBroadcast]) -> None:
     """Start the broadcasts of what has been averaged, in order."""
     while relays and relays[0].is_averaged():
         relays[0].start()
 
 
-class Partial(Engine):
+class PartialBackpropEngine(Engine):
     """The engine with a level: buckets in order of their bands, of which those beyond the level are not computed.
 
     `band_of`: the band of every trainable parameter. Raises as `Engine` does, and SpecError for coalesced copies where
@@ -108,14 +110,14 @@ class Partial(Engine):
     """
 
     def __init__(
-        self, setup: Setup, buckets: Sequence[Sequence[str]], band_of: Mapping[str, int], split: Split
+        self, setup: AttachConfig, buckets: Sequence[Sequence[str]], band_of: Mapping[str, int], split: Split
     ) -> None:
         self.split = split
         self.band_of = band_of
         self.worker = dist.get_rank(setup.group) if dist.is_initialized() else 0
         self.steps = 0
         self.level = split.levels
-        self._relays: deque[Relay] = deque()
+        self._relays: deque[ReduceBroadcast] = deque()
         super().__init__(
             setup.model,
             setup.optimizer,
@@ -137,7 +139,7 @@ class Partial(Engine):
                 bucket = bucket_of(
                     [self.parameters[name] for name in names], 1.0 / len(members), self.copies, compress=self.compress
                 )
-                if isinstance(bucket, Coalesced):
+                if isinstance(bucket, CoalescedBucket):
                     raise SpecError(
                         "spb:variant=spatial broadcasts whole buckets, which coalesced copies do not have",
                         hint="copies='views' or 'fused'",
@@ -170,13 +172,13 @@ class Partial(Engine):
             return
         for parameter in bucket.parameters:
             parameter.grad = None  # of an earlier step, where gradients are zeroed and not dropped
-        if self.split.variant == "spatial" and isinstance(bucket, Sent):
+        if self.split.variant == "spatial" and isinstance(bucket, CommBucket):
             if self.watch is None:
                 bucket.work = self._receive(bucket)
             else:
                 bucket.work = self.watch(bucket.grad_bytes, lambda: self._receive(bucket))
 
-    def _all_reduce(self, bucket: Sent) -> Travelling:
+    def _all_reduce(self, bucket: CommBucket) -> Work:
         band = self.band[id(bucket)]
         members, tree = self.split.members(band), self.split.receivers(band)
         if not tree:
@@ -185,14 +187,14 @@ class Partial(Engine):
         first = bucket.send(_group_of(members))
         if tree[0] != self.worker:
             return first
-        relay = Relay(self._relays, first, _flat(bucket), _group_of(tree))
+        relay = ReduceBroadcast(self._relays, first, _flat(bucket), _group_of(tree))
         advance(self._relays)
         return relay
 
-    def _receive(self, bucket: Sent) -> Travelling:
+    def _receive(self, bucket: CommBucket) -> Work:
         tree = self.split.receivers(self.band[id(bucket)])
         work: Any = dist.broadcast(_flat(bucket), src=tree[0], group=_group_of(tree), async_op=True)
-        started: Travelling = work
+        started: Work = work
         return started
 
     def _collected(self) -> None:
@@ -213,7 +215,7 @@ class Partial(Engine):
 class Spb(Schedule):
     """Partial backpropagation with the options `variant` and `k`."""
 
-    def attach(self, setup: Setup) -> Handle:
+    def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`. Bands come from `setup.backward_s`, or from bytes where there is none."""
         workers = workers_of(setup.group) if dist.is_initialized() else 1
         split = Split.of(setup.options, workers)
@@ -237,7 +239,7 @@ class Spb(Schedule):
         # What got no gradient while profiling, or is new, is left to full depth.
         band_of |= {name: split.levels for name in parameters if name not in band_of}
         buckets = setup.buckets if setup.buckets is not None else [[name] for name in seconds]
-        return Handle(setup.model, Partial(setup, _whole(buckets, parameters, band_of), band_of, split))
+        return Handle(setup.model, PartialBackpropEngine(setup, _whole(buckets, parameters, band_of), band_of, split))
 
 
 def _whole(
@@ -254,7 +256,7 @@ def _whole(
     return [*(list(bucket) for bucket in buckets), *([name] for name in parameters if name not in there)]
 
 
-def _flat(bucket: Sent) -> torch.Tensor:
+def _flat(bucket: CommBucket) -> torch.Tensor:
     flat: torch.Tensor = bucket.flat  # type: ignore[attr-defined]  # coalesced ones were refused
     return flat
 

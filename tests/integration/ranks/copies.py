@@ -14,9 +14,9 @@ from schedules import OURS, check, run_scenarios
 from torch import Tensor, nn
 
 import xbench
-from xbench.schedules.bucket import Coalesced, Fused, Views
+from xbench.schedules.bucket import CoalescedBucket, FlatBucket, FusedBucket
 
-WAYS = {"views": Views, "coalesced": Coalesced, "fused": Fused}
+WAYS = {"views": FlatBucket, "coalesced": CoalescedBucket, "fused": FusedBucket}
 
 
 class Branches(nn.Module):

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 import xbench.schedules.dear as dear_module
 from xbench.errors import UsageError
 from xbench.modes import MODES
-from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import trainable
 from xbench.schedules.next_forward import NextForward
-from xbench.schedules.pairwise import Exchange
+from xbench.schedules.pairwise import PairwiseAllToAll
 
 
 def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
@@ -32,7 +32,7 @@ def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
         model, optimizer = make(Images)
         names = [name for name, _ in reversed(list(trainable(model).items()))]
         kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
-        with kind().attach(Setup(model, optimizer, [[name] for name in names])) as handle:
+        with kind().attach(AttachConfig(model, optimizer, [[name] for name in names])) as handle:
             one(model, optimizer, rank, 0)
             handle.finish()
             one(model, optimizer, rank, 1)
@@ -66,7 +66,7 @@ def refusals(rank: int, world: int) -> None:
            **more: Any) -> str:  # fmt: skip
         model, _ = make(kind)
         try:
-            with Dear().attach(Setup(model, change(model), **more)) as handle:
+            with Dear().attach(AttachConfig(model, change(model), **more)) as handle:
                 if use is not None:
                     use(model, handle.engine.optimizer, handle)  # type: ignore[union-attr]
         except UsageError as error:
@@ -185,7 +185,7 @@ def one_order_on_every_rank(rank: int, world: int) -> None:
 
             return call
 
-        class Counted(Exchange):
+        class Counted(PairwiseAllToAll):
             def __init__(
                 self, group: Any, sends: Any, receives: Any, tag: int, calls: list[tuple[str, int]] = calls
             ) -> None:
@@ -203,7 +203,7 @@ def one_order_on_every_rank(rank: int, world: int) -> None:
         finally:
             for name in names:
                 setattr(dist, name, originals[name])
-            dear_module.Exchange = Exchange  # type: ignore[misc]
+            dear_module.Exchange = PairwiseAllToAll  # type: ignore[misc]
         everyone: list[Any] = [None] * world
         dist.all_gather_object(everyone, calls)
         assert all(other == calls for other in everyone), schedule

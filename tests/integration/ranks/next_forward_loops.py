@@ -31,7 +31,7 @@ from torch import Tensor, nn
 import xbench
 from xbench.records.measured_parts import Parts
 from xbench.schedules import MODES
-from xbench.schedules.base import Handle, Schedule, Setup
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import PER_PARAMETER, trainable
 
 PUT_OFF = ("dear", "priority")
@@ -90,7 +90,7 @@ def attached(
     buckets = buckets_of(model, schedule)
     assert buckets is not None
     parts = parts_of(model, buckets, nbytes, credit) if nbytes is not None else None
-    return kind().attach(Setup(model, optimizer, buckets, None, "step", parts=parts))
+    return kind().attach(AttachConfig(model, optimizer, buckets, None, "step", parts=parts))
 
 
 def plain(rank: int, world: int) -> None:
@@ -145,7 +145,7 @@ def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
         return call
 
     parts = Parts(nbytes=2**20, order=order, credit_bytes=None)
-    with kind().attach(Setup(model, optimizer, buckets, None, "step", parts=parts)) as handle:
+    with kind().attach(AttachConfig(model, optimizer, buckets, None, "step", parts=parts)) as handle:
         for number, bucket in enumerate(handle.engine.buckets):
             bucket.complete = noted(number, bucket.complete)
         train(model, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more, sometimes=sometimes)

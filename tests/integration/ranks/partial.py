@@ -24,7 +24,7 @@ from xbench.errors import UsageError
 from xbench.planning.partial import Split
 from xbench.rank.converge import kept_bytes
 from xbench.schedules.base import Handle
-from xbench.schedules.spb import Partial
+from xbench.schedules.spb import PartialBackpropEngine
 from xbench.torch_compile import plain_name
 
 
@@ -33,8 +33,8 @@ def kinds(world: int) -> list[str]:
     return found if world > 2 else found[1:]
 
 
-def engine_of(handle: Handle) -> Partial:
-    assert isinstance(handle.engine, Partial)
+def engine_of(handle: Handle) -> PartialBackpropEngine:
+    assert isinstance(handle.engine, PartialBackpropEngine)
     return handle.engine
 
 

@@ -20,8 +20,8 @@ from xbench.emulation.calibration import pacer_of
 from xbench.emulation.group import host_send, new_group
 from xbench.modes import MODES
 from xbench.records import CostModel, EmulatedLink
-from xbench.schedules.base import Schedule, Setup
-from xbench.schedules.bucket import Sent
+from xbench.schedules.base import AttachConfig, Schedule
+from xbench.schedules.bucket import CommBucket
 from xbench.schedules.next_forward import NextForward
 
 SCHEDULES = ("ddp", "single", "wfbp", "mgwfbp", "optimal", "dear", "priority")
@@ -40,7 +40,7 @@ def trained(schedule: str, group: dist.ProcessGroup | None, device: torch.device
     model, optimizer = make(Net)
     model.to(device)
     kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
-    setup = Setup(model, optimizer, buckets_of(model, schedule), group, wait, True)  # type: ignore[arg-type]
+    setup = AttachConfig(model, optimizer, buckets_of(model, schedule), group, wait, True)  # type: ignore[arg-type]
     with kind().attach(setup) as handle:
         for step in range(STEPS):
             optimizer.zero_grad(set_to_none=True)
@@ -57,17 +57,17 @@ def same(schedule: str, group: dist.ProcessGroup, device: torch.device, wait: st
     return all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(alone, on_link, strict=True))
 
 
-def broken(method: str, replacement: Callable[[Sent], object], run: Callable[[], bool]) -> bool:
+def broken(method: str, replacement: Callable[[CommBucket], object], run: Callable[[], bool]) -> bool:
     """`run` with a method of buckets replaced."""
-    whole = getattr(Sent, method)
-    setattr(Sent, method, replacement)
+    whole = getattr(CommBucket, method)
+    setattr(CommBucket, method, replacement)
     try:
         return run()
     finally:
-        setattr(Sent, method, whole)
+        setattr(CommBucket, method, whole)
 
 
-def finish_without_waiting(bucket: Sent) -> None:
+def finish_without_waiting(bucket: CommBucket) -> None:
     bucket.work = None
     bucket.filled = [False] * len(bucket.parameters)
     bucket.waiting = len(bucket.parameters)

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import xbench
-from xbench.schedules.bucket import Sent
+from xbench.schedules.bucket import CommBucket
 from xbench.schedules.engine import PER_PARAMETER, Engine, trainable
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
@@ -93,7 +93,7 @@ def wait_at_step(rank: int, world: int) -> None:
 
 def early_update(rank: int, world: int) -> None:
     """Updating what has arrived while the rest travels ends in the bits of an update after everything has arrived."""
-    arrived = Sent.has_arrived
+    arrived = CommBucket.has_arrived
     for kind in (None, *sorted(PER_PARAMETER, key=lambda kind: kind.__name__)):
         expected, asked = stepped(rank, kind, arrived, wait_first=True)
         assert not asked, kind
@@ -107,7 +107,7 @@ def early_update(rank: int, world: int) -> None:
 
 
 def stepped(
-    rank: int, kind: type[torch.optim.Optimizer] | None, answer: Callable[[Sent], bool], *, wait_first: bool
+    rank: int, kind: type[torch.optim.Optimizer] | None, answer: Callable[[CommBucket], bool], *, wait_first: bool
 ) -> tuple[dict[str, Tensor], int]:
     """Parameters, gradients and optimizer state after a few steps, and how often a bucket was asked if it was there.
 
@@ -117,14 +117,14 @@ def stepped(
     (group,) = optimizer.param_groups
     slower, group["params"] = group["params"][1::2], group["params"][::2]
     optimizer.add_param_group({"params": slower, "lr": group["lr"] / 2})
-    arrived, asked = Sent.has_arrived, 0
+    arrived, asked = CommBucket.has_arrived, 0
 
-    def has_arrived(bucket: Sent) -> bool:
+    def has_arrived(bucket: CommBucket) -> bool:
         nonlocal asked
         asked += 1
         return answer(bucket)
 
-    Sent.has_arrived = has_arrived  # type: ignore[method-assign]
+    CommBucket.has_arrived = has_arrived  # type: ignore[method-assign]
     try:
         with xbench.attach(
             model, optimizer, schedule="optimal", plan=buckets_of(model, "optimal"), wait="step"
@@ -133,7 +133,7 @@ def stepped(
                   after_backward=handle.synchronize if wait_first else nothing_more,
                   sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
     finally:
-        Sent.has_arrived = arrived  # type: ignore[method-assign]
+        CommBucket.has_arrived = arrived  # type: ignore[method-assign]
     found = {name: parameter.detach() for name, parameter in model.named_parameters()}
     found |= {f"{name}.grad": p.grad for name, p in model.named_parameters() if p.grad is not None}
     for place, state in optimizer.state_dict()["state"].items():

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from xbench.cluster.live.controller import Controller
-from xbench.cluster.live.engine import OVER, LiveJob, Look
+from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.ledger import Began, Decided, Event, Ledger
+from xbench.cluster.live.ledger import Event, Ledger, PolicyDecided, RunStarted
 from xbench.cluster.live.state import State
 from xbench.cluster.policy import Change, Cluster
 from xbench.cluster.registry import parse_policy
@@ -30,10 +30,10 @@ def entry(name: str, **values: object) -> JobEntry:
     return JobEntry.model_validate(given | values)
 
 
-def began(jobs: Iterable[JobEntry], policy: str = "fifo", slots: int = 2, **values: object) -> Began:
+def began(jobs: Iterable[JobEntry], policy: str = "fifo", slots: int = 2, **values: object) -> RunStarted:
     given: dict[str, object] = {"created": "2026-03-01T12:00:00+00:00", "command": "xbench cluster run jobs.toml",
                                 "engine": "local", "restart_s": 4.0, "retries": 1}  # fmt: skip
-    return Began.model_validate(given | {"policy": policy, "slots": slots, "jobs": list(jobs)} | values)
+    return RunStarted.model_validate(given | {"policy": policy, "slots": slots, "jobs": list(jobs)} | values)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Playing:
         table = world.speeds.get(job.name) or {int(key): value for key, value in SPEEDS.items()}
         self.speed = table[len(slots)]
         self.stopping: float | None = None
-        self.over: Look | None = None
+        self.over: AttemptProgress | None = None
         crashes = [at for at in world.crash_at.get(job.name, []) if at > base]
         self.crash = min(crashes, default=math.inf)
 
@@ -118,7 +118,7 @@ class Playing:
             times.append(self.stopping + self.world.stop_s)
         return min((at for at in times if at > self.world.now), default=math.inf)
 
-    def look(self) -> Look:
+    def look(self) -> AttemptProgress:
         if self.over is not None:
             return self.over
         now, steps = self.world.now, self.steps()
@@ -130,11 +130,11 @@ class Playing:
             return self.end("finished", steps, steps)
         if self.stopping is not None and now >= self.stopping + self.world.stop_s:
             return self.end("stopped", steps, steps)
-        return Look("starting" if now < self.ready else "training", steps, self.checkpoint())
+        return AttemptProgress("starting" if now < self.ready else "training", steps, self.checkpoint())
 
-    def end(self, state: str, steps: float, kept: float) -> Look:
+    def end(self, state: str, steps: float, kept: float) -> AttemptProgress:
         reason = {"failed": "rank 0: boom", "lost": "a node is gone"}.get(state, "")
-        self.over = Look(state, steps, kept, reason)
+        self.over = AttemptProgress(state, steps, kept, reason)
         assert self.over.state in OVER
         self.world.kept[self.job.name] = max(kept, self.world.kept.get(self.job.name, 0.0))
         self.world.running.remove(self)
@@ -148,7 +148,7 @@ class Playing:
             self.end("failed", self.steps(), self.checkpoint())
 
 
-def simulated(asked: Began) -> tuple[list[tuple[float, dict[str, int]]], Simulated]:
+def simulated(asked: RunStarted) -> tuple[list[tuple[float, dict[str, int]]], Simulated]:
     """What the simulator makes of the same jobs, a start costing as much as a restart."""
     policy, decided = parse_policy(asked.policy), []
     decide = policy.decide
@@ -166,7 +166,7 @@ def simulated(asked: Began) -> tuple[list[tuple[float, dict[str, int]]], Simulat
     return decided, found
 
 
-def played(asked: Began, folder: Path, world: Played | None = None) -> tuple[State, list[Event]]:
+def played(asked: RunStarted, folder: Path, world: Played | None = None) -> tuple[State, list[Event]]:
     """Run the jobs in a folder to the end; the state, and the ledger's events."""
     world = world or Played(asked.slots, asked.restart_s)
     state = State(asked)
@@ -181,7 +181,7 @@ def played(asked: Began, folder: Path, world: Played | None = None) -> tuple[Sta
 
 
 def decisions(events: Iterable[Event]) -> list[tuple[float, dict[str, int]]]:
-    return [(one.at_s, one.grants) for one in events if isinstance(one, Decided) and one.grants]
+    return [(one.at_s, one.grants) for one in events if isinstance(one, PolicyDecided) and one.grants]
 
 
 def digest(state: State) -> object:

@@ -12,7 +12,7 @@ from live_cases import POLICIES, Played, began, digest, entry, played
 
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.ledger import Ended, Event, Ledger, Resized
+from xbench.cluster.live.ledger import Event, JobEnded, Ledger, Resized
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import RunError
@@ -47,7 +47,7 @@ def test_a_lost_node_costs_no_retry_and_the_job_goes_on_with_what_is_left(tmp_pa
     ]  # fmt: skip
     assert (a.crashes, a.lost_steps, a.finished_s) == (0, 6.0, 27.0 + 4.0 + 20.0)
     assert [event.slots for event in events if isinstance(event, Resized)] == [1]
-    assert next(event.reason for event in events if isinstance(event, Ended)) == "a node is gone"
+    assert next(event.reason for event in events if isinstance(event, JobEnded)) == "a node is gone"
     assert digest(State.of(events)) == digest(state)
 
 
@@ -99,7 +99,7 @@ def test_every_policy_lives_with_slots_that_come_and_go(
         assert all(track.finished_s is not None for track in state.tracks.values())
         assert state.tracks["a"].crashes == len(crash) - len(world.crash_at["a"])
         for event in events:
-            if isinstance(event, Ended) and event.how == "lost":
+            if isinstance(event, JobEnded) and event.how == "lost":
                 assert event.steps - event.kept_steps <= 10
         assert digest(State.of(events)) == digest(state)
 

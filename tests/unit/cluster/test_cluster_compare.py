@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cluster_cases import Scripted
 
-from xbench.cluster.compare import DRAWN_JOBS, Asked, compare, parse_costs, thinned
+from xbench.cluster.compare import DRAWN_JOBS, ComparisonRequest, compare, parse_costs, thinned
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.policy import Grant
 from xbench.cluster.simulated import Moment
@@ -32,7 +32,7 @@ TWO = trace((0, 1, 100), (0, 1, 10))
 
 def compared(of: Trace = TWO, **fields: Any) -> ClusterComparison:
     asked: dict[str, Any] = {"policies": ("fifo", "srtf"), "gpus": 1, "seeds": (None,), **fields}
-    return compare(Asked("by hand", lambda _: of, **asked), "xbench cluster compare", lambda _: None)
+    return compare(ComparisonRequest("by hand", lambda _: of, **asked), "xbench cluster compare", lambda _: None)
 
 
 def test_two_jobs_by_hand() -> None:
@@ -56,7 +56,7 @@ def test_every_policy_meets_every_cost_and_seed() -> None:
     def drawn(seed: int | None) -> Trace:
         return load_trace(f"generated:jobs=20,gpus=8,seed={seed}")
 
-    asked = Asked("generated:jobs=20,gpus=8", drawn, tuple(range(6)), ("fifo", "las"), 8, (0.0, 60.0))
+    asked = ComparisonRequest("generated:jobs=20,gpus=8", drawn, tuple(range(6)), ("fifo", "las"), 8, (0.0, 60.0))
     record = compare(asked, "xbench cluster compare", lambda _: None)
     assert len(record.runs) == 2 * 2 * 6
     assert len({(run.policy, run.restart_s, run.seed) for run in record.runs}) == 24
@@ -89,7 +89,7 @@ def test_a_restart_costs_who_is_stopped() -> None:
 
 def test_what_cannot_be_served_is_refused_before_anything_is_simulated() -> None:
     said: list[str] = []
-    asked = Asked("by hand", lambda _: TWO, (None,), ("fifo", "doubling"), 2)
+    asked = ComparisonRequest("by hand", lambda _: TWO, (None,), ("fifo", "doubling"), 2)
     with pytest.raises(SpecError, match="doubling"):
         compare(asked, "", said.append)
     with pytest.raises(SpecError, match="asks for 4 GPUs, and the cluster has 1"):
@@ -146,7 +146,7 @@ def test_every_placement_is_simulated_and_compared_with_the_first() -> None:
 
 
 def test_placements_and_restart_costs_go_together() -> None:
-    asked = Asked(
+    asked = ComparisonRequest(
         "generated", lambda seed: load_trace(f"generated:jobs=12,gpus=16,load=1.5,seed={seed or 0}"), (0, 1),
         ("fifo", "doubling"), 16, (0.0, 30.0), 4, ("spread", "packed"),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from live_cases import POLICIES, Played, began, decisions, digest, entry, played
 
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.ledger import Began, Ended, Event, Ledger, Paused, Told
+from xbench.cluster.live.ledger import Event, JobEnded, Ledger, ProgressReported, RunPaused, RunStarted
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
 
@@ -84,7 +84,7 @@ def test_a_crash_is_retried_from_the_checkpoint(tmp_path: Path) -> None:
     assert (a.crashes, a.lost_steps, a.finished_s) == (1, 7.0, 4 + 37 + 4 + 10)
     assert b.finished_s == a.finished_s + 44
     assert [(name, base) for _, name, _, base in world.launched] == [("a", 0.0), ("a", 30.0), ("b", 0.0)]
-    failed = next(one for one in events if isinstance(one, Ended) and one.how == "failed")
+    failed = next(one for one in events if isinstance(one, JobEnded) and one.how == "failed")
     assert (failed.steps, failed.kept_steps, failed.reason) == (37.0, 30.0, "rank 0: boom")
 
 
@@ -139,7 +139,7 @@ def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
     assert caught.value.hint == f"xbench cluster run --resume {tmp_path}"
     assert world.running == []
     again, events = Ledger.resume(tmp_path)
-    assert any(isinstance(one, Paused) for one in events)
+    assert any(isinstance(one, RunPaused) for one in events)
     resumed = State.of(events)
     assert digest(resumed) == digest(state)
     assert all(track.attempt is None for track in resumed.tracks.values())
@@ -184,7 +184,7 @@ class Mortal(Ledger):
             raise Killed
 
 
-def killed_at(asked: Began, folder: Path, world: Played, deaths: list[tuple[int, str]]) -> State:
+def killed_at(asked: RunStarted, folder: Path, world: Played, deaths: list[tuple[int, str]]) -> State:
     """Run to the end, with a controller that dies at these lines, each counted from its own beginning."""
     Ledger.begin(folder, asked).close()
     for lines, where in [*deaths, (10**9, "")]:
@@ -238,7 +238,7 @@ def test_a_controller_that_dies_anywhere_loses_no_job_and_no_kept_step(
 
 def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
     _, events = played(began([entry("a"), entry("b", arrival_s=1), entry("c", arrival_s=30)], slots=1), tmp_path)
-    told = [one for one in events if isinstance(one, Told)]
+    told = [one for one in events if isinstance(one, ProgressReported)]
     assert told
     assert all(told[n + 1].at_s - told[n].at_s >= 2 for n in range(len(told) - 1))
 

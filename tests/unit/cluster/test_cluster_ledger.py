@@ -10,9 +10,9 @@ import pytest
 from live_cases import began, digest, entry, played
 
 from xbench.cluster.live.learned import LearnedSpeed
-from xbench.cluster.live.ledger import LEDGER, Arrived, Ledger, read
+from xbench.cluster.live.ledger import LEDGER, JobArrived, Ledger, read
 from xbench.cluster.live.state import State
-from xbench.cluster.live.track import Incarnation
+from xbench.cluster.live.track import AttemptState
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import RecordError, RunError, SpecError
 
@@ -20,7 +20,7 @@ from xbench.errors import RecordError, RunError, SpecError
 def test_what_is_appended_is_read(tmp_path: Path) -> None:
     asked = began([entry("a"), entry("b", speeds=None, ring={"theta": [1.0, 0.0, 0.0, 0.0], "model_bytes": 8.0})])
     ledger = Ledger.begin(tmp_path / "run", asked)
-    event = Arrived(at_s=0.1 + 0.2, job="a")
+    event = JobArrived(at_s=0.1 + 0.2, job="a")
     ledger.append(event)
     ledger.close()
     again, events = Ledger.resume(tmp_path / "run")
@@ -32,7 +32,7 @@ def test_a_line_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeypat
     ledger = Ledger.begin(tmp_path, began([entry("a")]))
     synchronised: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synchronised.append((tmp_path / LEDGER).stat().st_size))
-    ledger.append(Arrived(at_s=0.0, job="a"))
+    ledger.append(JobArrived(at_s=0.0, job="a"))
     assert synchronised == [(tmp_path / LEDGER).stat().st_size]
     ledger.close()
 
@@ -40,16 +40,16 @@ def test_a_line_is_on_the_disk_before_anything_follows(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("torn", [1, 5, 30])
 def test_a_torn_last_line_is_cut_off(torn: int, tmp_path: Path) -> None:
     ledger = Ledger.begin(tmp_path, began([entry("a")]))
-    ledger.append(Arrived(at_s=0.0, job="a"))
+    ledger.append(JobArrived(at_s=0.0, job="a"))
     ledger.close()
     path = tmp_path / LEDGER
     data = path.read_bytes()
     path.write_bytes(data[:-torn])
     again, events = Ledger.resume(tmp_path)
     assert len(events) == 1
-    again.append(Arrived(at_s=1.0, job="a"))
+    again.append(JobArrived(at_s=1.0, job="a"))
     again.close()
-    assert [event.at_s for event in read(tmp_path)[0] if isinstance(event, Arrived)] == [1.0]
+    assert [event.at_s for event in read(tmp_path)[0] if isinstance(event, JobArrived)] == [1.0]
 
 
 def test_a_broken_line_is_refused(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_learned_speed() -> None:
 
 
 def test_the_overhead_of_an_incarnation() -> None:
-    one = Incarnation((0, 1), 10.0, 50, first=(14.0, 50), last=(24.0, 150), ended_s=27.0, how="stopped", end_steps=160)
+    one = AttemptState((0, 1), 10.0, 50, first=(14.0, 50), last=(24.0, 150), ended_s=27.0, how="stopped", end_steps=160)
     assert one.speed == 10.0
     assert one.overhead_s == 17.0 - 11.0
-    assert Incarnation((0,), 10.0, 50, ended_s=12.0, how="stopped", end_steps=51).overhead_s is None
+    assert AttemptState((0,), 10.0, 50, ended_s=12.0, how="stopped", end_steps=51).overhead_s is None

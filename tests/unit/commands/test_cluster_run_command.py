@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from xbench import cli
-from xbench.cluster.live.engine import LiveJob, Look
+from xbench.cluster.live.engine import AttemptProgress, LiveJob
 from xbench.cluster.live.ledger import LEDGER
 from xbench.records import LiveRun, load
 from xbench.runs.run_folder import keep
@@ -59,14 +59,14 @@ class QuickRunning:
     def __init__(self, job: LiveJob) -> None:
         self.job, self.steps, self.stopping = job, Quick.kept.get(job.name, 0) - 1, False
 
-    def look(self) -> Look:
+    def look(self) -> AttemptProgress:
         if Quick.ends_at == self.steps:
             Quick.ends_at = None
             raise KeyError("the controller is gone")
         self.steps += 1
         state = "finished" if self.steps >= self.job.steps else "stopped" if self.stopping else "training"
         Quick.kept[self.job.name] = self.steps // 5 * 5
-        return Look(state, self.steps, Quick.kept[self.job.name])
+        return AttemptProgress(state, self.steps, Quick.kept[self.job.name])
 
     def stop(self) -> None:
         self.stopping = True
@@ -142,8 +142,12 @@ def test_a_run_that_broke_off_goes_on(run: Callable[..., Outcome], monkeypatch: 
 def test_a_job_that_fails_is_reported_and_the_exit_code_is_one(
     run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(self: QuickRunning) -> Look:
-        return Look("failed", 3, 0, "rank 1: boom") if self.job.name == "a" else Look("finished", 10, 10)
+    def look(self: QuickRunning) -> AttemptProgress:
+        return (
+            AttemptProgress("failed", 3, 0, "rank 1: boom")
+            if self.job.name == "a"
+            else AttemptProgress("finished", 10, 10)
+        )
 
     monkeypatch.setattr(QuickRunning, "look", look)
     code, _, err = run("jobs.toml", "--folder", "here", "--retries", "1")
@@ -159,7 +163,7 @@ def test_given_up_jobs_are_tried_again_with_resume_and_retries(
 ) -> None:
     look = QuickRunning.look
     with monkeypatch.context() as broken:
-        broken.setattr(QuickRunning, "look", lambda self: Look("failed", 3, 0, "rank 0: boom"))
+        broken.setattr(QuickRunning, "look", lambda self: AttemptProgress("failed", 3, 0, "rank 0: boom"))
         assert run("jobs.toml", "--folder", "here", "--retries", "0")[0] == 1
     assert QuickRunning.look is look
     code, _, err = run("--resume", "here")

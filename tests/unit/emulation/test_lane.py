@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from xbench.emulation.lane import Lane
 from xbench.planning.contention import Contention, share
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 
-LINE = Curve.line(0.001, 1e-6)
+LINE = CostCurve.line(0.001, 1e-6)
 
 
 def contention(busy: tuple[float, float], quiet: tuple[float, float], slowdown: tuple[float, float]) -> Contention:

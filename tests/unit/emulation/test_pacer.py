@@ -12,10 +12,10 @@ from xbench.emulation.calibration import ASKED_S, calibrate, contention_of, pace
 from xbench.emulation.lane import Lane
 from xbench.emulation.pacer import Pacer, SharingPacer, sleep_until
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.records import CostModel, EmulatedLink
 
-LINE = Curve.line(0.004, 0.0)
+LINE = CostCurve.line(0.004, 0.0)
 MODEL = CostModel(
     backend="formula", world_size=8, alpha_s=0.001, beta_s_per_byte=1e-9, alpha_ci95=(0.001, 0.001),
     beta_ci95=(1e-9, 1e-9), max_relative_residual=0.0, points=[],
@@ -56,7 +56,7 @@ def test_those_who_want_to_be_called_are_called_in_order_and_once(kind: str) -> 
 
 
 def test_a_closed_pacer_leaves_no_thread() -> None:
-    pacer = Pacer(Lane(Curve.line(60.0, 0.0)))
+    pacer = Pacer(Lane(CostCurve.line(60.0, 0.0)))
     pacer.call(pacer.launch(8), lambda: None)
     pacer.close()
     assert not any(thread.name == "xbench-link" for thread in threading.enumerate())

@@ -17,9 +17,9 @@ from xbench.emulation.lane import Lane
 from xbench.emulation.pacer import SharingPacer, sleep_for
 from xbench.emulation.shared_link import MOST, Member, Running, SharedLink
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 
-LINE = Curve.line(0.001, 1e-6)
+LINE = CostCurve.line(0.001, 1e-6)
 
 
 def contention(busy: float = 1.0, slowdown: float = 1.0) -> Contention:
@@ -191,7 +191,7 @@ def test_no_lane_is_faster_than_alone_and_no_link_than_its_pace(
 
 @pytest.mark.parametrize("both", [None, contention()])
 def test_two_that_send_at_once_take_as_long_as_one_after_the_other(both: Contention | None, tmp_path: Path) -> None:
-    one, other = (SharingPacer(Lane(Curve.line(0.004, 0.0), both)) for _ in range(2))
+    one, other = (SharingPacer(Lane(CostCurve.line(0.004, 0.0), both)) for _ in range(2))
     for pacer in (one, other):
         pacer.share(SharedLink(tmp_path / "link"))
     begin_s = time.perf_counter()

@@ -9,7 +9,7 @@ import pytest
 from xbench.errors import RecordError, SpecError, XbenchError
 from xbench.fabrics import choose, open_fabric, parse_fabric
 from xbench.fabrics.emulated import cores_measured, link_of
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.records import load_measured
 from xbench.spec import FabricSpec
 
@@ -79,8 +79,8 @@ def test_figures_become_the_formulas_line() -> None:
     assert model.world_size == 64
     assert model.alpha_s == pytest.approx(2 * 63 * 50e-6)
     assert model.beta_s_per_byte == pytest.approx(2 * 63 / 64 * 8 / 10e9)
-    assert Curve.of(model)(0.0) == 0.0
-    assert Curve.of(model)(1e9) == pytest.approx(model.alpha_s + model.beta_s_per_byte * 1e9)
+    assert CostCurve.of(model)(0.0) == 0.0
+    assert CostCurve.of(model)(1e9) == pytest.approx(model.alpha_s + model.beta_s_per_byte * 1e9)
 
 
 def test_a_record_gives_its_own_curve_and_contention_unless_they_are_off() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from xbench.kernels.pack import Layout, pack, pack_twin, slices, told, unpack, unpack_twin
+from xbench.kernels.pack import Layout, describe_pack_backend, pack, pack_twin, slices, unpack, unpack_twin
 
 PAIRS = (
     (torch.float32, torch.float32),
@@ -144,7 +144,7 @@ def test_on_a_cpu_the_twin_does_it() -> None:
     unpack(ours, back, layout, 3.0)
     unpack_twin(ours, again, layout, 3.0)
     assert all(torch.equal(a, b) for a, b in zip(back, again, strict=True))
-    assert told(torch.device("cpu")) == "gradients are packed by torch operations"
+    assert describe_pack_backend(torch.device("cpu")) == "gradients are packed by torch operations"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from xbench.errors import XbenchError
 from xbench.launch import heartbeat
-from xbench.launch.heartbeat import COLLECT_S, GONE_S, Watch, lost_peers
-from xbench.launch.placement import Seat
+from xbench.launch.heartbeat import COLLECT_S, GONE_S, HeartbeatMonitor, lost_peers
+from xbench.launch.placement import RankAssignment
 from xbench.rank.journal import Journal, JournalReader
 
 
@@ -61,14 +61,16 @@ class Ranks:
         self.taken: list[tuple[int, int, str]] = []
         self.journals = []
         self.watches = []
-        seats = [Seat(0, rank, world, rank, f"node{rank}", 0, 1, True, ()) for rank in range(world)]
+        seats = [RankAssignment(0, rank, world, rank, f"node{rank}", 0, 1, True, ()) for rank in range(world)]
         for rank in range(world):
             place = folder / str(rank)
             place.mkdir()
             self.journals.append(Journal(place, 0, rank))
             self.watches.append(
-                Watch(rank, seats, self.store, JournalReader(place, 0, rank), silence_s, self.take, self.abandon,
-                      clock=self.clock, leave=self.leave)
+                HeartbeatMonitor(
+                    rank, seats, self.store, JournalReader(place, 0, rank), silence_s, self.take, self.abandon,
+                    clock=self.clock, leave=self.leave,
+                )
             )  # fmt: skip
 
     def clock(self) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from xbench.errors import SpecError
-from xbench.launch.placement import Present, seats
+from xbench.launch.placement import RankInfo, seats
 
 
-def present(*hosts: str, cores: dict[int, tuple[int, ...]] | None = None) -> list[Present]:
-    return [Present(rank, host, host, None, (cores or {}).get(rank, (0, 1, 2, 3))) for rank, host in enumerate(hosts)]
+def present(*hosts: str, cores: dict[int, tuple[int, ...]] | None = None) -> list[RankInfo]:
+    return [RankInfo(rank, host, host, None, (cores or {}).get(rank, (0, 1, 2, 3))) for rank, host in enumerate(hosts)]
 
 
 def test_one_job_has_all_ranks_in_their_order() -> None:

@@ -11,9 +11,9 @@ import pytest
 from xbench.errors import RankError, SpecError
 from xbench.fabrics.engines import ClusterRank
 from xbench.launch import rendezvous
-from xbench.launch.placement import Present, seats
-from xbench.launch.rendezvous import choose_interface, come
-from xbench.rank.shared_notes import FolderBoard, StoreBoard
+from xbench.launch.placement import RankInfo, seats
+from xbench.launch.rendezvous import choose_interface, join
+from xbench.rank.shared_notes import FileStore, TorchStore
 
 
 class Store:
@@ -34,30 +34,30 @@ def rank(number: int, world: int) -> ClusterRank:
     return ClusterRank("mpirun", number, world, number, world)
 
 
-def here(number: int, host: str = "a", address: str | None = "10.0.0.1") -> Present:
-    return Present(number, host, host, address, (0, 1))
+def here(number: int, host: str = "a", address: str | None = "10.0.0.1") -> RankInfo:
+    return RankInfo(number, host, host, address, (0, 1))
 
 
 def test_every_rank_learns_every_seat() -> None:
     store = Store()
     store.set("here/1", json.dumps(asdict(here(1))))
-    zero = come(store, rank(0, 2), here(0), 2, patience_s=1.0)
+    zero = join(store, rank(0, 2), here(0), 2, patience_s=1.0)
     assert zero == seats([here(0), here(1)], 2, "mpirun")
-    assert come(store, rank(1, 2), here(1), 2, patience_s=1.0) == zero
+    assert join(store, rank(1, 2), here(1), 2, patience_s=1.0) == zero
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     store = Store()
     with pytest.raises(RankError, match=r"^rank 1 and 1 more of 3 did not come within 0 s$"):
-        come(store, rank(0, 3), here(0), 1, patience_s=0.0)
+        join(store, rank(0, 3), here(0), 1, patience_s=0.0)
     with pytest.raises(SpecError, match="rank 1 and 1 more of 3 did not come"):  # whoever comes late learns it
-        come(store, rank(1, 3), here(1), 1, patience_s=0.0)
+        join(store, rank(1, 3), here(1), 1, patience_s=0.0)
 
 
 def test_ranks_that_an_old_run_s_variables_promise_are_told_with_what_to_unset() -> None:
     stale = replace(rank(0, 2), bare=True)
     with pytest.raises(RankError) as caught:
-        come(Store(), stale, here(0), 1, patience_s=0.0)
+        join(Store(), stale, here(0), 1, patience_s=0.0)
     assert caught.value.hint == "if no engine started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
 
 
@@ -65,7 +65,7 @@ def test_a_rank_that_cannot_take_part_is_named_with_its_reason() -> None:
     store = Store()
     store.set("here/1", json.dumps({"cannot": "no data here", "hint": "fetch it", "name": "node1"}))
     with pytest.raises(RankError, match=r"^rank 1 on node1 cannot take part: no data here$") as caught:
-        come(store, rank(0, 2), here(0), 1, patience_s=1.0)
+        join(store, rank(0, 2), here(0), 1, patience_s=1.0)
     assert caught.value.hint == "fetch it"
 
 
@@ -74,7 +74,7 @@ def test_ranks_that_cannot_be_divided_are_refused_on_every_rank() -> None:
     store.set("here/1", json.dumps(asdict(here(1, "b"))))
     for number, host in ((0, "a"), (1, "b")):
         with pytest.raises(SpecError, match="mpirun started 1 on a"):
-            come(store, rank(number, 2), here(number, host), 2, patience_s=1.0)
+            join(store, rank(number, 2), here(number, host), 2, patience_s=1.0)
 
 
 def test_the_user_s_interface_is_kept_and_else_the_one_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_the_user_s_interface_is_kept_and_else_the_one_to_the_others(monkeypatch
 
 
 def test_notes_in_a_folder_and_at_a_store_are_alike(tmp_path: Path) -> None:
-    for board in (FolderBoard(tmp_path), StoreBoard(Store())):
+    for board in (FileStore(tmp_path), TorchStore(Store())):
         assert not board.has("plan0.json")
         board.put("plan0.json", "{}")
         board.put("plan0.json", "[]")

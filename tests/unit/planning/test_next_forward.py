@@ -13,14 +13,14 @@ from planning_cases import constant, cut, layer, line, step_times
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient
 from xbench.planning.next_forward import ForwardLayer, dear, forward_layers, priority
 from xbench.planning.next_forward_search import best_next_forward
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
 
-BYTE_A_SECOND = Curve.line(0.0, 1.0)
+BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
 WFBP: Buckets = [[0], [1], [2]]
 
 
@@ -160,7 +160,7 @@ def test_the_next_forward_shares_too() -> None:
 
 def test_hooks_and_copies_delay_backward() -> None:
     loaded = replace(Contention.none(), hook_s=0.5, copy_s_per_byte=0.25)
-    step = dear(AHEAD, NET, [[0, 1, 2]], Curve.line(0.0, 0.0), contention=loaded)
+    step = dear(AHEAD, NET, [[0, 1, 2]], CostCurve.line(0.0, 0.0), contention=loaded)
     assert lane(step)[0] == ("backward", 0.0, 6.0)
     assert sent(step)[0][1] == 6.0
 
@@ -182,7 +182,7 @@ def test_the_best_is_no_worse_than_any_that_was_tried() -> None:
     assert {one.mode for one in found} == {"dear", "priority"}
     assert found[0].step.step_s <= found[1].step.step_s
     best = next(one for one in found if one.mode == "dear")
-    ahead, curve = forward_layers(LAYERS, step), Curve.of(COST)
+    ahead, curve = forward_layers(LAYERS, step), CostCurve.of(COST)
     tried = [dear(ahead, step, buckets, curve).step_s for buckets in ([[0], [1]], [[0, 1]])]
     # apart: scatters 1–1.25 and 2–2.45, gathers –2.9 and –3.15; first: 2/3 + 3/4 from 2.9, last: 1/3 + 1/4 more
     assert tried == [pytest.approx(4.9), pytest.approx(2.0 + 1.3 + 2.0)]
@@ -229,7 +229,9 @@ def nets(draw: st.DrawFn) -> tuple[StepModel, list[ForwardLayer]]:
     return StepModel(tuple(gradients), sum(forward) / 8, whole_s, optimizer_s), ahead
 
 
-def dear_by_hand(ahead: list[ForwardLayer], step: StepModel, buckets: Buckets, curve: Curve, steps: int) -> list[float]:
+def dear_by_hand(
+    ahead: list[ForwardLayer], step: StepModel, buckets: Buckets, curve: CostCurve, steps: int
+) -> list[float]:
     """When each of so many backward passes starts: the maxima and sums of the schedule, one step after the other."""
     gradients = step.gradients
     sizes = [sum(gradients[index].nbytes for index in bucket) for bucket in buckets]
@@ -253,12 +255,12 @@ def dear_by_hand(ahead: list[ForwardLayer], step: StepModel, buckets: Buckets, c
     return starts
 
 
-LINE = st.builds(Curve.line, st.floats(0, 3), st.floats(0, 1))
+LINE = st.builds(CostCurve.line, st.floats(0, 3), st.floats(0, 1))
 CUTS = st.integers(0, 2**11)
 
 
 @given(nets(), LINE, CUTS)
-def test_every_period_of_dear_is_the_one_simulated(net: Any, curve: Curve, cuts: int) -> None:
+def test_every_period_of_dear_is_the_one_simulated(net: Any, curve: CostCurve, cuts: int) -> None:
     step, ahead = net
     buckets = cut(len(step.gradients), cuts)
     took_s = dear(ahead, step, buckets, curve).step_s
@@ -268,7 +270,7 @@ def test_every_period_of_dear_is_the_one_simulated(net: Any, curve: Curve, cuts:
 
 @given(nets(), LINE, CUTS, st.integers(1, 60), st.integers(0, 100), st.floats(1, 3), st.floats(1, 3))
 def test_no_step_is_shorter_than_its_compute_or_its_link_time(
-    net: Any, curve: Curve, cuts: int, part: int, credit: int, rho: float, sigma: float
+    net: Any, curve: CostCurve, cuts: int, part: int, credit: int, rho: float, sigma: float
 ) -> None:
     step, ahead = net
     for contention in (None, constant(rho, sigma)):
@@ -289,7 +291,7 @@ def test_no_step_is_shorter_than_its_compute_or_its_link_time(
 @given(nets(), CUTS, st.integers(1, 60))
 def test_a_free_link_leaves_the_compute(net: Any, cuts: int, part: int) -> None:
     step, ahead = net
-    free = Curve.line(0.0, 0.0)
+    free = CostCurve.line(0.0, 0.0)
     for found in (
         dear(ahead, step, cut(len(step.gradients), cuts), free),
         priority(ahead, step, free, partition_bytes=part),
@@ -299,21 +301,21 @@ def test_a_free_link_leaves_the_compute(net: Any, cuts: int, part: int) -> None:
 
 @given(nets(), LINE, CUTS, st.floats(0, 2), st.floats(0, 2))
 def test_a_slower_link_never_makes_dear_faster(
-    net: Any, curve: Curve, cuts: int, alpha_s: float, beta_s_per_byte: float
+    net: Any, curve: CostCurve, cuts: int, alpha_s: float, beta_s_per_byte: float
 ) -> None:
     step, ahead = net
     buckets = cut(len(step.gradients), cuts)
-    slower = Curve.line(float(curve.times[0]) + alpha_s, curve.slope + beta_s_per_byte)
+    slower = CostCurve.line(float(curve.times[0]) + alpha_s, curve.slope + beta_s_per_byte)
     assert dear(ahead, step, buckets, curve).step_s <= dear(ahead, step, buckets, slower).step_s + 1e-9
 
 
 @given(nets(), LINE, st.floats(0, 2), st.integers(1, 60), st.integers(0, 100))
 def test_a_slower_link_makes_priority_no_faster_when_all_is_ready_at_once(
-    net: Any, curve: Curve, beta_s_per_byte: float, part: int, credit: int
+    net: Any, curve: CostCurve, beta_s_per_byte: float, part: int, credit: int
 ) -> None:
     step, ahead = net
     step = replace(step, gradients=tuple(replace(gradient, ready_s=0.0) for gradient in step.gradients))
-    slower = Curve.line(float(curve.times[0]), curve.slope + beta_s_per_byte)
+    slower = CostCurve.line(float(curve.times[0]), curve.slope + beta_s_per_byte)
     options = {"partition_bytes": part, "credit_bytes": credit}
     fast_s = priority(ahead, step, curve, **options).step_s
     assert fast_s <= priority(ahead, step, slower, **options).step_s + 1e-9
@@ -323,13 +325,13 @@ def test_a_slower_link_can_make_priority_faster() -> None:
     # at 2 the link takes up b's ten bytes, a moment before a is ready; a little slower, it sends a first
     net = step_of([Gradient("c", 2, 0.0), Gradient("b", 10, 2.0), Gradient("a", 1, 2.05)], 2.05, forward_s=10.0)
     ahead = [ForwardLayer("a", 10.0, (2,)), ForwardLayer("b", 0.0, (1,)), ForwardLayer("c", 0.0, (0,))]
-    fast, slow = (priority(ahead, net, Curve.line(0.0, beta), partition_bytes=math.inf) for beta in (1.0, 1.05))
+    fast, slow = (priority(ahead, net, CostCurve.line(0.0, beta), partition_bytes=math.inf) for beta in (1.0, 1.05))
     assert fast.step_s == pytest.approx(13.0 + 10.0)
     assert slow.step_s == pytest.approx(2.1 + 1.05 + 10.5)
 
 
 @given(nets(), LINE, CUTS)
-def test_dear_takes_no_longer_than_sending_the_same_after_backward(net: Any, curve: Curve, cuts: int) -> None:
+def test_dear_takes_no_longer_than_sending_the_same_after_backward(net: Any, curve: CostCurve, cuts: int) -> None:
     step, ahead = net
     buckets = cut(len(step.gradients), cuts)
     after = simulate(step, buckets, curve, single_after_backward=True)
@@ -337,7 +339,7 @@ def test_dear_takes_no_longer_than_sending_the_same_after_backward(net: Any, cur
 
 
 @given(nets(), LINE)
-def test_priority_takes_no_longer_than_whole_tensors_as_they_come(net: Any, curve: Curve) -> None:
+def test_priority_takes_no_longer_than_whole_tensors_as_they_come(net: Any, curve: CostCurve) -> None:
     step, ahead = net
     in_turn = simulate(step, merge.wfbp(step.gradients), curve)
     assert priority(ahead, step, curve, partition_bytes=math.inf).step_s <= in_turn.step_s + 1e-9

@@ -17,7 +17,7 @@ from xbench.errors import SpecError
 from xbench.modes import next_forward_modes
 from xbench.planning import next_forward_search as search_module
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient
 from xbench.planning.next_forward import ForwardLayer, from_forward, part_sizes, priority
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, packed, worth_s
@@ -26,7 +26,7 @@ from xbench.planning.simulate import bucket_bytes
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, Parts, Plan
 
-BYTE_A_SECOND = Curve.line(0.0, 1.0)
+BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
 
 # c is nearest the loss: forward runs a, b, c, a second each, and every gradient takes two seconds on the link.
 NET = StepModel((Gradient("c", 2, 1.0), Gradient("b", 2, 2.0), Gradient("a", 2, 3.0)), 3.0, 3.0, 0.0)
@@ -85,7 +85,7 @@ def test_a_timeline_begins_with_the_forward_pass_and_shows_what_the_step_before_
         ("a", 0.0, 2.0), ("b", 2.0, 4.0), ("c", 7.0, 9.0),
     ]  # fmt: skip
     # slower: c is on its way from 1 to 5, across the border at 3
-    slow = from_forward(priority(AHEAD, NET, Curve.line(0.0, 2.0), partition_bytes=math.inf))
+    slow = from_forward(priority(AHEAD, NET, CostCurve.line(0.0, 2.0), partition_bytes=math.inf))
     assert [(s.name, s.start_s, s.end_s, s.nbytes) for s in slow.communication] == [
         ("c", 0.0, 2.0, None), ("a", 2.0, 6.0, 2), ("b", 6.0, 10.0, 2), ("c", 13.0, 15.0, 2),
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_every_plan_covers_its_bytes_and_takes_no_less_than_it_can(
 ) -> None:
     layers, step = made
     search = NextForwardSearch(layers, step, cost, thorough=thorough)
-    curve = Curve.of(cost)
+    curve = CostCurve.of(cost)
     for found in search.best():
         checked(found, step)
         sizes = bucket_bytes(step.gradients, found.buckets)
@@ -307,7 +307,7 @@ def test_auto_is_one_of_them_only_where_that_is_allowed() -> None:
 
 
 def test_a_short_search_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "MOST_TRIALS", 0)  # nothing is improved in it
+    monkeypatch.setattr(search_module, "MAX_TRIALS", 0)  # nothing is improved in it
     quick = NextForwardSearch(LAYERS, STEP, COST, thorough=False)
     whole = NextForwardSearch(LAYERS, STEP, COST)
     assert len(list(quick._families())) < len(list(whole._families()))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
-from xbench.planning.sustained_rate import Pace, no_sooner, pace_of
+from xbench.planning.cost import CostCurve
+from xbench.planning.sustained_rate import SustainedRate, no_sooner, pace_of
 from xbench.planning.topology import Topology, carried_contention, carried_over, message, paced
 from xbench.planning.what_if_link import carried_to
 from xbench.records import Contention as Measured
@@ -27,7 +27,7 @@ def cost_model(workers: int, pieces: list[tuple[int, float, float]], sizes: list
         alpha_ci95=(0.0, 1e3), beta_ci95=(0.0, 1e3), max_relative_residual=0.5, points=[], segments=segments,
         segmented_max_relative_residual=0.0,
     )  # fmt: skip
-    took = Curve.of(made)
+    took = CostCurve.of(made)
     points = [CostPoint(nbytes=n, transfer_s=took(float(n)), ci95=(0.0, 1e6), wait_s=0.0, repetitions=3) for n in sizes]
     return made.model_copy(update={"points": points})
 
@@ -37,9 +37,9 @@ BUCKET = cost_model(2, [(1, 2.0, 0.0), (100, -98.0, 1.0)], [100, 10_000])
 
 
 def test_the_pace_is_the_slope_at_the_end_and_what_was_saved_counts_once() -> None:
-    assert pace_of(BUCKET) == Pace(1.0, 98.0)
+    assert pace_of(BUCKET) == SustainedRate(1.0, 98.0)
     four = pace_of(cost_model(4, [(1, 2.0, 0.0), (100, -98.0, 1.0)], [100, 10_000]))
-    assert four == Pace(pytest.approx(2 / 3), 98.0)  # of four, a worker sends 1.5 bytes for each
+    assert four == SustainedRate(pytest.approx(2 / 3), 98.0)  # of four, a worker sends 1.5 bytes for each
 
 
 def test_a_stray_last_point_is_not_the_pace() -> None:
@@ -71,12 +71,12 @@ def test_many_messages_within_a_burst_take_what_the_link_takes_for_long() -> Non
 def test_two_workers_of_two_keep_what_was_measured() -> None:
     again = RING.curve(message(BUCKET), 2, pace_of(BUCKET))
     sizes = np.array([1.0, 50.0, 100.0, 101.0, 1e3, 1e5])
-    assert again(sizes) == pytest.approx(Curve.of(BUCKET)(sizes), rel=1e-12)
+    assert again(sizes) == pytest.approx(CostCurve.of(BUCKET)(sizes), rel=1e-12)
 
 
 @pytest.mark.parametrize("topology", SPLIT, ids=str)
 def test_more_workers_are_never_quicker_with_all_gradients_at_once(topology: Topology) -> None:
-    took = [Curve.of(carried_over(BUCKET, topology, n))(5_000.0) for n in (4, 8, 16, 64, 512)]
+    took = [CostCurve.of(carried_over(BUCKET, topology, n))(5_000.0) for n in (4, 8, 16, 64, 512)]
     assert took == sorted(took)
 
 
@@ -115,7 +115,7 @@ def _inside(topology: Topology, workers: int, nbytes: float) -> float:
 
 def test_the_pace_goes_on_where_the_last_slope_is_steeper() -> None:
     # Flat at 1 s, then 4 s a byte from 10 bytes on; at a pace of 2 s a byte from 3 on: both meet again at 17.
-    held = no_sooner(Curve(np.array([1.0, 10.0]), np.array([1.0, 1.0]), 4.0), 1.0, Pace(2.0, 5.0))
+    held = no_sooner(CostCurve(np.array([1.0, 10.0]), np.array([1.0, 1.0]), 4.0), 1.0, SustainedRate(2.0, 5.0))
     assert held(np.array([2.0, 3.0, 10.0, 17.0, 20.0])).tolist() == [1.0, 1.0, 15.0, 29.0, 41.0]
 
 
@@ -147,8 +147,8 @@ def test_a_what_if_says_the_same_as_what_plans_take() -> None:
     assert (second.nbytes, second.alone_s, second.loaded_s) == (200, pytest.approx(240), pytest.approx(300))
     assert (first.compute_slowdown, second.compute_slowdown) == (pytest.approx(1 / (1 - 6 / 202)), pytest.approx(1.5))
     # What plans make of the points is what they take elsewhere, but between two of many sizes.
-    now = Contention.of(carried, Curve.of(carried_over(BUCKET, RING, 4)))
-    there = carried_contention(Contention.of(was, Curve.of(BUCKET)), BUCKET, RING, 4)
+    now = Contention.of(carried, CostCurve.of(carried_over(BUCKET, RING, 4)))
+    there = carried_contention(Contention.of(was, CostCurve.of(BUCKET)), BUCKET, RING, 4)
     sizes = np.array([100.0, 200.0, 1000.0])
     for name in ("collective_slowdown", "compute_slowdown", "paired_quiet"):
         assert getattr(now, name)(sizes) == pytest.approx(getattr(there, name)(sizes), rel=0.02), name

@@ -109,9 +109,9 @@ def test_improvement_finds_what_no_family_has_and_stops_when_told(monkeypatch: p
     best = search.best()
     assert best.name.endswith(", improved")
     assert worth(best.step_s, len(best.buckets)) < worth(first.step_s, len(first.buckets))
-    monkeypatch.setattr(auto_module, "MOST_TRIALS", 0)
+    monkeypatch.setattr(auto_module, "MAX_TRIALS", 0)
     assert search.best().buckets == first.buckets
-    monkeypatch.setattr(auto_module, "MOST_TRIALS", 7)
+    monkeypatch.setattr(auto_module, "MAX_TRIALS", 7)
     tried = 0
     seconds = search._seconds_of_cuts
 

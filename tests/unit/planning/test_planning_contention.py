@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from planning_cases import constant, cut, line
 
 from xbench.planning.auto import Search
-from xbench.planning.contention import Contention, Saved, queue_s_per_byte, share
-from xbench.planning.cost import Curve
+from xbench.planning.contention import Contention, TokenBucketCredit, queue_s_per_byte, share
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient
 from xbench.planning.simulate import simulate
 from xbench.planning.step import StepModel
 from xbench.records import Contention as Measured
 from xbench.records import ContentionPoint
 
-SECOND = Curve.line(1.0, 0.0)
+SECOND = CostCurve.line(1.0, 0.0)
 
 
 def point(nbytes: int, in_flight: int, alone_s: float, loaded_s: float, slowdown: float) -> ContentionPoint:
@@ -57,7 +57,7 @@ def rested(rest_s: float) -> Contention:
 
 
 def test_a_link_saves_a_second_a_second_up_to_what_it_can() -> None:
-    saved = Saved(2.0)
+    saved = TokenBucketCredit(2.0)
     assert saved.spent(0.0, 0.5) == 0.5
     assert saved.spent(0.0, 5.0) == 1.5
     saved.since(10.0)
@@ -69,7 +69,7 @@ def test_a_link_saves_a_second_a_second_up_to_what_it_can() -> None:
 
 def test_after_a_rest_a_collective_takes_less_and_the_queue_behind_it_does_not() -> None:
     # a byte takes a second: 3 bytes at 1 and 3 at 2, which wait, and 3 at 9 after a second of rest
-    curve, complete = Curve.line(0.0, 1.0), [1.0, 2.0, 8.0]
+    curve, complete = CostCurve.line(0.0, 1.0), [1.0, 2.0, 8.0]
     shared = share(complete, [3, 3, 3], curve, rested(1.5), backward_s=8.0, optimizer_s=0.0, early_update=False)
     # the first could save all but what the smallest takes, which is a second here
     assert shared.sent == [(1.0, 2.5), (2.5, 5.5), (8.0, 9.5)]
@@ -115,7 +115,7 @@ def test_free_communication_is_the_simulation_without(
     gradients = gradients_of(net)
     buckets = cut(len(net), cuts)
     step = StepModel(tuple(gradients), forward_s=1.0, backward_s=gradients[-1].ready_s, optimizer_s=0.7)
-    curve = Curve.line(alpha_s, 0.01)
+    curve = CostCurve.line(alpha_s, 0.01)
     options = {"single_after_backward": after, "early_update": early}
     without = simulate(step, buckets, curve, **options)
     free = simulate(step, buckets, curve, **options, contention=Contention.none())  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_auto_is_never_predicted_slower_than_any_schedule(net: list[tuple[int, i
 
 def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
     measured = Measured(launch_s=0.0, points=[point(8, 1, 2.0, 3.0, 1.0), point(8, 2, 1.5, 2.5, 1.0)])
-    line = Curve.line(1.0, 0.0)
+    line = CostCurve.line(1.0, 0.0)
     found = Contention.of(measured, line)
     # Three buckets wait when backward has ended: two in flight twice, the last one alone.
     sent = share([0.0] * 3, [8] * 3, line, found, backward_s=0.0, optimizer_s=0.0, early_update=False).sent
@@ -155,7 +155,7 @@ def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
 def test_between_measured_sizes_times_go_straight_whatever_t_does() -> None:
     points = [point(100, 1, 1.0, 2.0, 1.0), point(1000, 1, 1.0, 5.0, 1.0)]
     points += [point(100, 2, 0.5, 1.0, 1.0), point(1000, 2, 5.0, 10.0, 1.0)]
-    table = Contention.of(Measured(launch_s=0.0, points=points), Curve.line(0.5, 0.001))
+    table = Contention.of(Measured(launch_s=0.0, points=points), CostCurve.line(0.5, 0.001))
     sizes = np.array([100.0, 400.0, 550.0, 1000.0])
     t_s = 0.5 + 0.001 * sizes
     added_s = np.array([1.0, 2.0, 2.5, 4.0])

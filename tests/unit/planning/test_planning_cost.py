@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planning_cases import line
 
 from xbench.planning import cost
-from xbench.planning.cost import Curve, fit
+from xbench.planning.cost import CostCurve, fit
 from xbench.records import CostModel, CostPoint, CostSegment
 
 SIZES = [2**k for k in range(10, 28)]
@@ -39,7 +39,7 @@ def test_an_exact_line_is_found_exactly(alpha: float, beta: float, sizes: list[i
     assert model.segmented_max_relative_residual is None
     assert [p.nbytes for p in model.points] == sorted(sizes)
     asked = np.array(sizes, dtype=float)
-    assert Curve.of(model)(asked) == pytest.approx(alpha + beta * asked, rel=1e-9)
+    assert CostCurve.of(model)(asked) == pytest.approx(alpha + beta * asked, rel=1e-9)
 
 
 def test_alpha_and_beta_of_an_exact_line() -> None:
@@ -96,7 +96,7 @@ def test_two_regimes_become_two_segments() -> None:
     assert first.alpha_s + first.beta_s_per_byte * second.from_bytes == pytest.approx(
         second.alpha_s + second.beta_s_per_byte * second.from_bytes, rel=1e-9
     )
-    curve = Curve.of(model)
+    curve = CostCurve.of(model)
     for size in (3000, 700_000, 5_000_000, 2**27, 2**29):
         assert curve(size) == pytest.approx(two_regimes(size), rel=0.06)
 
@@ -107,7 +107,7 @@ def test_a_curve_no_five_pieces_can_follow_falls_back_to_the_points() -> None:
     assert len(model.segments) == cost.MAX_SEGMENTS
     assert model.segmented_max_relative_residual is not None
     assert model.segmented_max_relative_residual > 0.10
-    assert Curve.of(model)(np.array(SIZES, dtype=float)) == pytest.approx(times, rel=1e-12)
+    assert CostCurve.of(model)(np.array(SIZES, dtype=float)) == pytest.approx(times, rel=1e-12)
 
 
 @settings.get_profile("few")
@@ -133,7 +133,7 @@ def test_any_points_give_a_valid_continuous_monotone_model(pairs: list[tuple[int
         assert model.segmented_max_relative_residual is not None
         assert model.segmented_max_relative_residual < model.max_relative_residual
     asked = np.linspace(1, 2e8, 50)
-    assert np.all(np.diff(Curve.of(model)(asked)) >= -1e-12)
+    assert np.all(np.diff(CostCurve.of(model)(asked)) >= -1e-12)
 
 
 @settings.get_profile("few")
@@ -179,7 +179,7 @@ def test_points_must_be_above_zero(nbytes: int, seconds: float) -> None:
 
 
 def test_line_curve() -> None:
-    curve = Curve.line(1e-3, 1e-9)
+    curve = CostCurve.line(1e-3, 1e-9)
     assert curve(0) == 0.0
     assert curve(1) == pytest.approx(1e-3 + 1e-9)
     assert isinstance(curve(5.0), float)
@@ -188,7 +188,7 @@ def test_line_curve() -> None:
 
 
 def test_measured_curve_interpolates_extrapolates_and_is_flat_below() -> None:
-    curve = Curve.measured([point(4000, 5.0), point(1000, 2.0), point(2000, 3.0)])
+    curve = CostCurve.measured([point(4000, 5.0), point(1000, 2.0), point(2000, 3.0)])
     assert curve(0) == 0.0
     assert curve(np.array([1.0, 999.0, 1000.0, 1500.0, 2000.0, 3000.0, 4000.0, 6000.0])) == pytest.approx(
         [2.0, 2.0, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0]
@@ -196,12 +196,14 @@ def test_measured_curve_interpolates_extrapolates_and_is_flat_below() -> None:
 
 
 def test_measured_curve_is_monotone_and_takes_the_median_of_a_size() -> None:
-    curve = Curve.measured([point(1000, 2.0), point(2000, 1.0), point(3000, 4.0), point(3000, 5.0), point(3000, 9.0)])
+    curve = CostCurve.measured(
+        [point(1000, 2.0), point(2000, 1.0), point(3000, 4.0), point(3000, 5.0), point(3000, 9.0)]
+    )
     assert curve(np.array([1000.0, 2000.0, 3000.0])) == pytest.approx([1.5, 1.5, 5.0])
 
 
 def test_measured_curve_of_one_size_is_proportional_beyond_it() -> None:
-    curve = Curve.measured([point(1000, 2.0)])
+    curve = CostCurve.measured([point(1000, 2.0)])
     assert curve(np.array([1.0, 1000.0, 3000.0])) == pytest.approx([2.0, 2.0, 6.0])
 
 
@@ -211,21 +213,21 @@ def test_of_takes_the_segments() -> None:
         CostSegment(from_bytes=20, alpha_s=-20.0, beta_s_per_byte=2.0),
     ]
     model = line(1.0, 1.0).model_copy(update={"segments": pieces})
-    assert Curve.of(model)(np.array([1.0, 10.0, 15.0, 20.0, 30.0])) == pytest.approx([10.0, 10.0, 15.0, 20.0, 40.0])
+    assert CostCurve.of(model)(np.array([1.0, 10.0, 15.0, 20.0, 30.0])) == pytest.approx([10.0, 10.0, 15.0, 20.0, 40.0])
 
 
 def test_bad_curves_and_sizes_are_refused() -> None:
     for alpha, beta in [(-1.0, 0.0), (0.0, -1.0), (math.nan, 0.0), (0.0, math.inf)]:
         with pytest.raises(ValueError, match="finite and not below zero"):
-            Curve.line(alpha, beta)
+            CostCurve.line(alpha, beta)
     with pytest.raises(ValueError, match="ascend"):
-        Curve(np.array([2.0, 1.0]), np.array([1.0, 2.0]), 0.0)
+        CostCurve(np.array([2.0, 1.0]), np.array([1.0, 2.0]), 0.0)
     with pytest.raises(ValueError, match="as many times as sizes"):
-        Curve(np.array([2.0, 3.0]), np.array([1.0]), 0.0)
+        CostCurve(np.array([2.0, 3.0]), np.array([1.0]), 0.0)
     with pytest.raises(ValueError, match="no cost points"):
-        Curve.measured([])
+        CostCurve.measured([])
     with pytest.raises(ValueError, match="not below zero"):
-        Curve.line(1.0, 1.0)(-1.0)
+        CostCurve.line(1.0, 1.0)(-1.0)
 
 
 def test_collective_costs() -> None:

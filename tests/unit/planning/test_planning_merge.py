@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from planning_cases import gradients_of, partitions
 
 from xbench.planning import merge
-from xbench.planning.cost import Curve, FloatArray, Transfer
+from xbench.planning.cost import CostCurve, CostFunction, FloatArray
 from xbench.planning.gradients import Gradient
 from xbench.planning.simulate import Buckets, transfers
 
 
-def last_end(gradients: list[Gradient], buckets: Buckets, curve: Transfer) -> float:
+def last_end(gradients: list[Gradient], buckets: Buckets, curve: CostFunction) -> float:
     return transfers(gradients, buckets, curve)[-1].end_s
 
 
@@ -27,11 +27,11 @@ def nets(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",), largest: int =
     return gradients_of(ready, nbytes, kinds)
 
 
-LINES = st.builds(Curve.line, st.floats(0, 5), st.floats(0, 2))
+LINES = st.builds(CostCurve.line, st.floats(0, 5), st.floats(0, 2))
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Transfer:
+def tables(draw: st.DrawFn) -> CostFunction:
     """An arbitrary positive T, neither monotone nor smooth: a random number for every size up to 9 · 40."""
     table = np.random.default_rng(draw(st.integers(0, 2**32))).uniform(0.01, 10.0, 9 * 40 + 1)
 
@@ -42,13 +42,13 @@ def tables(draw: st.DrawFn) -> Transfer:
 
 
 @given(nets(), st.one_of(LINES, tables()))
-def test_optimal_is_the_best_of_all_contiguous_partitions(gradients: list[Gradient], curve: Transfer) -> None:
+def test_optimal_is_the_best_of_all_contiguous_partitions(gradients: list[Gradient], curve: CostFunction) -> None:
     best = min(last_end(gradients, buckets, curve) for buckets in partitions(len(gradients)))
     assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(best, rel=1e-9)
 
 
 @given(nets(dtypes=("float32", "bfloat16")), tables())
-def test_contiguous_optimum_with_two_dtypes(gradients: list[Gradient], curve: Transfer) -> None:
+def test_contiguous_optimum_with_two_dtypes(gradients: list[Gradient], curve: CostFunction) -> None:
     allowed = [
         buckets
         for buckets in partitions(len(gradients))
@@ -69,7 +69,7 @@ def test_contiguous_optimum_with_two_dtypes(gradients: list[Gradient], curve: Tr
     st.integers(1, 60), st.integers(1, 200),
 )  # fmt: skip
 def test_optimal_is_never_worse_than_any_other_schedule(
-    gradients: list[Gradient], curve: Transfer, alpha: float, beta: float, first: int, cap: int
+    gradients: list[Gradient], curve: CostFunction, alpha: float, beta: float, first: int, cap: int
 ) -> None:
     best = last_end(gradients, merge.optimal(gradients, curve), curve)
     others = [
@@ -86,7 +86,7 @@ def test_optimal_is_never_worse_than_any_other_schedule(
 
 @given(nets(dtypes=("float32", "bfloat16")), LINES, st.integers(1, 60), st.integers(1, 200))
 def test_every_schedule_moves_every_gradient_once_and_mixes_no_dtypes(
-    gradients: list[Gradient], curve: Curve, first: int, cap: int
+    gradients: list[Gradient], curve: CostCurve, first: int, cap: int
 ) -> None:
     for buckets in (
         merge.single(gradients),
@@ -102,7 +102,7 @@ def test_every_schedule_moves_every_gradient_once_and_mixes_no_dtypes(
 
 def test_the_papers_greedy_is_not_optimal() -> None:
     gradients = gradients_of([0.0, 0.9, 1.8], [10**9, 1, 1])
-    curve = Curve.line(1.0, 1e-8)
+    curve = CostCurve.line(1.0, 1e-8)
     greedy = merge.mgwfbp(gradients, 1.0, 1e-8)
     assert greedy == [[0, 1, 2]]
     assert last_end(gradients, greedy, curve) == pytest.approx(12.8, abs=1e-6)
@@ -152,14 +152,14 @@ def test_greedy_equals_the_printed_algorithm(layers: list[tuple[int, int]], a: i
 
 def test_fewer_buckets_are_taken_when_ends_are_equal() -> None:
     gradients = gradients_of([0.0, 0.0, 0.0, 0.0], [1, 1, 1, 1])
-    assert merge.optimal(gradients, Curve.line(0.0, 1.0)) == [[0, 1, 2, 3]]
-    assert merge.optimal(gradients_of([0.0, 0.1], [3, 3]), Curve.line(0.1, 0.1)) == [[0, 1]]
+    assert merge.optimal(gradients, CostCurve.line(0.0, 1.0)) == [[0, 1, 2, 3]]
+    assert merge.optimal(gradients_of([0.0, 0.1], [3, 3]), CostCurve.line(0.1, 0.1)) == [[0, 1]]
 
 
 def test_alternating_dtypes_do_not_break_the_optimum_apart() -> None:
     count = 40
     gradients = gradients_of([0.0] * count, [10] * count, ["float32", "bfloat16"] * (count // 2))
-    curve = Curve.line(1.0, 1e-3)
+    curve = CostCurve.line(1.0, 1e-3)
     assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(2.4)
     assert last_end(gradients, merge.optimal_contiguous(gradients, curve), curve) == pytest.approx(40.4)
 
@@ -170,7 +170,7 @@ def test_optimal_holds_beyond_one_block_of_rows() -> None:
     ready = sorted(random.uniform(0, 1, count).tolist())
     nbytes = random.integers(1, 10**6, count).tolist()
     gradients = gradients_of(ready, nbytes)
-    curve = Curve.line(0.01, 1e-8)
+    curve = CostCurve.line(0.01, 1e-8)
     end = [0.0] * (count + 1)
     for j in range(count):
         end[j + 1] = min(max(end[i], ready[j]) + curve(float(sum(nbytes[i : j + 1]))) for i in range(j + 1))
@@ -182,7 +182,7 @@ def test_orders_that_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="not in ready order"):
         merge.mgwfbp(wrong, 1.0, 1.0)
     with pytest.raises(ValueError, match="not in ready order"):
-        merge.optimal(wrong, Curve.line(1.0, 1.0))
+        merge.optimal(wrong, CostCurve.line(1.0, 1.0))
     with pytest.raises(ValueError, match="at least one limit"):
         merge.ddp_assignment(wrong, [])
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_cases import gradients_of, partitions
 
-from xbench.planning.cost import Curve, FloatArray, Transfer
+from xbench.planning.cost import CostCurve, CostFunction, FloatArray
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal_contiguous
 from xbench.planning.optimal_linear import optimal_line
@@ -16,7 +16,7 @@ from xbench.planning.simulate import Buckets, transfers
 
 
 def last_end_s(gradients: list[Gradient], buckets: Buckets, alpha_s: float, beta: float) -> float:
-    return transfers(gradients, buckets, Curve.line(alpha_s, beta))[-1].end_s
+    return transfers(gradients, buckets, CostCurve.line(alpha_s, beta))[-1].end_s
 
 
 @st.composite
@@ -61,9 +61,9 @@ def _end_s(gradients: list[Gradient], buckets: Buckets, alpha_s: float, beta: fl
     return end_s
 
 
-def any_curve(alpha_s: float, beta: float) -> Transfer:
-    """The same T as `Curve.line`, which the planner does not see to be a line."""
-    line = Curve.line(alpha_s, beta)
+def any_curve(alpha_s: float, beta: float) -> CostFunction:
+    """The same T as `CostCurve.line`, which the planner does not see to be a line."""
+    line = CostCurve.line(alpha_s, beta)
 
     def seconds(nbytes: FloatArray, /) -> FloatArray:
         return line(nbytes)
@@ -73,7 +73,7 @@ def any_curve(alpha_s: float, beta: float) -> Transfer:
 
 @given(nets(largest=60), ALPHA, BETA)
 def test_the_optimum_of_a_line_is_found_by_the_pass(gradients: list[Gradient], alpha_s: float, beta: float) -> None:
-    assert optimal_contiguous(gradients, Curve.line(alpha_s, beta)) == optimal_line(gradients, alpha_s, beta)
+    assert optimal_contiguous(gradients, CostCurve.line(alpha_s, beta)) == optimal_line(gradients, alpha_s, beta)
 
 
 @given(nets(largest=60, dtypes=("float32", "bfloat16")), ALPHA, BETA, st.booleans())

@@ -11,7 +11,7 @@ from planning_cases import line
 from xbench.errors import SpecError
 from xbench.modes import MODES, waiting_modes
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import Planner, bucket_caps_mib, make_plan, make_plans
@@ -249,5 +249,5 @@ def test_predictions_use_the_curve_where_the_line_does_not_hold() -> None:
     cost = fit(points, backend="gloo", world_size=2)
     assert cost.segments
     plan = make_plan("single", GRADIENTS[1:], cost, **PARTS)
-    assert plan.predicted_exposed_s == pytest.approx(Curve.of(cost)(2.0))
+    assert plan.predicted_exposed_s == pytest.approx(CostCurve.of(cost)(2.0))
     assert plan.predicted_exposed_s == pytest.approx(1e-3)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.planning.bounds import bounds
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import StepModel
 
 GRADIENTS = [Gradient("c", 10, 1.0), Gradient("b", 20, 2.0), Gradient("a", 30, 4.0)]
-CURVE = Curve.line(1.0, 0.1)
+CURVE = CostCurve.line(1.0, 0.1)
 GRID = np.arange(0.0, 61.0)
 PARTS = {"forward_s": 2.0, "backward_s": 4.0, "optimizer_s": 0.5}
 STEP = StepModel(tuple(GRADIENTS), **PARTS)
@@ -100,7 +100,7 @@ def test_early_updates_follow_the_launch_order() -> None:
 
 
 def test_early_update_does_not_start_before_backward_ends() -> None:
-    step = simulate(replace(BUSY, backward_s=9.0), [[0, 1, 2]], Curve.line(0.0, 0.0), early_update=True)
+    step = simulate(replace(BUSY, backward_s=9.0), [[0, 1, 2]], CostCurve.line(0.0, 0.0), early_update=True)
     assert optimizer_slices(step) == [(11.0, 17.0)]
     assert (step.step_s, step.exposed_s) == (17.0, 0.0)
 
@@ -134,7 +134,7 @@ def test_no_plan_beats_the_backward_overlap_bound(
     plan: tuple[list[Gradient], Buckets], alpha_s: float, beta_s: float, optimizer_s: float, after_backward: bool
 ) -> None:
     gradients, buckets = plan
-    curve = Curve.line(alpha_s, beta_s)
+    curve = CostCurve.line(alpha_s, beta_s)
     parts = {**PARTS, "optimizer_s": optimizer_s}
     compute_s = 6.0 + optimizer_s
     net = StepModel(tuple(gradients), **parts)
@@ -157,7 +157,7 @@ def test_no_plan_beats_the_backward_overlap_bound(
 def test_the_optimum_reaches_the_backward_overlap_bound_when_updating_takes_no_time(
     plan: tuple[list[Gradient], Buckets], alpha_s: float, beta_s: float
 ) -> None:
-    gradients, curve = plan[0], Curve.line(alpha_s, beta_s)
+    gradients, curve = plan[0], CostCurve.line(alpha_s, beta_s)
     parts = {**PARTS, "optimizer_s": 0.0}
     best = simulate(StepModel(tuple(gradients), **parts), optimal(gradients, curve), curve, early_update=True)
     found = bounds(gradients, curve, **parts, compute_s=6.0)
@@ -197,11 +197,11 @@ def test_bounds() -> None:
 
 
 def test_bounds_of_a_step_that_hides_everything() -> None:
-    found = bounds(GRADIENTS, Curve.line(0.0, 1e-6), **PARTS, compute_s=6.5)
+    found = bounds(GRADIENTS, CostCurve.line(0.0, 1e-6), **PARTS, compute_s=6.5)
     assert found.overlap_bound_s == 6.5
     # the last transfer ends at 4 + 30e-6, long before backward and optimizer would at 4.5
     assert found.backward_overlap_bound_s == 6.5
-    longer = bounds(GRADIENTS, Curve.line(0.0, 1e-6), **{**PARTS, "optimizer_s": 0.0}, compute_s=6.0)
+    longer = bounds(GRADIENTS, CostCurve.line(0.0, 1e-6), **{**PARTS, "optimizer_s": 0.0}, compute_s=6.0)
     assert longer.backward_overlap_bound_s == pytest.approx(6.0 + 30e-6, abs=1e-9)
 
 
@@ -214,7 +214,7 @@ def test_communication_counts_one_collective_a_dtype_and_bounds_stay_below() -> 
 
 
 def test_bound_does_not_overstate_a_link_that_slows_down_with_size() -> None:
-    curve = Curve(sizes=GRID, times=GRID**2 / 100, slope=10.0)
+    curve = CostCurve(sizes=GRID, times=GRID**2 / 100, slope=10.0)
     found = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5)
     assert found.communication_s == pytest.approx(36.0)
     assert found.overlap_bound_s == pytest.approx(1 + 4 + 9)
@@ -222,7 +222,7 @@ def test_bound_does_not_overstate_a_link_that_slows_down_with_size() -> None:
 
 def test_a_burst_counts_once_where_the_pace_of_a_queue_is_known() -> None:
     # a rested link passes 10 bytes at once: 0.2 s a byte beyond them
-    curve = Curve(sizes=GRID, times=0.2 * np.maximum(0.0, GRID - 10), slope=0.2)
+    curve = CostCurve(sizes=GRID, times=0.2 * np.maximum(0.0, GRID - 10), slope=0.2)
     promised = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5)
     # one each: c at 1, b from 2 to 4, a from 4 to 8, and 6 s in all, where 60 bytes take 10
     assert promised.backward_overlap_bound_s == pytest.approx(2 + 8)
@@ -236,7 +236,7 @@ def test_a_burst_counts_once_where_the_pace_of_a_queue_is_known() -> None:
 
 @given(any_plan(), st.floats(0, 1), st.floats(1e-9, 1e-5))
 def test_a_straight_line_is_its_own_pace(plan: tuple[list[Gradient], Buckets], alpha_s: float, beta_s: float) -> None:
-    gradients, curve = plan[0], Curve.line(alpha_s, beta_s)
+    gradients, curve = plan[0], CostCurve.line(alpha_s, beta_s)
     without = bounds(gradients, curve, **PARTS, compute_s=6.5)
     paced = bounds(gradients, curve, **PARTS, compute_s=6.5, queue_s_per_byte=beta_s)
     assert paced.overlap_bound_s == pytest.approx(without.overlap_bound_s, rel=1e-9)
@@ -244,7 +244,7 @@ def test_a_straight_line_is_its_own_pace(plan: tuple[list[Gradient], Buckets], a
 
 
 def test_what_a_rest_saves_counts_once_and_only_where_gradients_wait_for_backward() -> None:
-    curve = Curve.line(0.0, 0.2)
+    curve = CostCurve.line(0.0, 0.2)
     without = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5)
     found = bounds(GRADIENTS, curve, **PARTS, compute_s=6.5, rest_s=0.5)
     assert found.backward_overlap_bound_s == pytest.approx(without.backward_overlap_bound_s - 0.5)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xbench.errors import SpecError
 from xbench.planning import cost
 from xbench.planning.contention import Contention
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.topology import (
     Topology,
     carried_contention,
@@ -39,12 +39,12 @@ topologies = st.sampled_from(ALL)
 
 
 @st.composite
-def curves(draw: st.DrawFn, *, first: float = 1.0) -> Curve:
+def curves(draw: st.DrawFn, *, first: float = 1.0) -> CostCurve:
     """Any monotone piecewise linear curve with a first knot at `first` bytes or later."""
     count = draw(st.integers(1, 6))
     gaps = draw(st.lists(st.floats(1.0, 1e6), min_size=count, max_size=count))
     rises = draw(st.lists(st.floats(0.0, 1e-2), min_size=count, max_size=count))
-    return Curve(
+    return CostCurve(
         np.cumsum(np.array(gaps)) - gaps[0] + first,
         np.cumsum(np.array(rises)) + draw(times),
         draw(st.floats(0.0, 1e-7)),
@@ -82,13 +82,13 @@ FORMULAS = {
 def test_a_line_becomes_the_table_s_line(name: str, count: int) -> None:
     a, b = FORMULAS[name](3e-5, 1e-9, 0.0, count)
     assert Topology(name).line(3e-5, 1e-9, count) == (a, b)
-    curve = Topology(name).curve(Curve.line(3e-5, 1e-9), count)
+    curve = Topology(name).curve(CostCurve.line(3e-5, 1e-9), count)
     for nbytes in (1.0, 1e3, 1e6, 1e9):
         assert curve(nbytes) == pytest.approx(a + b * nbytes, rel=1e-12)
 
 
 def test_exact_figures() -> None:
-    line = Curve.line(1.0, 1.0)
+    line = CostCurve.line(1.0, 1.0)
     assert Topology("ring").curve(line, 4)(8.0) == 2 * 3 * (1 + 2)
     assert Topology("tree").curve(line, 4)(8.0) == 3 * 1 + (1 + 8)
     assert Topology("halving-doubling").curve(line, 4)(8.0) == 2 * (1 + 4) + 2 * (1 + 2)
@@ -102,7 +102,7 @@ def test_exact_figures() -> None:
 
 def test_a_step_between_protocols_stays_at_its_size_of_message() -> None:
     # Two workers: messages of half the bytes. Below 100 bytes a message takes 1 s, from 200 on 3 s.
-    measured = Curve(np.array([200.0, 400.0]), np.array([2.0, 6.0]), 0.0)
+    measured = CostCurve(np.array([200.0, 400.0]), np.array([2.0, 6.0]), 0.0)
     t = message_of(measured, 2)
     assert (t(100.0), t(200.0)) == (1.0, 3.0)
     four = Topology("ring").curve(t, 4)
@@ -113,7 +113,7 @@ def test_a_step_between_protocols_stays_at_its_size_of_message() -> None:
 
 
 @given(curves(), workers)
-def test_there_and_back_is_the_identity(curve: Curve, count: int) -> None:
+def test_there_and_back_is_the_identity(curve: CostCurve, count: int) -> None:
     again = Topology("ring").curve(message_of(curve, count), count)
     np.testing.assert_allclose(again.sizes, curve.sizes, rtol=1e-12)
     np.testing.assert_allclose(again.times, curve.times, rtol=1e-12)
@@ -121,14 +121,14 @@ def test_there_and_back_is_the_identity(curve: Curve, count: int) -> None:
 
 
 @given(curves(), st.floats(1.0, 1e9), st.sampled_from(["ring", "tree", "halving-doubling"]))
-def test_on_two_workers_three_algorithms_are_one(t: Curve, nbytes: float, name: str) -> None:
+def test_on_two_workers_three_algorithms_are_one(t: CostCurve, nbytes: float, name: str) -> None:
     """A message of half the bytes each way, or of all of them: alike for a line, so measured ones tell the same t."""
-    line = Curve.line(float(t.times[0]), t.slope)
+    line = CostCurve.line(float(t.times[0]), t.slope)
     assert Topology(name).curve(line, 2)(nbytes) == pytest.approx(2 * line.times[0] + t.slope * nbytes)
 
 
 @given(curves(), topologies, workers, st.lists(st.floats(0.0, 1e9), min_size=2, max_size=8))
-def test_more_bytes_never_take_less_time(t: Curve, topology: Topology, count: int, sizes: list[float]) -> None:
+def test_more_bytes_never_take_less_time(t: CostCurve, topology: Topology, count: int, sizes: list[float]) -> None:
     took = topology.curve(t, count)(np.array(sorted(sizes)))
     assert np.all(np.diff(took) >= -1e-12 * took[:-1])
 
@@ -138,12 +138,12 @@ def test_more_workers_never_take_less_time_on_a_straight_line(
     alpha_s: float, beta: float, topology: Topology, few: int, many: int, nbytes: float
 ) -> None:
     few, many = sorted((few, many))
-    line = Curve.line(alpha_s, beta)
+    line = CostCurve.line(alpha_s, beta)
     assert topology.curve(line, few)(nbytes) <= topology.curve(line, many)(nbytes) * (1 + 1e-12)
 
 
 @given(curves(), topologies, workers)
-def test_a_curve_is_the_sum_of_its_messages(t: Curve, topology: Topology, count: int) -> None:
+def test_a_curve_is_the_sum_of_its_messages(t: CostCurve, topology: Topology, count: int) -> None:
     """The knots are enough: between them nothing bends."""
     sizes = np.geomspace(1.0, 1e9, 40)
     took = topology.curve(t, count)(sizes)
@@ -169,7 +169,7 @@ def test_the_line_and_the_curve_of_a_cost_model_agree(measured: CostModel, topol
     assert made.world_size == count
     for nbytes in (1e3, 1e6, 1e9):
         line = made.alpha_s + made.beta_s_per_byte * nbytes
-        assert Curve.of(made)(nbytes) == pytest.approx(line, rel=1e-9)
+        assert CostCurve.of(made)(nbytes) == pytest.approx(line, rel=1e-9)
     assert made.alpha_ci95[0] <= made.alpha_s <= made.alpha_ci95[1]
     assert made.beta_ci95[0] <= made.beta_s_per_byte <= made.beta_ci95[1]
 
@@ -188,7 +188,7 @@ def test_segments_are_carried_over_as_the_curve() -> None:
     for topology in ALL:
         for count in (4, 6, 64):
             wanted = topology.curve(message(measured), count)
-            got = Curve.of(carried_over(measured, topology, count))
+            got = CostCurve.of(carried_over(measured, topology, count))
             sizes = np.geomspace(1e3, 1e9, 30)
             np.testing.assert_allclose(got(sizes), wanted(sizes), rtol=1e-4)  # knots are whole bytes
 
@@ -220,9 +220,9 @@ def test_alpha_and_beta_of_one_message() -> None:
 @pytest.mark.parametrize("topology", ALL, ids=str)
 def test_one_worker_has_no_all_reduce(topology: Topology) -> None:
     for call in (
-        lambda: topology.curve(Curve.line(1.0, 1.0), 1),
+        lambda: topology.curve(CostCurve.line(1.0, 1.0), 1),
         lambda: topology.line(1.0, 1.0, 1),
-        lambda: message_of(Curve.line(1.0, 1.0), 1),
+        lambda: message_of(CostCurve.line(1.0, 1.0), 1),
     ):
         with pytest.raises(ValueError, match="at least 2"):
             call()

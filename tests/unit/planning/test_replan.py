@@ -7,7 +7,7 @@ import pytest
 from xbench.errors import RecordError, SpecError
 from xbench.modes import planned_modes
 from xbench.planning.contention import Contention as Shared
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.replan import KEPT, SEARCHED, Planned, replan, to_profile
 from xbench.planning.step import StepModel
@@ -44,7 +44,7 @@ def profile(*, contention: Contention | None = BESIDE, buffer_bytes: tuple[int, 
     assert isinstance(found, Profile)
     assert found.step is not None
     workload = found.workload.model_copy(update={"buffer_bytes": list(buffer_bytes)})
-    shared = Shared.of(contention, Curve.of(found.cost_model)) if contention is not None else None
+    shared = Shared.of(contention, CostCurve.of(found.cost_model)) if contention is not None else None
     step = StepModel.of(found.layers, found.step)
     planner = Planner(step, found.cost_model, shared, buffer_bytes, tuple(found.layers))
     plans = planner.plans()

@@ -11,8 +11,8 @@ from what_if_cases import ONE, beside, contentions, given_cost, record
 
 from xbench.errors import RecordError, SpecError
 from xbench.fabrics import parse_fabric
-from xbench.field_types import SHORTEST_S
-from xbench.planning.cost import Curve, fit, ring
+from xbench.field_types import MIN_S
+from xbench.planning.cost import CostCurve, fit, ring
 from xbench.planning.replan import replan, to_profile
 from xbench.planning.scale import check
 from xbench.planning.what_if import Change, change_to, measured, what_if
@@ -146,7 +146,7 @@ def costs(draw: st.DrawFn) -> CostModel:
 
 
 SIZES = [1.0, 100.0, 1024.0, 1500.0, 40_000.0, 65_536.0, 1e6, 4e6, 6e7]
-LATENCIES = st.just(0.0) | st.floats(SHORTEST_S, 1e-2)
+LATENCIES = st.just(0.0) | st.floats(MIN_S, 1e-2)
 
 
 @given(costs())
@@ -158,7 +158,7 @@ def test_what_equals_the_measured_values_changes_nothing(cost: CostModel) -> Non
     )
     found = what_if(was, same)
     for size in SIZES:
-        assert Curve.of(found.cost)(size) == pytest.approx(Curve.of(cost)(size), rel=1e-9)
+        assert CostCurve.of(found.cost)(size) == pytest.approx(CostCurve.of(cost)(size), rel=1e-9)
     assert found.step is was.step
     assert what_if(was, Change()).cost is cost
     assert what_if(was, Change()).fabric is was.fabric
@@ -178,7 +178,7 @@ def test_a_faster_link_makes_no_size_slower_and_not_the_exact_plan(
     largest = max((point.nbytes for point in cost.points), default=math.inf)
     for size in SIZES:
         if size <= largest:
-            assert Curve.of(fast.cost)(size) <= Curve.of(slow.cost)(size) * (1 + 1e-9)
+            assert CostCurve.of(fast.cost)(size) <= CostCurve.of(slow.cost)(size) * (1 + 1e-9)
     assume(was.step.grad_bytes <= largest)
     # The exact plan ends its last collective first; with an optimizer that takes no time that is the step.
     eager = [replace(found, step=replace(found.step, optimizer_s=0.0)) for found in (slow, fast)]
@@ -193,7 +193,7 @@ def test_a_shorter_latency_makes_no_size_slower(cost: CostModel, one_s: float, o
     largest = max((point.nbytes for point in cost.points), default=math.inf)
     for size in SIZES:
         if size <= largest:
-            assert Curve.of(short)(size) <= Curve.of(long)(size) * (1 + 1e-9)
+            assert CostCurve.of(short)(size) <= CostCurve.of(long)(size) * (1 + 1e-9)
 
 
 @settings.get_profile("few")
@@ -202,7 +202,7 @@ def test_every_scenario_can_be_planned_and_its_record_read(
     cost: CostModel, both: Contention | None, rate_bps: float, latency_s: float, workers: int, scale: float
 ) -> None:
     found = what_if(given_cost(cost, contention=both), Change(rate_bps, latency_s, workers, scale))
-    assert Curve.of(found.cost)(0.0) == 0.0
+    assert CostCurve.of(found.cost)(0.0) == 0.0
     assert found.fabric.hosts * found.fabric.ranks_per_host == workers
     plans = replan(found, ["ddp", "optimal", "auto"])
     profile = to_profile(plans, "xbench plan")

@@ -9,10 +9,10 @@ from planning_cases import line
 from what_if_cases import LINE, ONE, beside, contentions, given_cost
 
 from xbench.planning import contention as planning
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.topology import Topology, carried_contention
 from xbench.planning.what_if import Change, what_if
-from xbench.planning.what_if_link import LEAST_S, Rewrite, carried_to
+from xbench.planning.what_if_link import MIN_S, Rewrite, carried_to
 from xbench.records import Contention, ContentionPoint
 
 
@@ -96,7 +96,7 @@ def test_another_device_keeps_the_slowdowns_and_it_is_said() -> None:
 def test_more_workers_carry_contention_over_by_size_of_message() -> None:
     was = beside((4096, 1, 0.002, 0.003, 1.3), (4096, 2, 0.002, 0.0018, 1.4), (65536, 1, 0.004, 0.005, 1.2))
     now = what_if(given_cost(LINE, contention=was), Change(workers=6)).contention
-    exact = carried_contention(planning.Contention.of(was, Curve.of(LINE)), LINE, Topology("ring"), 6)
+    exact = carried_contention(planning.Contention.of(was, CostCurve.of(LINE)), LINE, Topology("ring"), 6)
     assert now is not None
     for name in ("log_sizes", "collective", "compute"):
         assert getattr(now, name) == pytest.approx(getattr(exact, name), rel=1e-12), name
@@ -105,9 +105,9 @@ def test_more_workers_carry_contention_over_by_size_of_message() -> None:
 
 
 def test_sizes_carried_over_are_whole_bytes_and_stay_above_zero() -> None:
-    was = beside(ONE, (1, 1, LEAST_S, LEAST_S, 1.0))
+    was = beside(ONE, (1, 1, MIN_S, MIN_S, 1.0))
     fewer = carried_to(was, line(0.001, 8e-9, workers=3), 2).points
-    assert (fewer[1].alone_s, fewer[1].loaded_s) == (LEAST_S, LEAST_S)
+    assert (fewer[1].alone_s, fewer[1].loaded_s) == (MIN_S, MIN_S)
     assert [point.nbytes for point in fewer] == [666_667, 1]
 
 

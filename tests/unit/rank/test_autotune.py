@@ -21,7 +21,7 @@ from xbench.planning.gradients import Gradient
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.rank import autotune
-from xbench.rank.autotune import Tried, try_candidates
+from xbench.rank.autotune import CandidateTiming, try_candidates
 from xbench.records import CostModel, Layer, Plan, Tensor
 
 COST = CostModel(
@@ -123,12 +123,12 @@ class Runs:
         rounds: int,
         steps: int,
         unused: Mapping[str, int],
-    ) -> list[Tried]:
+    ) -> list[CandidateTiming]:
         self.shortlists.append(list(shortlist))
         self.rounds.append(rounds)
         self.steps.append(steps)
         self.unused.append(unused)
-        return [Tried(step_s, rounds * steps) for step_s in self.times(shortlist)]
+        return [CandidateTiming(step_s, rounds * steps) for step_s in self.times(shortlist)]
 
 
 def tried(
@@ -325,7 +325,7 @@ def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pyte
     rank: Any = TimedRank([3.0, 4.0, 2.0, 4.0] * 4)
     found = autotune._run(rank, PLANNER, candidates(1.0, 1.0), 2, 3, {})
     # ends 3 7 9 13 here and 5 7 11 13 there: steps of 2, 4 and 2 after a warm-up of 5
-    assert found == [Tried(2.0, 6), Tried(2.0, 6)]
+    assert found == [CandidateTiming(2.0, 6), CandidateTiming(2.0, 6)]
     assert attached == ["c0", "c1", "c1", "c0"]
     assert rank.notes == 16
 
@@ -348,7 +348,7 @@ class Turns:
         ]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, turns: Turns, count: int, rounds: int) -> list[Tried]:
+def run(monkeypatch: pytest.MonkeyPatch, turns: Turns, count: int, rounds: int) -> list[CandidateTiming]:
     monkeypatch.setattr(autotune, "_in_turns", turns)
     return autotune._run(TimedRank([]), PLANNER, candidates(*[1.0] * count), rounds, 2, {})
 
@@ -371,7 +371,7 @@ def test_what_looked_fast_in_the_first_half_alone_is_not_the_fastest(monkeypatch
     found = run(monkeypatch, Turns(step_s), 5, 4)
     assert autotune._fastest(found) == 2
     # one that left looks better than it, and knows less
-    assert autotune._fastest([*found, Tried(0.8, 4, in_final=False)]) == 2
+    assert autotune._fastest([*found, CandidateTiming(0.8, 4, in_final=False)]) == 2
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(4, 10), (9, 3)])
@@ -382,8 +382,8 @@ def test_few_candidates_or_rounds_are_not_halved(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_note_says_of_how_many_steps_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    def halved(*_: Any) -> list[Tried]:
-        return [Tried(0.1, 24), Tried(0.2, 8, in_final=False)]
+    def halved(*_: Any) -> list[CandidateTiming]:
+        return [CandidateTiming(0.1, 24), CandidateTiming(0.2, 8, in_final=False)]
 
     monkeypatch.setattr(autotune, "_run", halved)
     planner = replace(PLANNER, contention=None)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xbench.rank.differences import largest_difference, mean
 from xbench.rank.parity import read_too_early
-from xbench.rank.parity_checker import COMPRESSED_TOLERANCE, TOLERANCE, Beside, compressed
+from xbench.rank.parity_checker import COMPRESSED_TOLERANCE, TOLERANCE, ParityChecker, compressed
 from xbench.records import Parity
 
 START = {"weight": torch.zeros(3), "bias": torch.zeros(1)}
@@ -132,7 +132,7 @@ class Rank(threading.Thread):
 
     def run(self) -> None:
         trained: Any = Trained()
-        beside = Beside(trained, [moved(DDP[0] * k, DDP[1] * k) for k in range(4)], self.group,
+        beside = ParityChecker(trained, [moved(DDP[0] * k, DDP[1] * k) for k in range(4)], self.group,
                         compressed=self.compressed)  # fmt: skip
         for weight, bias in self.updates:
             with torch.no_grad():

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from xbench.rank import parity_power
 from xbench.rank.manual_averaging import Gradients, give, local_gradients, trainable
-from xbench.rank.parity_checker import Beside, copies, momentum_of
+from xbench.rank.parity_checker import ParityChecker, copies, momentum_of
 from xbench.rank.reference import WEIGHTS
 from xbench.rank.snapshot import Snapshot
 
@@ -85,8 +85,8 @@ def said(
     moments = copies(momentum_of(job).items()) if momentum else None
     snapshot.restore(job)
 
-    def beside() -> Beside:
-        return Beside(job, states, None, momentum=moments, compressed=compressed)
+    def beside() -> ParityChecker:
+        return ParityChecker(job, states, None, momentum=moments, compressed=compressed)
 
     return parity_power.not_shown(job, snapshot, beside, local, averaged)
 

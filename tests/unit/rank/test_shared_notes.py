@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from xbench.rank.shared_notes import FolderBoard
+from xbench.rank.shared_notes import FileStore
 
 PUT_OFTEN = """
 import sys
@@ -21,5 +21,5 @@ def test_several_processes_may_put_the_same_note_at_once(tmp_path: Path) -> None
     ranks = [subprocess.Popen([sys.executable, "-c", PUT_OFTEN, str(tmp_path)]) for _ in range(3)]
     assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["refused"]
-    assert FolderBoard(tmp_path).get("refused") == "yes"
-    assert not FolderBoard(tmp_path).has("agreed")
+    assert FileStore(tmp_path).get("refused") == "yes"
+    assert not FileStore(tmp_path).has("agreed")

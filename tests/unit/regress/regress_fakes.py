@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xbench.records import Check, Environment, SideName, Suite, WorkloadRecord
-from xbench.regress.protocol import Answer, Block, Counts, Order, PlannedFigures
+from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures
 from xbench.spec import WorkloadSpec
 
 LAUNCH_S = 5.0
@@ -53,23 +53,23 @@ class FakeTree:
     ) -> None:
         self.name: SideName = name
         self.title = f"the {name} tree"
-        self.orders: list[Order] = []
+        self.orders: list[JobRequest] = []
         self._clock, self._log = clock, log
         self._step_s, self._buckets = step_s or {}, buckets
         self._trouble = trouble or {}
         self._takes_turns = takes_turns
         self._timed = 0
 
-    def begin(self, order: Order) -> FakeBegun:
+    def begin(self, order: JobRequest) -> FakeBegun:
         self._log.append(f"{self.name} begins")
         return FakeBegun(self, order)
 
-    def carry_out(self, order: Order, longest_s: float) -> Answer:
+    def carry_out(self, order: JobRequest, longest_s: float) -> JobResult:
         self.orders.append(order)
         self._log.append(f"{self.name} {order.kind}")
         self._clock.now_s += LAUNCH_S
         if order.kind == "look":
-            return Answer(
+            return JobResult(
                 xbench="0.1.0",
                 environment=MACHINE,
                 workload=WORKLOAD,
@@ -84,13 +84,13 @@ class FakeTree:
         assert order.resolved == {"by": self.name}
         self._timed += 1
         if self._timed in self._trouble:
-            return Answer(xbench="0.1.0", error=self._trouble[self._timed])
+            return JobResult(xbench="0.1.0", error=self._trouble[self._timed])
         blocks = [
             Block(mode=mode, round=turn, steps_s=[order.slow_step * self._step_s.get(mode, 0.1)] * order.steps)
             for turn in range(order.rounds * order.turns)
             for mode in order.modes
         ]
-        return Answer(xbench="0.1.0", blocks=blocks, samples_per_step=4)
+        return JobResult(xbench="0.1.0", blocks=blocks, samples_per_step=4)
 
 
 class FakeBegun:
@@ -98,10 +98,10 @@ class FakeBegun:
 
     alive = False
 
-    def __init__(self, tree: FakeTree, order: Order) -> None:
+    def __init__(self, tree: FakeTree, order: JobRequest) -> None:
         self._tree, self._order = tree, order
 
-    def answer(self, longest_s: float) -> Answer:
+    def answer(self, longest_s: float) -> JobResult:
         return self._tree.carry_out(self._order, longest_s)
 
     def __enter__(self) -> FakeBegun:

@@ -15,7 +15,7 @@ from xbench.launch.launcher import Outcome, launch
 from xbench.launch.monitor import Verdict
 from xbench.rank.program import JobPlan
 from xbench.regress import worker_command
-from xbench.regress.protocol import Answer, Order
+from xbench.regress.protocol import JobRequest, JobResult
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 
@@ -76,8 +76,8 @@ def test_a_launch_of_regress_does_not_count_on_changed_links(
         kind="comparison", workloads=(WorkloadSpec(name="resnet18", batch_size=4),), modes=parse_modes("ddp"),
         fabric=LOCAL, effort=Effort(),
     )  # fmt: skip
-    order = Order(kind="time", workload="resnet18", modes=("ddp",), fabric="local:ranks=2")
-    made = worker_command._launched(Answer(xbench="1", samples_per_step=8), order, run, JobPlan.model_construct())
+    order = JobRequest(kind="time", workload="resnet18", modes=("ddp",), fabric="local:ranks=2")
+    made = worker_command._launched(JobResult(xbench="1", samples_per_step=8), order, run, JobPlan.model_construct())
     assert len(made.blocks) == blocks
     assert made.error == (str(error) if error is not None else None)
     assert made.warnings == [

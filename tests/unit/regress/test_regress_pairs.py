@@ -9,9 +9,9 @@ from regress_fakes import check, suite
 
 from xbench.regress import pairs_for
 from xbench.regress.pairs import (
-    FEWEST_IN_TURN,
-    FEWEST_STEPS,
-    MOST_STEPS,
+    MAX_STEPS,
+    MIN_IN_TURN,
+    MIN_STEPS,
     SPARE_PAIRS,
     Shape,
     course_of,
@@ -21,21 +21,21 @@ from xbench.regress.pairs import (
 )
 
 
-@pytest.mark.parametrize(("step_s", "steps"), [(0.1, 6), (0.001, MOST_STEPS), (5.0, FEWEST_STEPS), (0.0, MOST_STEPS)])
+@pytest.mark.parametrize(("step_s", "steps"), [(0.1, 6), (0.001, MAX_STEPS), (5.0, MIN_STEPS), (0.0, MAX_STEPS)])
 def test_a_launch_times_about_a_second_of_the_slowest_mode(step_s: float, steps: int) -> None:
     assert shape_of({"ddp": step_s, "wfbp": step_s / 2}) == Shape(2, steps)
 
 
 @given(st.floats(1e-4, 30), st.integers(1, 9))
 def test_a_block_is_made_of_whole_cycles(step_s: float, cycle: int) -> None:
-    for shape, fewest in ((shape_of({"spb": step_s}, cycle), FEWEST_STEPS),
-                          (shape_of({"spb": step_s}, cycle, turns=True), FEWEST_IN_TURN)):  # fmt: skip
+    for shape, fewest in ((shape_of({"spb": step_s}, cycle), MIN_STEPS),
+                          (shape_of({"spb": step_s}, cycle, turns=True), MIN_IN_TURN)):  # fmt: skip
         assert shape.steps % cycle == 0
         assert shape.steps >= fewest
 
 
 @pytest.mark.parametrize(
-    ("step_s", "turns", "steps"), [(0.016, 21, 6), (0.1, 10, 2), (1.0, 2, 2), (0.001, 24, MOST_STEPS), (0.0, 24, 60)]
+    ("step_s", "turns", "steps"), [(0.016, 21, 6), (0.1, 10, 2), (1.0, 2, 2), (0.001, 24, MAX_STEPS), (0.0, 24, 60)]
 )
 def test_a_turn_is_a_fraction_of_a_second_or_two_steps(step_s: float, turns: int, steps: int) -> None:
     assert shape_of({"ddp": step_s}, turns=True) == Shape(2, steps, turns)

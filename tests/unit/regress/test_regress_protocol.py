@@ -10,14 +10,14 @@ import pytest
 from pydantic import ValidationError
 from regress_fakes import MACHINE, WORKLOAD
 
-from xbench.regress.protocol import VERSION, Answer, Block, Counts, Message, Order, PlannedFigures
+from xbench.regress.protocol import VERSION, Block, Counts, JobRequest, JobResult, Message, PlannedFigures
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "orders"
-ORDER = Order(
+ORDER = JobRequest(
     kind="time", workload="resnet18", modes=("ddp", "spb"), fabric="local:ranks=2", device="cpu",
     plan_from="/somewhere/record.json", workers=16, resolved={"run": {}}, rounds=2, steps=6, seed=3, slow_step=1.1,
 )  # fmt: skip
-ANSWER = Answer(
+ANSWER = JobResult(
     xbench="0.1.0", label="real", environment=MACHINE, workload=WORKLOAD, resolved={"run": {}},
     planned={"ddp": PlannedFigures(buckets=3, planned_step_s=0.5, simulated_step_s=0.75)},
     counted={"ddp": Counts(collectives=5, wire_bytes=40, peak_bytes=4096)},
@@ -38,7 +38,7 @@ def test_version_1_is_read_as_it_was_written(name: str, message: Message) -> Non
 
 
 def test_what_a_later_version_adds_is_passed_over() -> None:
-    assert Order.model_validate({**ORDER.model_dump(), "of later": {"a": 1}}) == ORDER
+    assert JobRequest.model_validate({**ORDER.model_dump(), "of later": {"a": 1}}) == ORDER
 
 
 @pytest.mark.parametrize("field", ["kind", "workload", "modes", "fabric"])
@@ -46,4 +46,4 @@ def test_an_order_without_what_it_is_about_is_none(field: str) -> None:
     given = ORDER.model_dump()
     del given[field]
     with pytest.raises(ValidationError):
-        Order.model_validate(given)
+        JobRequest.model_validate(given)

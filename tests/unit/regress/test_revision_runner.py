@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from xbench.regress.protocol import VERSION, Order
-from xbench.regress.revision_runner import Incomparable, Tree
+from xbench.regress.protocol import VERSION, JobRequest
+from xbench.regress.revision_runner import Checkout, Incomparable
 
-ORDER = Order(kind="look", workload="resnet18", modes=("ddp",), fabric="local:ranks=2")
+ORDER = JobRequest(kind="look", workload="resnet18", modes=("ddp",), fabric="local:ranks=2")
 
 
-def tree(root: Path, program: str, *, head: Path | None = None) -> Tree:
+def tree(root: Path, program: str, *, head: Path | None = None) -> Checkout:
     """A tree whose package xbench is this program alone."""
     (root / "xbench").mkdir(parents=True)
     (root / "xbench" / "__init__.py").write_text("")
     (root / "xbench" / "__main__.py").write_text(program)
-    return Tree("base", root, root, head or root, "base revision 1a2b3c")
+    return Checkout("base", root, root, head or root, "base revision 1a2b3c")
 
 
 def test_an_order_is_carried_out_by_the_tree_s_own_package(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_what_pointed_into_head_points_into_the_base(tmp_path: Path) -> None:
     head, base = tmp_path / "head", tmp_path / "base"
     (head / "lib").mkdir(parents=True)
     (base / "src").mkdir(parents=True)
-    one = Tree("base", base, base, head.resolve(), "base")
+    one = Checkout("base", base, base, head.resolve(), "base")
     ours = {"PYTHONPATH": os.pathsep.join([str(head), str(head / "lib"), "/elsewhere"]), "HOME": "/home"}
     parts = one.environ(ours)["PYTHONPATH"].split(os.pathsep)
     assert parts == [str(base), str(base / "src"), str(base / "lib"), "/elsewhere"]
     assert one.environ(ours)["HOME"] == "/home"
-    assert Tree("head", head, head, head.resolve(), "head").environ({})["PYTHONPATH"] == str(head)
+    assert Checkout("head", head, head, head.resolve(), "head").environ({})["PYTHONPATH"] == str(head)

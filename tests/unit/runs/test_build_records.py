@@ -27,7 +27,7 @@ from xbench.report.charts.bars import time_per_sample
 from xbench.report.formats import markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.sentences import columns_line
-from xbench.runs.build_records import Frame, comparison_record, profile_record
+from xbench.runs.build_records import RunMetadata, comparison_record, profile_record
 from xbench.runs.event_collector import Collector
 from xbench.runs.prepare import beside, check_request, default_reference
 from xbench.schedules import parse_modes
@@ -38,7 +38,7 @@ A = WorkloadSpec(name="resnet18", batch_size=4)
 B = WorkloadSpec(name="vgg11", batch_size=2)
 
 
-def frame(workloads: tuple[WorkloadSpec, ...]) -> Frame:
+def frame(workloads: tuple[WorkloadSpec, ...]) -> RunMetadata:
     environment = Environment(hostname="h", cpu="c", cores=2, memory_bytes=1, python="3.11", torch="2.15", device="cpu",
                               device_count=0, xbench="0", commit=None)  # fmt: skip
     fabric = FabricRecord(name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2,
@@ -49,7 +49,7 @@ def frame(workloads: tuple[WorkloadSpec, ...]) -> Frame:
         )
         for s in workloads
     ]
-    return Frame("xbench compare", environment, fabric, records)
+    return RunMetadata("xbench compare", environment, fabric, records)
 
 
 def timed(collector: Collector, mode: str, job: int, step_s: float, *, rounds: int = 6, start: float = 0.0) -> None:

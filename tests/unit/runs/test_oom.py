@@ -13,8 +13,8 @@ from xbench.launch.launcher import Outcome
 from xbench.rank.program import JobPlan, Phase, Program, phases
 from xbench.runs import execute as running
 from xbench.runs.event_collector import Collector
-from xbench.runs.launch_policy import Fixed
-from xbench.runs.oom import Shortages
+from xbench.runs.launch_policy import FixedLaunches
+from xbench.runs.oom import OomTracker
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 
@@ -43,9 +43,9 @@ PHASES = (
 )  # fmt: skip
 
 
-def short(number: int, mode: str | None, modes: list[str] = MODES) -> Shortages:
+def short(number: int, mode: str | None, modes: list[str] = MODES) -> OomTracker:
     """What is known after the second rank ran out of memory in a phase."""
-    shortages = Shortages(modes)
+    shortages = OomTracker(modes)
     shortages.begin()
     for rank in range(2):
         shortages.take(0, rank, {"event": "phase", "number": number, "name": "round", "t": 0.0})
@@ -103,7 +103,7 @@ def test_without_a_mode_to_blame_the_run_is_over(mode: str | None) -> None:
 
 
 def test_another_error_is_no_shortage() -> None:
-    shortages = Shortages(MODES)
+    shortages = OomTracker(MODES)
     shortages.begin()
     shortages.take(0, 0, {"event": "error", "message": "RuntimeError: x", "traceback": "", "t": 0.0})
     assert shortages.failed() is None
@@ -151,7 +151,9 @@ def launched(
         return Outcome(RankError("rank 1 on host 0 ran out of GPU memory", hint="a smaller batch"), [], [])
 
     monkeypatch.setattr(running, "launch", launch)
-    running._launches(Fixed(run), run, SimpleNamespace(emulated=None), folder, collector, said, [], plans, lambda: None)  # type: ignore[arg-type]
+    running._launches(
+        FixedLaunches(run), run, SimpleNamespace(emulated=None), folder, collector, said, [], plans, lambda: None
+    )  # type: ignore[arg-type]
     return starts, collector, said, plans
 
 

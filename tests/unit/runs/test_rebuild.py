@@ -15,7 +15,7 @@ from xbench.errors import RecordError
 from xbench.rank.journal import Journals
 from xbench.record_files import FRAME
 from xbench.records import Comparison, Convergence, Environment, FabricRecord, Profile, Training, WorkloadRecord, load
-from xbench.runs.build_records import Frame, comparison_record
+from xbench.runs.build_records import RunMetadata, comparison_record
 from xbench.runs.event_collector import Collector
 from xbench.runs.frames import ConvergenceFrame, RunFrame, write_frame
 from xbench.runs.rebuild import WHY, launches
@@ -57,7 +57,7 @@ def killed(tmp_path: Path) -> Path:
     folder.mkdir()
     live = Collector(run_spec(), [4])
     live.failed["single:x"] = "it ran out of memory"
-    frame = Frame("xbench compare", MACHINE, LINK, [WORKLOAD])
+    frame = RunMetadata("xbench compare", MACHINE, LINK, [WORKLOAD])
     frame.warnings = ["the machine was busy"]
     write_frame(RunFrame.of(run_spec(), frame, live), folder)
     for launch in range(LAUNCHES):

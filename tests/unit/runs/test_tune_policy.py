@@ -10,7 +10,7 @@ from xbench.errors import SpecError
 from xbench.rank.program import JobPlan
 from xbench.records import Plan
 from xbench.runs.event_collector import Collector
-from xbench.runs.launch_policy import Fixed, Leg
+from xbench.runs.launch_policy import FixedLaunches, LaunchSpec
 from xbench.runs.tune import Tune
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
@@ -38,7 +38,7 @@ class World:
         )  # fmt: skip
         self.found = Collector(self.run, [4])
         self.course = Tune(60 * minutes, 0.01, self.clock)
-        self.legs: list[Leg] = []
+        self.legs: list[LaunchSpec] = []
         self.course.check(self.run)
         made = {mode: plan_of(mode, predicted_s[mode]) for mode in predicted_s}
         self.found.jobs[0].plans = made
@@ -66,7 +66,7 @@ class World:
             for leg in self.legs[1:]
         ]
 
-    def block(self, leg: Leg, mode: str, turn: int, position: int) -> None:
+    def block(self, leg: LaunchSpec, mode: str, turn: int, position: int) -> None:
         noise = 1 + 0.002 * ((7 * turn + 3 * position + self.found.launch) % 5 - 2)
         stamps = [self.clock.now_s]
         for _ in range(2 + (leg.run.effort.steps or 0)):
@@ -209,10 +209,10 @@ def test_one_rank_has_nothing_to_tune() -> None:
 
 def test_a_fixed_course_is_the_effort() -> None:
     world = World(1, STEP_S)
-    course = Fixed(world.run)
+    course = FixedLaunches(world.run)
     legs = [course.leg(number, world.found, []) for number in range(3)]
     assert [leg is not None for leg in legs] == [True, True, False]
     assert course.ran(world.run) is world.run
-    profile = Fixed(world.run.model_copy(update={"kind": "profile"}))
+    profile = FixedLaunches(world.run.model_copy(update={"kind": "profile"}))
     assert profile.leg(0, world.found, []) is not None
     assert profile.leg(1, world.found, []) is None

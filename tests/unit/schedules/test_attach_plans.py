@@ -9,7 +9,7 @@ import pytest
 from xbench.errors import SpecError
 from xbench.records import Parts, Plan
 from xbench.report.snippets import attach_snippet
-from xbench.schedules.attach import Carried, carried
+from xbench.schedules.attach import ResolvedPlan, carried
 
 PARTS = Parts(nbytes=16, order=[2, 0, 1], credit_bytes=32)
 PLAN = Plan(
@@ -19,13 +19,13 @@ PLAN = Plan(
 
 
 def test_a_plan_of_auto_brings_the_schedule_that_carries_it() -> None:
-    assert carried(PLAN, "auto") == Carried(PLAN.buckets, PARTS, "priority")
-    assert carried(PLAN.model_copy(update={"carrier": None, "parts": None}), "auto") == Carried(
+    assert carried(PLAN, "auto") == ResolvedPlan(PLAN.buckets, PARTS, "priority")
+    assert carried(PLAN.model_copy(update={"carrier": None, "parts": None}), "auto") == ResolvedPlan(
         PLAN.buckets, None, "auto"
     )
     assert carried(PLAN, "wfbp").schedule == "wfbp"  # who asks for another schedule gets it
-    assert carried(None, "single") == Carried(None, None, "single")
-    assert carried([["a"]], "optimal") == Carried([["a"]], None, "optimal")
+    assert carried(None, "single") == ResolvedPlan(None, None, "single")
+    assert carried([["a"]], "optimal") == ResolvedPlan([["a"]], None, "optimal")
 
 
 def test_what_is_emitted_is_what_is_attached() -> None:
@@ -35,7 +35,7 @@ def test_what_is_emitted_is_what_is_attached() -> None:
         for node in ast.parse(snippet).body
         if isinstance(node, ast.Assign)
     }
-    assert carried(given, "priority") == Carried(PLAN.buckets, PARTS, "priority")
+    assert carried(given, "priority") == ResolvedPlan(PLAN.buckets, PARTS, "priority")
     assert 'schedule="priority", plan={"buckets": buckets, "parts": parts}) as handle:' in snippet
     assert "schedule=\"auto\", plan='/r.json') as handle:" in attach_snippet(PLAN, "/r.json")
 

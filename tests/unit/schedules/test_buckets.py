@@ -13,7 +13,7 @@ from torch.nn import Parameter
 import xbench
 from xbench.errors import SpecError
 from xbench.schedules import bucket as bucket_module
-from xbench.schedules.bucket import Bucket, Coalesced, Fused, Sent, Views, bucket_of
+from xbench.schedules.bucket import Bucket, CoalescedBucket, CommBucket, FlatBucket, FusedBucket, bucket_of
 from xbench.schedules.copies import BEST, chosen_copies
 
 WAYS = ("views", "coalesced", "fused")
@@ -48,7 +48,7 @@ def gradients(parameters: list[Parameter], rank: int) -> list[Tensor]:
 
 def sent(bucket: Any) -> list[Tensor]:
     """What a bucket's collective takes."""
-    return [*bucket.tensors, bucket.flags] if isinstance(bucket, Coalesced) else [bucket.flat]
+    return [*bucket.tensors, bucket.flags] if isinstance(bucket, CoalescedBucket) else [bucket.flat]
 
 
 def reduce(buckets: list[Bucket]) -> None:
@@ -139,20 +139,20 @@ def test_a_second_step_starts_afresh(copies: Any) -> None:
 
 def test_views_lie_close_and_fused_slices_where_16_bytes_begin() -> None:
     views, fused = bucket_of(parameters(), 1.0, "views"), bucket_of(parameters(), 1.0, "fused")
-    assert isinstance(views, Views)
-    assert isinstance(fused, Fused)
+    assert isinstance(views, FlatBucket)
+    assert isinstance(fused, FusedBucket)
     assert views.layout.offsets == (0, 3, 27, 47, 59)
     assert views.flat.numel() == 59 + 4
     assert fused.layout.offsets == (0, 4, 28, 48, 60)
     half = bucket_of([Parameter(torch.zeros(3, dtype=torch.bfloat16))] * 2, 1.0, "fused")
-    assert isinstance(half, Fused)
+    assert isinstance(half, FusedBucket)
     assert half.layout.offsets == (0, 8, 16)
 
 
 def test_after_the_collective_gradients_are_slices_but_for_coalesced() -> None:
     for copies in ("views", "fused"):
         bucket = ranks(copies, [{0, 1, 2, 3}] * 2)[0]
-        assert isinstance(bucket, Views)
+        assert isinstance(bucket, FlatBucket)
         for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
             assert parameter.grad is not None
             assert parameter.grad.data_ptr() == view.data_ptr()
@@ -160,12 +160,12 @@ def test_after_the_collective_gradients_are_slices_but_for_coalesced() -> None:
                 assert parameter.grad.stride() == parameter.stride()
 
 
-def close_together(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> Views:
+def close_together(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> FlatBucket:
     """A bucket of contiguous gradients."""
     monkeypatch.setattr(bucket_module, "AT_ONCE_BYTES", 4 * 27 if at_once else 4 * 27 - 1)
     torch.manual_seed(0)
     bucket = bucket_of([Parameter(torch.randn(3)), Parameter(torch.randn(2, 3, 4))], 1 / 3, "views")
-    assert isinstance(bucket, Views)
+    assert isinstance(bucket, FlatBucket)
     return bucket
 
 
@@ -216,7 +216,7 @@ def test_what_one_call_cannot_copy_is_copied_one_by_one(odd: str, monkeypatch: p
 def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:
     bucket = bucket_of(parameters(), 1.0, "fused", travels=False)
     assert type(bucket) is Bucket
-    assert not isinstance(bucket, Sent)
+    assert not isinstance(bucket, CommBucket)
     bucket.fill(2)
     assert bucket.waiting == 3
     bucket.empty()
@@ -246,7 +246,7 @@ def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes_travel_as_they_are(copies: Any, dtype: torch.dtype) -> None:
     bucket = bucket_of([Parameter(torch.zeros(3, dtype=dtype))], 0.5, copies, compress="bf16")
-    assert isinstance(bucket, Views)
+    assert isinstance(bucket, FlatBucket)
     assert bucket.flat.dtype == dtype
     assert not bucket.narrowed
 

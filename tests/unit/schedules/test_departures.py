@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from xbench.schedules.bucket import Travelling
-from xbench.schedules.launch_queue import Departures, Parcel
+from xbench.schedules.bucket import Work
+from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
 
 
 class Collective:
@@ -44,10 +44,10 @@ class Step:
     def __init__(self, sizes: Sequence[int], *, at_once: bool = False) -> None:
         self.launched: list[int] = []
         self.collectives = [Collective(at_once=at_once) for _ in sizes]
-        self.parcels = [Parcel(size, self._start(number)) for number, size in enumerate(sizes)]
+        self.parcels = [QueuedCollective(size, self._start(number)) for number, size in enumerate(sizes)]
 
-    def _start(self, number: int) -> Callable[[], Travelling]:
-        def start() -> Travelling:
+    def _start(self, number: int) -> Callable[[], Work]:
+        def start() -> Work:
             self.launched.append(number)
             return self.collectives[number]
 
@@ -56,7 +56,7 @@ class Step:
 
 def test_what_is_ready_early_is_launched_in_its_place() -> None:
     step = Step([1, 1, 1])
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     departures.ready([step.parcels[2]])
     assert step.launched == []
     departures.ready([step.parcels[0]])
@@ -67,16 +67,16 @@ def test_what_is_ready_early_is_launched_in_its_place() -> None:
 
 def test_only_without_credit_and_streams_is_a_parcel_gone_when_all_are_ready() -> None:
     step = Step([1, 1])
-    assert Departures(step.parcels, streams=False).goes_when_ready
-    assert Departures(step.parcels, streams=True, credit_bytes=1).goes_when_ready
-    assert not Departures(step.parcels, streams=False, credit_bytes=1).goes_when_ready
+    assert LaunchQueue(step.parcels, streams=False).goes_when_ready
+    assert LaunchQueue(step.parcels, streams=True, credit_bytes=1).goes_when_ready
+    assert not LaunchQueue(step.parcels, streams=False, credit_bytes=1).goes_when_ready
     step.parcels[0].arrived = lambda: []
-    assert not Departures(step.parcels, streams=False).goes_when_ready
+    assert not LaunchQueue(step.parcels, streams=False).goes_when_ready
 
 
 def test_credit_is_bytes_under_way_and_one_may_always_go() -> None:
     step = Step([4, 4, 9, 1])
-    departures = Departures(step.parcels, streams=False, credit_bytes=8)
+    departures = LaunchQueue(step.parcels, streams=False, credit_bytes=8)
     departures.ready(step.parcels)
     assert step.launched == [0, 1]
     step.collectives[0].arrive()
@@ -89,7 +89,7 @@ def test_credit_is_bytes_under_way_and_one_may_always_go() -> None:
 
 def test_no_credit_is_one_at_a_time() -> None:
     step = Step([1, 1])
-    departures = Departures(step.parcels, streams=False, credit_bytes=0)
+    departures = LaunchQueue(step.parcels, streams=False, credit_bytes=0)
     departures.ready(step.parcels)
     assert step.launched == [0]
     step.collectives[0].arrive()
@@ -99,7 +99,7 @@ def test_no_credit_is_one_at_a_time() -> None:
 def test_an_arrival_makes_others_ready() -> None:
     step = Step([1, 1, 1])
     step.parcels[1].arrived = lambda: [step.parcels[2]]
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     departures.ready(step.parcels[:2])
     assert step.launched == [0, 1]
     step.collectives[1].arrive()
@@ -108,14 +108,14 @@ def test_an_arrival_makes_others_ready() -> None:
 
 def test_many_that_arrive_at_once_are_launched_one_after_the_other() -> None:
     step = Step([1] * 3000, at_once=True)
-    departures = Departures(step.parcels, streams=False, credit_bytes=0)
+    departures = LaunchQueue(step.parcels, streams=False, credit_bytes=0)
     departures.ready(step.parcels)
     assert step.launched == list(range(3000))
 
 
 def test_a_wait_is_for_the_parcel_and_is_seen_only_when_it_is_one() -> None:
     step = Step([1, 1])
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     waited: list[str] = []
 
     @contextmanager
@@ -136,7 +136,7 @@ def test_a_wait_is_for_the_parcel_and_is_seen_only_when_it_is_one() -> None:
 def test_settled_when_what_arrivals_launch_has_arrived_too() -> None:
     step = Step([1, 1, 1])
     step.parcels[0].arrived = lambda: [step.parcels[1]]
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     departures.ready(step.parcels[:1])
 
     def arrive() -> None:
@@ -152,7 +152,7 @@ def test_settled_when_what_arrivals_launch_has_arrived_too() -> None:
 def test_what_never_arrives_is_waited_for_no_longer_than_its_patience() -> None:
     step = Step([1, 1])
     step.parcels[0].arrived = lambda: []
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     departures.ready(step.parcels)
     departures.settle(patience_s=0.01)
     assert step.launched == [0, 1]
@@ -164,7 +164,7 @@ def test_arrivals_are_heard_of_only_where_something_follows(credit: int | None, 
     step = Step([1, 1])
     if followed:
         step.parcels[0].arrived = lambda: []
-    departures = Departures(step.parcels, streams=False, credit_bytes=credit)
+    departures = LaunchQueue(step.parcels, streams=False, credit_bytes=credit)
     departures.ready(step.parcels)
     assert sum(collective.heard for collective in step.collectives) == told
     assert not departures.are_here(step.parcels)
@@ -175,7 +175,7 @@ def test_arrivals_are_heard_of_only_where_something_follows(credit: int | None, 
 
 def test_what_has_arrived_is_counted_in_launch_order() -> None:
     step = Step([1, 1, 1, 1])
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     assert departures.can_be_counted
     departures.ready(step.parcels[:3])
     assert departures.landed(wait=False) == 0
@@ -194,12 +194,12 @@ def test_what_has_arrived_is_counted_in_launch_order() -> None:
 
 @pytest.mark.parametrize(("streams", "credit"), [(True, None), (False, 8)])
 def test_where_others_hear_of_arrivals_nobody_counts(streams: bool, credit: int | None) -> None:
-    assert not Departures(Step([1]).parcels, streams=streams, credit_bytes=credit).can_be_counted
+    assert not LaunchQueue(Step([1]).parcels, streams=streams, credit_bytes=credit).can_be_counted
 
 
 def test_a_collective_that_fails_fails_whoever_waits_and_stops_the_rest() -> None:
     step = Step([1, 1])
-    departures = Departures(step.parcels, streams=False, credit_bytes=0)
+    departures = LaunchQueue(step.parcels, streams=False, credit_bytes=0)
     departures.ready(step.parcels)
     step.collectives[0].future.set_exception(RuntimeError("the peer is gone"))
     with pytest.raises(RuntimeError, match="the peer is gone"):
@@ -210,11 +210,11 @@ def test_a_collective_that_fails_fails_whoever_waits_and_stops_the_rest() -> Non
 def test_what_is_done_on_arrival_may_fail_too() -> None:
     step = Step([1])
 
-    def arrived() -> Sequence[Parcel]:
+    def arrived() -> Sequence[QueuedCollective]:
         raise ValueError("no sum")
 
     step.parcels[0].arrived = arrived
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     departures.ready(step.parcels)
     step.collectives[0].arrive()
     with pytest.raises(ValueError, match="no sum"):
@@ -223,7 +223,7 @@ def test_what_is_done_on_arrival_may_fail_too() -> None:
 
 def test_the_next_step_starts_anew() -> None:
     step = Step([1, 1])
-    departures = Departures(step.parcels, streams=False, credit_bytes=1)
+    departures = LaunchQueue(step.parcels, streams=False, credit_bytes=1)
     for _ in range(2):
         departures.ready(step.parcels)
         step.collectives[0].arrive()
@@ -237,7 +237,7 @@ def test_streams_keep_the_order_themselves() -> None:
     """Nothing waits for an arrival: no credit, and what is due on arrival is queued behind the launch."""
     step = Step([8, 8, 8])
     step.parcels[1].arrived = lambda: [step.parcels[2]]
-    departures = Departures(step.parcels, streams=True, credit_bytes=1)
+    departures = LaunchQueue(step.parcels, streams=True, credit_bytes=1)
     departures.ready(step.parcels[:2])
     assert step.launched == [0, 1, 2]
     departures.wait(step.parcels[2])
@@ -246,10 +246,10 @@ def test_streams_keep_the_order_themselves() -> None:
 
 def test_every_launch_is_watched() -> None:
     step = Step([3, 5])
-    departures = Departures(step.parcels, streams=False)
+    departures = LaunchQueue(step.parcels, streams=False)
     seen: list[int] = []
 
-    def watch(nbytes: int, start: Callable[[], Travelling]) -> Travelling:
+    def watch(nbytes: int, start: Callable[[], Work]) -> Work:
         seen.append(nbytes)
         return start()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xbench.schedules.next_forward import Piece
+from xbench.schedules.next_forward import UpdateGroup
 from xbench.schedules.priority import PriorityEngine
 
 
@@ -25,16 +25,16 @@ class Arrivals:
         return self.here >= set(parcels)
 
 
-def piece(last: int, *, due: bool = True) -> Piece:
+def piece(last: int, *, due: bool = True) -> UpdateGroup:
     no_bucket: Any = None
     no_parcels: Any = [last]
-    return Piece(no_bucket, [], no_parcels, due=due, last=last)
+    return UpdateGroup(no_bucket, [], no_parcels, due=due, last=last)
 
 
 class Waiting:
     """An engine of which nothing is there but what waits, and what it updated, by the pieces' last parcels."""
 
-    def __init__(self, arrivals: Arrivals, pieces: Sequence[Piece]) -> None:
+    def __init__(self, arrivals: Arrivals, pieces: Sequence[UpdateGroup]) -> None:
         self.updated: list[list[int]] = []
         self.engine = object.__new__(PriorityEngine)
         parts: dict[str, Any] = {
@@ -45,7 +45,7 @@ class Waiting:
         }
         self.engine.__dict__.update(parts)
 
-    def wait(self, needed: Sequence[Piece]) -> None:
+    def wait(self, needed: Sequence[UpdateGroup]) -> None:
         self.engine._meanwhile(needed)
 
 

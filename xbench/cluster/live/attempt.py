@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xbench.cluster.live.engine import LiveJob, Look
+from xbench.cluster.live.engine import AttemptProgress, LiveJob
 from xbench.errors import SpecError
 from xbench.rank.journal import JournalReader
 from xbench.spec import DeviceType, Spec, WorkloadSpec
@@ -42,7 +42,7 @@ STOP = "stop"
 LOG = "log"
 
 
-class Incarnation(Spec):
+class AttemptSpec(Spec):
     """The argument of every rank: `program.json` in the incarnation's own folder, whose parent is the job's.
 
     `slots`: by rank, the GPU to use where `device` is cuda.
@@ -68,7 +68,7 @@ class Incarnation(Spec):
         return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
 
-def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> Incarnation:
+def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
     """What the ranks of a job on these slots are told.
 
     Raises SpecError for an unknown workload, one with a batch size of its own, counts below one, and more workers than
@@ -94,7 +94,7 @@ def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu
         )
     drawn = family_of(spec.name) != "factory"
     one = resolve(spec.model_copy(update={"batch_size": 1}) if drawn else spec, device)
-    return Incarnation(
+    return AttemptSpec(
         name=job.name,
         workload=one,
         steps=job.steps,
@@ -129,7 +129,7 @@ def events_of(incarnation: Path, rank: int = 0) -> list[dict[str, Any]]:
     return JournalReader(incarnation, 0, rank).poll()
 
 
-def seen(look: Look, event: dict[str, Any]) -> Look:
+def seen(look: AttemptProgress, event: dict[str, Any]) -> AttemptProgress:
     """How an incarnation stands after rank 0 has told that; its end is another matter."""
     match event["event"]:
         case "loaded":

@@ -5,22 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from xbench.cluster.live import checkpoints
-from xbench.cluster.live.attempt import STOP, Incarnation, seen
-from xbench.cluster.live.engine import OVER, Look, State
+from xbench.cluster.live.attempt import STOP, AttemptSpec, seen
+from xbench.cluster.live.engine import OVER, AttemptProgress, State
 from xbench.rank.journal import JournalReader
 
 
 class Watched:
     """What every `xbench.cluster.live.engine.Running` here has in common; `look` and `kill` are those of its engine."""
 
-    def __init__(self, directory: Path, program: Incarnation) -> None:
+    def __init__(self, directory: Path, program: AttemptSpec) -> None:
         self.directory = directory
         self._program = program
         self._journal = JournalReader(directory, 0, 0)
         self._end: State | None = None
         """How it ended, as rank 0 says."""
         kept = self._kept()
-        self._look = Look("starting", kept, kept)
+        self._look = AttemptProgress("starting", kept, kept)
 
     @property
     def over(self) -> bool:

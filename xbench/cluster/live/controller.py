@@ -25,26 +25,26 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from xbench.cluster.live.engine import OVER, Engine, Look, Running
+from xbench.cluster.live.engine import OVER, AttemptProgress, Engine, Running
 from xbench.cluster.live.ledger import (
     JOBS,
     RESUME,
-    Arrived,
-    Decided,
-    Ended,
     Event,
-    GaveUp,
+    JobArrived,
+    JobEnded,
+    JobStopping,
     Ledger,
-    Paused,
+    PolicyDecided,
+    ProgressReported,
     Resized,
-    Resumed,
+    RunAbandoned,
+    RunPaused,
+    RunResumed,
     Started,
-    Stopping,
-    Told,
     Trained,
 )
 from xbench.cluster.live.state import State
-from xbench.cluster.live.track import Incarnation, Track
+from xbench.cluster.live.track import AttemptState, JobState
 from xbench.errors import Interrupted, RunError, SpecError
 from xbench.text import counted
 
@@ -136,12 +136,12 @@ class Controller:
             attempt = track.attempt
             if attempt is not None:
                 self._record(
-                    Ended(at_s=now_s, job=track.name, how="lost", steps=track.steps, kept_steps=track.kept,
+                    JobEnded(at_s=now_s, job=track.name, how="lost", steps=track.steps, kept_steps=track.kept,
                           last=attempt.last, reason="its controller ended")
                 )  # fmt: skip
                 self._say(track, f"ran on {_slots(attempt)} when its controller ended")
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._record(Resumed(at_s=now_s, created=created, retries=retries))
+        self._record(RunResumed(at_s=now_s, created=created, retries=retries))
         self._changed = True
 
     def _run_once(self) -> None:
@@ -152,7 +152,7 @@ class Controller:
         self._count_slots(now_s)
         for track in state.tracks.values():
             if not track.arrived and track.entry.arrival_s <= now_s:
-                self._record(Arrived(at_s=now_s, job=track.name))
+                self._record(JobArrived(at_s=now_s, job=track.name))
                 self._say(track, "arrives")
                 self._changed = True
         self._decide(now_s)
@@ -162,7 +162,7 @@ class Controller:
                 break
             self._decide(now_s)  # a job has ended meanwhile
         if self._progress and now_s - self._progress_written_s >= PROGRESS_S:
-            self._record(Told(at_s=now_s, jobs=self._progress))
+            self._record(ProgressReported(at_s=now_s, jobs=self._progress))
             self._progress, self._progress_written_s = {}, now_s
         if state.over:
             return
@@ -196,7 +196,7 @@ class Controller:
             return
         self._changed = False
         seen = state.seen(now_s)
-        decided = Decided(at_s=now_s, seen=seen, grants=state.decide(now_s, seen))
+        decided = PolicyDecided(at_s=now_s, seen=seen, grants=state.decide(now_s, seen))
         self.ledger.append(decided)
         state.grant(decided)
 
@@ -205,7 +205,7 @@ class Controller:
         for track in self.state.tracks.values():
             attempt = track.attempt
             if attempt is not None and attempt.stopping_s is None and attempt.workers != track.active.gpus:
-                self._record(Stopping(at_s=now_s, job=track.name))
+                self._record(JobStopping(at_s=now_s, job=track.name))
                 action = f"go on with {counted(track.active.gpus, 'worker')}" if track.active.gpus else "wait"
                 self._say(track, f"is to {action}, and stops on {_slots(attempt)}")
                 self._stop(self._running[track.name], attempt)
@@ -216,7 +216,7 @@ class Controller:
             if wanted and not track.over and track.attempt is None and wanted <= len(free):
                 self._start(track, tuple(free[:wanted]), now_s)
 
-    def _start(self, track: Track, slots: tuple[int, ...], now_s: float) -> None:
+    def _start(self, track: JobState, slots: tuple[int, ...], now_s: float) -> None:
         try:
             handle = self.engine.start(track.job, self.ledger.folder / JOBS / track.name, slots)
             steps = handle.look().steps
@@ -228,7 +228,7 @@ class Controller:
             return
         except OSError as error:
             self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
-            self._handle_failure(track, Look("failed", int(track.kept), int(track.kept), str(error)), now_s)
+            self._handle_failure(track, AttemptProgress("failed", int(track.kept), int(track.kept), str(error)), now_s)
             return
         self._running[track.name] = handle
         self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=steps))
@@ -236,7 +236,7 @@ class Controller:
         assert attempt is not None
         self._say(track, f"starts on {_slots(attempt)}, from step {steps:g} of {track.job.steps}")
 
-    def _stop(self, handle: Running, attempt: Incarnation) -> None:
+    def _stop(self, handle: Running, attempt: AttemptState) -> None:
         """Stop with a checkpoint.
 
         An attempt that has not trained yet is killed: it has none to keep, and others wait.
@@ -246,7 +246,7 @@ class Controller:
         else:
             handle.stop()
 
-    def _observe(self, track: Track, now_s: float) -> None:
+    def _observe(self, track: JobState, now_s: float) -> None:
         """Observe an attempt, and handle its end."""
         handle, attempt = self._running.get(track.name), track.attempt
         if handle is None or attempt is None:
@@ -264,14 +264,14 @@ class Controller:
         if attempt.stopping_s is not None and now_s - attempt.stopping_s > STOP_TIMEOUT_S:
             handle.kill()
 
-    def _handle_end(self, track: Track, attempt: Incarnation, look: Look, now_s: float) -> None:
+    def _handle_end(self, track: JobState, attempt: AttemptState, look: AttemptProgress, now_s: float) -> None:
         del self._running[track.name]
         self._progress.pop(track.name, None)
         is_stopping = attempt.stopping_s is not None
         killed = is_stopping and attempt.first is None  # by `_stop`
         if look.state == "lost":
             self._record(
-                Ended(at_s=now_s, job=track.name, how="lost", steps=max(look.steps, track.steps),
+                JobEnded(at_s=now_s, job=track.name, how="lost", steps=max(look.steps, track.steps),
                       kept_steps=look.kept_steps, last=attempt.last, reason=look.reason)
             )  # fmt: skip
             checkpoint = f"step {look.kept_steps:g} is kept"
@@ -282,7 +282,9 @@ class Controller:
             return
         how = "finished" if look.state == "finished" else "stopped"
         self._record(
-            Ended(at_s=now_s, job=track.name, how=how, steps=look.steps, kept_steps=look.kept_steps, last=attempt.last)
+            JobEnded(
+                at_s=now_s, job=track.name, how=how, steps=look.steps, kept_steps=look.kept_steps, last=attempt.last
+            )
         )
         if how == "finished":
             took_s = now_s - track.entry.arrival_s
@@ -291,11 +293,11 @@ class Controller:
         else:
             self._say(track, f"has stopped after step {look.steps:g}")
 
-    def _handle_failure(self, track: Track, look: Look, now_s: float) -> None:
+    def _handle_failure(self, track: JobState, look: AttemptProgress, now_s: float) -> None:
         attempt = track.attempt
         assert attempt is not None
         self._record(
-            Ended(at_s=now_s, job=track.name, how="failed", steps=max(look.steps, track.steps),
+            JobEnded(at_s=now_s, job=track.name, how="failed", steps=max(look.steps, track.steps),
                   kept_steps=look.kept_steps, last=attempt.last, reason=look.reason)
         )  # fmt: skip
         retries = self.state.retries
@@ -306,8 +308,8 @@ class Controller:
         retry = f"retry {track.retried} of {retries}, from step {look.kept_steps:g}"
         self._say(track, f"failed after step {look.steps:g}: {look.reason} ({retry})")
 
-    def _give_up(self, track: Track, reason: str, now_s: float) -> None:
-        self._record(GaveUp(at_s=now_s, job=track.name, reason=reason))
+    def _give_up(self, track: JobState, reason: str, now_s: float) -> None:
+        self._record(RunAbandoned(at_s=now_s, job=track.name, reason=reason))
         command = f"{RESUME} {self.ledger.folder} --retries {max(1, self.state.retries)}"
         self._say(track, f"is given up: {reason} (after the run, {command} tries it again)")
         self._changed = True
@@ -315,13 +317,13 @@ class Controller:
     def _pause(self) -> None:
         """Stop everything with a checkpoint, and leave. A second request kills everything."""
         now_s = self.clock.now_s()
-        self._record(Paused(at_s=now_s))
+        self._record(RunPaused(at_s=now_s))
         folder = self.ledger.folder
         self._print(f"{now_s:8.1f} s  stopping all jobs with a checkpoint (Ctrl-C again kills them)")
         for track in self.state.tracks.values():
             attempt = track.attempt
             if attempt is not None and attempt.stopping_s is None:
-                self._record(Stopping(at_s=now_s, job=track.name))
+                self._record(JobStopping(at_s=now_s, job=track.name))
                 self._stop(self._running[track.name], attempt)
         while self._running and self._stopping() < 2:
             now_s = self.clock.now_s()
@@ -336,16 +338,16 @@ class Controller:
         self.ledger.append(event)
         self.state.apply(event)
 
-    def _say_wait(self, track: Track, message: str) -> None:
+    def _say_wait(self, track: JobState, message: str) -> None:
         """Tell the user once what a job waits for."""
         if self._wait_messages.get(track.name) != message:
             self._wait_messages[track.name] = message
             self._say(track, message)
 
-    def _say(self, track: Track, message: str) -> None:
+    def _say(self, track: JobState, message: str) -> None:
         self._print(f"{self.clock.now_s():8.1f} s  {track.name} {message}")
 
 
-def _slots(attempt: Incarnation) -> str:
+def _slots(attempt: AttemptState) -> str:
     numbers = ", ".join(str(slot) for slot in attempt.slots)
     return f"slot {numbers}" if attempt.workers == 1 else f"slots {numbers}"

@@ -40,7 +40,7 @@ class LiveJob:
     checkpoint_steps: int = 50
 
 
-class Look(NamedTuple):
+class AttemptProgress(NamedTuple):
     """State of an attempt. Steps count from the beginning of the job, not of the attempt."""
 
     state: State
@@ -55,7 +55,7 @@ class Look(NamedTuple):
 class Running(Protocol):
     """One attempt. No call blocks for longer than a moment."""
 
-    def look(self) -> Look:
+    def look(self) -> AttemptProgress:
         """Present state. In a state of `OVER` no process is left, and the state never changes."""
 
     def stop(self) -> None:

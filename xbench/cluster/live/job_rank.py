@@ -35,7 +35,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from xbench.cluster.live import checkpoints  # noqa: E402
-from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, Incarnation, share  # noqa: E402
+from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, AttemptSpec, share  # noqa: E402
 from xbench.cluster.live.samples import Order, loop_seed, samples_of  # noqa: E402
 from xbench.gpu_errors import explain  # noqa: E402
 from xbench.rank.journal import Journal  # noqa: E402
@@ -56,7 +56,7 @@ class JobRank:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.folder = directory.parent
-        self.program = Incarnation.model_validate_json((directory / PROGRAM).read_text(encoding="utf-8"))
+        self.program = AttemptSpec.model_validate_json((directory / PROGRAM).read_text(encoding="utf-8"))
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.journal = Journal(directory, 0, self.rank)
         self.journal.write("hello", rank=self.rank, pid=os.getpid(), started_s=STARTED_S)

@@ -42,10 +42,10 @@ from xbench.toml_config import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
 MOST = 2**31 - 1
-MOST_NAME_BYTES = 200
+MAX_NAME_BYTES = 200
 """Greatest length [B] of a job's name, which is also the name of a folder."""
 
-LONGEST_S = 1e9
+MAX_S = 1e9
 """Thirty years [s]: limit of an arrival and of a step."""
 
 LARGEST = 1e15
@@ -63,7 +63,7 @@ class _Table(BaseModel):
 class Ring(_Table):
     """`RingSpeed` as written in the file: θ in seconds, and bytes of gradients."""
 
-    theta: list[Annotated[float, Field(le=LONGEST_S)]]
+    theta: list[Annotated[float, Field(le=MAX_S)]]
     model_bytes: float = Field(le=LARGEST)
 
 
@@ -74,7 +74,7 @@ class JobEntry(_Table):
     workload: str
     steps: int = Field(ge=1, le=MOST)
     batch_size: int = Field(ge=1, le=MOST)
-    arrival_s: float = Field(default=0.0, ge=0, le=LONGEST_S)
+    arrival_s: float = Field(default=0.0, ge=0, le=MAX_S)
     gpus: int = Field(default=1, ge=1, le=MOST)
     least: int = Field(default=1, ge=1, le=MOST)
     most: int | None = Field(default=None, ge=1, le=MOST)
@@ -171,7 +171,7 @@ def check_fit(jobs: Iterable[JobEntry], slots: int) -> None:
 def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
     where = str(path)
     name = table.get("name")
-    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= MOST_NAME_BYTES
+    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES
     label = f"job {name!r}" if fits else f"[[job]] number {number}"
     known_keys(table, _Written.model_fields, where, label)
     if isinstance(table.get("ring"), dict):
@@ -181,7 +181,7 @@ def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
     if not job.name.strip() or not job.name.isprintable() or "/" in job.name or job.name in (".", ".."):
         raise SpecError(f"{prefix}: name = {job.name!r} cannot name a folder", hint="give it a short name")
     if not fits:
-        raise SpecError(f"{prefix}: its name is longer than {MOST_NAME_BYTES} bytes", hint="give it a short name")
+        raise SpecError(f"{prefix}: its name is longer than {MAX_NAME_BYTES} bytes", hint="give it a short name")
     _check_range(job, prefix)
     try:
         if parse_workload(job.workload).batch_size is not None:

@@ -1,6 +1,6 @@
 """The ledger of a live cluster: one JSON line per decision and event, on the disk before it takes effect.
 
-    FOLDER/ledger.jsonl     the lines; the first is the user's request (`Began`)
+    FOLDER/ledger.jsonl     the lines; the first is the user's request (`RunStarted`)
     FOLDER/controller.lock  flocked by the one running controller, and freed by the kernel when it ends
     FOLDER/jobs/NAME/       files of each job, written by the engine
 
@@ -33,7 +33,7 @@ Ending = Literal["stopped", "finished", "failed", "lost"]
 """lost: its controller was killed, or a node that it ran on is gone."""
 
 
-class Began(Part):
+class RunStarted(Part):
     """The user's request. `restart_s`: cost of a start as the policy assumes it, the first start of a job included.
 
     `slots`: their number at the beginning; `most_slots`: the limit that the user set, None without one.
@@ -54,25 +54,25 @@ class Began(Part):
     jobs: list[JobEntry] = Field(min_length=1)
 
 
-class Moment(Part):
+class TimedEvent(Part):
     """An event at a time [s] of the cluster's clock."""
 
     at_s: float
 
 
-class OfJob(Moment):
+class OfJob(TimedEvent):
     """An event of one job."""
 
     job: str
 
 
-class Arrived(OfJob):
+class JobArrived(OfJob):
     """The job has arrived."""
 
     event: Literal["arrived"] = "arrived"
 
 
-class Seen(Part):
+class ProgressObserved(Part):
     """An engine's observation of a job: steps done, steps a second, and start of training. See `Active.learn`."""
 
     done: float
@@ -82,11 +82,11 @@ class Seen(Part):
     """True if the speed was measured on the present workers, and is neither declared nor guessed."""
 
 
-class Decided(Moment):
+class PolicyDecided(TimedEvent):
     """Observations given to the policy, and the numbers of workers that it changed, in the order of change."""
 
     event: Literal["decided"] = "decided"
-    seen: dict[str, Seen] = Field(default={})
+    seen: dict[str, ProgressObserved] = Field(default={})
     grants: dict[str, int] = Field(default={})
 
 
@@ -105,20 +105,20 @@ class Trained(OfJob):
     steps: float
 
 
-class Told(Moment):
+class ProgressReported(TimedEvent):
     """Progress of jobs: (steps done, steps kept, time of the observation [s])."""
 
     event: Literal["told"] = "told"
     jobs: dict[str, tuple[float, float, float]]
 
 
-class Stopping(OfJob):
+class JobStopping(OfJob):
     """An attempt was asked to keep a checkpoint and to end."""
 
     event: Literal["stopping"] = "stopping"
 
 
-class Ended(OfJob):
+class JobEnded(OfJob):
     """An attempt is over. `last`: (time [s], steps) of the last observation of training."""
 
     event: Literal["ended"] = "ended"
@@ -129,20 +129,20 @@ class Ended(OfJob):
     reason: str = ""
 
 
-class GaveUp(OfJob):
+class RunAbandoned(OfJob):
     """A job will not be tried again."""
 
     event: Literal["gave up"] = "gave up"
     reason: str
 
 
-class Paused(Moment):
+class RunPaused(TimedEvent):
     """The user asked to stop."""
 
     event: Literal["paused"] = "paused"
 
 
-class Resumed(Moment):
+class RunResumed(TimedEvent):
     """Another controller continues. `retries`: limit on crashes, counted from here.
 
     Given-up jobs are then tried again. None leaves the count, the limit and given-up jobs as they were.
@@ -153,7 +153,7 @@ class Resumed(Moment):
     retries: int | None = None
 
 
-class Resized(Moment):
+class Resized(TimedEvent):
     """The engine's number of slots changed."""
 
     event: Literal["resized"] = "resized"
@@ -161,7 +161,8 @@ class Resized(Moment):
 
 
 Event = (
-    Began | Arrived | Decided | Started | Trained | Told | Stopping | Ended | GaveUp | Paused | Resumed | Resized
+    RunStarted | JobArrived | PolicyDecided | Started | Trained | ProgressReported | JobStopping | JobEnded
+    | RunAbandoned | RunPaused | RunResumed | Resized
 )  # fmt: skip
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
@@ -185,7 +186,7 @@ class Ledger:
         self._file = os.open(folder / LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     @classmethod
-    def begin(cls, folder: Path, began: Began) -> Ledger:
+    def begin(cls, folder: Path, began: RunStarted) -> Ledger:
         """Create a ledger. Raises SpecError if the folder has one already, RunError as above, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         ledger = cls(folder)
@@ -243,7 +244,7 @@ def read(folder: Path) -> tuple[list[Event], int]:
         except ValidationError as error:
             message = error.errors()[0]["msg"]
             raise RecordError(f"{str(path)!r} is not a ledger of xbench: line {number}: {message}") from None
-    if not events or not isinstance(events[0], Began):
+    if not events or not isinstance(events[0], RunStarted):
         raise RecordError(f"{str(path)!r} does not contain the request", hint="begin anew, in another --folder")
     return events, whole_bytes
 

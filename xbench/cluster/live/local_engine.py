@@ -25,14 +25,14 @@ from xbench.cluster.live.attempt import (
     LOCK,
     LOG,
     PROGRAM,
-    Incarnation,
+    AttemptSpec,
     errors_of,
     first_line,
     incarnation_of,
     next_incarnation,
 )
 from xbench.cluster.live.attempt_output import Watched
-from xbench.cluster.live.engine import OVER, LiveJob, Look, State
+from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob, State
 from xbench.errors import RunError, SpecError
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import this_machine
@@ -112,7 +112,7 @@ class LocalEngine:
         self._running = [one for one in self._running if not one.over] + [running]
         return running
 
-    def _launched(self, program: Incarnation, folder: Path, lock: int) -> LocalRunning:
+    def _launched(self, program: AttemptSpec, folder: Path, lock: int) -> LocalRunning:
         directory = next_incarnation(folder)
         (directory / PROGRAM).write_text(program.model_dump_json(indent=1), encoding="utf-8")
         cores = tuple(tuple(self._cores[slot]) for slot in program.slots) if self._cores else ()
@@ -145,7 +145,7 @@ class LocalEngine:
 class LocalRunning(Watched):
     """One incarnation; see `xbench.cluster.live.engine.Running`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: Incarnation) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: AttemptSpec) -> None:
         super().__init__(directory, program)
         self._process = process
         self._killed = False
@@ -155,7 +155,7 @@ class LocalRunning(Watched):
         """Of the agent, whose death ends every rank."""
         return self._process.pid
 
-    def look(self) -> Look:
+    def look(self) -> AttemptProgress:
         """As it stands."""
         if self.over:
             return self._look
@@ -175,7 +175,7 @@ class LocalRunning(Watched):
             self._killed = True
             self._process.kill()
 
-    def wait(self, seconds: float = 60.0) -> Look:
+    def wait(self, seconds: float = 60.0) -> AttemptProgress:
         """Look until it is over. Raises RunError when it is not by then."""
         deadline_s = time.monotonic() + seconds
         while self.look().state not in OVER:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 
 from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.state import State
-from xbench.cluster.live.track import Track
+from xbench.cluster.live.track import JobState
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulated import Finished
@@ -161,7 +161,7 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
     return record.model_copy(update={"findings": _findings(record)})
 
 
-def _result(track: Track, forecast: Finished | None, simulated: Finished | None) -> LiveResult:
+def _result(track: JobState, forecast: Finished | None, simulated: Finished | None) -> LiveResult:
     entry = track.entry
     jct_s = None if track.finished_s is None else track.finished_s - entry.arrival_s
     return LiveResult(

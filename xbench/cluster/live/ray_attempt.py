@@ -24,9 +24,9 @@ from typing import Any
 
 import psutil
 
-from xbench.cluster.live.attempt import LOCK, LOG, PROGRAM, Incarnation, errors_of, first_line
+from xbench.cluster.live.attempt import LOCK, LOG, PROGRAM, AttemptSpec, errors_of, first_line
 from xbench.cluster.live.attempt_output import Watched
-from xbench.cluster.live.engine import Look, State
+from xbench.cluster.live.engine import AttemptProgress, State
 from xbench.cluster.live.local_engine import MODULE, free
 from xbench.launch import agent_log
 from xbench.launch_guard import GUARD
@@ -48,7 +48,7 @@ RAY = "Ray: "
 class RayRunning(Watched):
     """One incarnation; see `xbench.cluster.live.engine.Running`. It gets on whenever it is looked at."""
 
-    def __init__(self, ray: Any, program: Incarnation, directory: Path) -> None:
+    def __init__(self, ray: Any, program: AttemptSpec, directory: Path) -> None:
         super().__init__(directory, program)
         self._ray = ray
         self._group: Any = None
@@ -73,7 +73,7 @@ class RayRunning(Watched):
         self._why = ""
         self._ending = False
 
-    def look(self) -> Look:
+    def look(self) -> AttemptProgress:
         """As it stands."""
         if self.over:
             return self._look

@@ -21,7 +21,7 @@ from xbench.cluster.live.attempt import incarnation_of
 from xbench.cluster.live.controller import Controller, RealClock
 from xbench.cluster.live.engine import Engine
 from xbench.cluster.live.jobs_file import JobEntry, check_fit, load_jobs
-from xbench.cluster.live.ledger import Began, Ledger
+from xbench.cluster.live.ledger import Ledger, RunStarted
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
@@ -64,7 +64,7 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
     if slots is not None:
         check_fit(file.jobs, slots)
     _check_engine(request)
-    began = Began(
+    began = RunStarted(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=request.command,
         policy=request.policy,
@@ -117,7 +117,7 @@ def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
     return _run(state, ledger, engine, RealClock(state.now_s), say, resumed=True, retries=retries)
 
 
-def most_slots(began: Began) -> int | None:
+def most_slots(began: RunStarted) -> int | None:
     """The limit on slots of a run that goes on. On Ray there may be none; this machine has as many as it had."""
     return began.most_slots if began.engine == "ray" else began.slots
 
@@ -198,7 +198,7 @@ def _asked_to_stop() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-def _engine(began: Began) -> EngineName:
+def _engine(began: RunStarted) -> EngineName:
     return "ray" if began.engine == "ray" else "local"
 
 

@@ -8,9 +8,9 @@ again at every decision, and must decide the same (policies are deterministic).
 grants what still fits; then of the others. A job that no longer fits is withheld from the policy, and waits until it
 fits again. Knowledge and counts of the former policy object are lost.
 
-**Two views of a job.** `Track.active` is the policy's view: it holds a grant from the moment of the decision on, as in
-the simulator. `Track.attempts` is the history: a grant of another size ends one attempt and starts another, which takes
-its time. Before each decision the policy's view is updated from the history (`seen`).
+**Two views of a job.** `JobState.active` is the policy's view: it holds a grant from the moment of the decision on, as
+in the simulator. `JobState.attempts` is the history: a grant of another size ends one attempt and starts another, which
+takes its time. Before each decision the policy's view is updated from the history (`seen`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from dataclasses import dataclass, field, replace
 from xbench.cluster.jobs import Job
 from xbench.cluster.live.jobs_file import JobEntry, check_fit
 from xbench.cluster.live.ledger import (
-    Arrived,
-    Began,
-    Decided,
-    Ended,
     Event,
-    GaveUp,
-    Moment,
+    JobArrived,
+    JobEnded,
+    JobStopping,
+    PolicyDecided,
+    ProgressObserved,
+    ProgressReported,
     Resized,
-    Resumed,
-    Seen,
+    RunAbandoned,
+    RunResumed,
+    RunStarted,
     Started,
-    Stopping,
-    Told,
+    TimedEvent,
     Trained,
 )
-from xbench.cluster.live.track import Incarnation, Track
+from xbench.cluster.live.track import AttemptState, JobState
 from xbench.cluster.policies.sizes import all_sizes
 from xbench.cluster.policy import Change, Cluster, Policy
 from xbench.cluster.registry import POLICIES, parse_policy
@@ -49,8 +49,8 @@ from xbench.spec import parse_options
 class State:
     """State of a cluster. Raises SpecError for jobs that do not fit or that the policy cannot serve."""
 
-    began: Began
-    tracks: dict[str, Track] = field(init=False)
+    began: RunStarted
+    tracks: dict[str, JobState] = field(init=False)
     now_s: float = 0.0
     """Time [s] of the last event."""
     next_decision_s: float | None = None
@@ -69,7 +69,7 @@ class State:
         check_known(began.policy, began.jobs)
         self.policy: Policy = parse_policy(began.policy)
         learns = bool(facts.get("learns"))
-        self.tracks = {job.name: Track(job, number, learns) for number, job in enumerate(began.jobs)}
+        self.tracks = {job.name: JobState(job, number, learns) for number, job in enumerate(began.jobs)}
         self.cluster = Cluster(began.slots, began.restart_s, start_s=began.restart_s)
         self.policy.begin(self.cluster, [track.active.job for track in self.tracks.values()])
 
@@ -78,10 +78,10 @@ class State:
         """State after the events of a ledger. Raises RecordError if the policy does not decide as it did."""
         events = iter(events)
         began = next(events)
-        assert isinstance(began, Began)  # checked by `ledger.read`
+        assert isinstance(began, RunStarted)  # checked by `ledger.read`
         state = cls(began)
         for event in events:
-            if isinstance(event, Decided):
+            if isinstance(event, PolicyDecided):
                 grants = state.decide(event.at_s, event.seen)
                 if grants != event.grants:
                     raise RecordError(
@@ -113,7 +113,7 @@ class State:
         """Time [s] of the next arrival; None without one."""
         return next((track.entry.arrival_s for track in self.tracks.values() if not track.arrived), None)
 
-    def seen(self, now_s: float) -> dict[str, Seen]:
+    def seen(self, now_s: float) -> dict[str, ProgressObserved]:
         """Observations for the policy's view before a decision."""
         observations = {}
         for track in self.tracks.values():
@@ -121,20 +121,20 @@ class State:
             if not track.arrived or track.over or (not active.gpus and track.learned == track.steps):
                 continue
             if not active.gpus:
-                observations[track.name] = Seen(done=track.steps, speed=0.0, ready_s=now_s)
+                observations[track.name] = ProgressObserved(done=track.steps, speed=0.0, ready_s=now_s)
             elif attempt and attempt.first and not attempt.stopping_s and attempt.workers == active.gpus:
                 speed = attempt.speed
-                observations[track.name] = Seen(
+                observations[track.name] = ProgressObserved(
                     done=track.steps, speed=speed or track.speed(active.gpus), ready_s=attempt.first[0],
                     measured=speed is not None,
                 )  # fmt: skip
             else:
-                observations[track.name] = Seen(
+                observations[track.name] = ProgressObserved(
                     done=track.steps, speed=track.speed(active.gpus), ready_s=max(active.ready_s, now_s)
                 )
         return observations
 
-    def decide(self, now_s: float, seen: dict[str, Seen]) -> dict[str, int]:
+    def decide(self, now_s: float, seen: dict[str, ProgressObserved]) -> dict[str, int]:
         """Let the policy decide: the numbers of workers that change, stops and shrinks first.
 
         Raises SpecError if it lets jobs share slots, RuntimeError if it grants more than there is.
@@ -161,7 +161,7 @@ class State:
         if grant.gpus < 0:
             raise RuntimeError(f"{self.began.policy} granted {grant} to job {job.job.name!r}")
 
-    def grant(self, decided: Decided) -> None:
+    def grant(self, decided: PolicyDecided) -> None:
         """Apply a decision, and store the time of the next requested one."""
         self.now_s = now_s = decided.at_s
         for name, gpus in decided.grants.items():
@@ -175,7 +175,7 @@ class State:
                 active.began_s = now_s
         self.next_decision_s = self.policy.look_again_s(now_s)
 
-    def saw(self, track: Track, now_s: float, steps: float, kept: float) -> bool:
+    def saw(self, track: JobState, now_s: float, steps: float, kept: float) -> bool:
         """Record an attempt's progress; True if it is further than known."""
         attempt = track.attempt
         assert attempt is not None
@@ -187,30 +187,32 @@ class State:
 
     def apply(self, event: Event) -> None:
         """Apply an event other than a decision."""
-        if isinstance(event, Moment):
+        if isinstance(event, TimedEvent):
             self.now_s = max(self.now_s, event.at_s)
-        if isinstance(event, Resumed):
+        if isinstance(event, RunResumed):
             self.resumed += 1
             if event.retries is not None:
                 self._retry(event.retries, event.at_s)
         elif isinstance(event, Resized):
             self._resize(event.slots, event.at_s)
-        elif isinstance(event, Told):
+        elif isinstance(event, ProgressReported):
             for name, (steps, kept, seen_s) in event.jobs.items():
                 self.saw(self.tracks[name], seen_s, steps, kept)
-        elif isinstance(event, (Arrived, Started, Trained, Stopping, Ended, GaveUp)):
+        elif isinstance(event, (JobArrived, Started, Trained, JobStopping, JobEnded, RunAbandoned)):
             self._apply_to_job(self.tracks[event.job], event)
 
-    def _apply_to_job(self, track: Track, event: Arrived | Started | Trained | Stopping | Ended | GaveUp) -> None:
+    def _apply_to_job(
+        self, track: JobState, event: JobArrived | Started | Trained | JobStopping | JobEnded | RunAbandoned
+    ) -> None:
         attempt = track.attempt
-        if isinstance(event, Arrived):
+        if isinstance(event, JobArrived):
             track.arrived = True
             self._add_to_policy(track, event.at_s)
         elif isinstance(event, Started):
             track.lost_steps += max(0.0, track.steps - event.steps)
             track.steps = track.kept = event.steps
-            track.attempts.append(Incarnation(tuple(event.slots), event.at_s, event.steps))
-        elif isinstance(event, GaveUp):
+            track.attempts.append(AttemptState(tuple(event.slots), event.at_s, event.steps))
+        elif isinstance(event, RunAbandoned):
             track.gave_up = event.reason
             track.lost_steps += max(0.0, track.steps - track.kept)
             self._release(track, event.at_s)
@@ -219,12 +221,12 @@ class State:
             if isinstance(event, Trained):
                 attempt.first = attempt.last = (event.at_s, event.steps)
                 track.steps = event.steps
-            elif isinstance(event, Stopping):
+            elif isinstance(event, JobStopping):
                 attempt.stopping_s = event.at_s
             else:
                 self._end_attempt(track, attempt, event)
 
-    def _end_attempt(self, track: Track, attempt: Incarnation, event: Ended) -> None:
+    def _end_attempt(self, track: JobState, attempt: AttemptState, event: JobEnded) -> None:
         attempt.ended_s, attempt.how, attempt.end_steps = event.at_s, event.how, event.steps
         attempt.last = event.last
         track.steps, track.kept, track.last_reason = event.steps, event.kept_steps, event.reason
@@ -243,12 +245,12 @@ class State:
             active.learn(event.at_s, event.kept_steps, track.speed(active.gpus), ready_s)
             track.learned = event.kept_steps
 
-    def _release(self, track: Track, now_s: float) -> None:
+    def _release(self, track: JobState, now_s: float) -> None:
         track.active.hold(now_s, 0, 1.0, None, now_s)
         if not track.withheld:
             self.policy.finished(track.active, now_s)
 
-    def _add_to_policy(self, track: Track, now_s: float) -> None:
+    def _add_to_policy(self, track: JobState, now_s: float) -> None:
         """Add a job without slots to the policy, or withhold it if it does not fit."""
         track.withheld = not self._fits(track.active.job)
         if not track.withheld:

@@ -10,12 +10,12 @@ from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.ledger import Ending
 from xbench.cluster.policy import Active
 
-FEWEST_STEPS = 5
+MIN_STEPS = 5
 """Fewest steps in a measurement of speed. With fewer, the times of observation dominate."""
 
 
 @dataclass
-class Incarnation:
+class AttemptState:
     """One launch of a job. Times by the cluster's clock [s]; steps count from the job's beginning."""
 
     slots: tuple[int, ...]
@@ -40,7 +40,7 @@ class Incarnation:
         if self.first is None or self.last is None:
             return None
         steps, seconds = self.last[1] - self.first[1], self.last[0] - self.first[0]
-        return (steps, seconds) if steps >= FEWEST_STEPS and seconds > 0 else None
+        return (steps, seconds) if steps >= MIN_STEPS and seconds > 0 else None
 
     @property
     def speed(self) -> float | None:
@@ -55,7 +55,7 @@ class Incarnation:
         return self.ended_s - self.started_s - (self.end_steps - self.from_steps) / self.speed
 
 
-class Track:
+class JobState:
     """One job: the policy's view of it, and its history."""
 
     def __init__(self, entry: JobEntry, number: int, learns: bool) -> None:
@@ -65,7 +65,7 @@ class Track:
         most = entry.batch_size if entry.most is None else min(entry.most, entry.batch_size)
         job = Job(entry.name, entry.arrival_s, entry.gpus, float(entry.steps), self.speed, entry.least, most)
         self.active = Active(job, number)
-        self.attempts: list[Incarnation] = []
+        self.attempts: list[AttemptState] = []
         self.arrived = False
         self.steps = 0.0
         """Completed steps as far as known. Steps lost in a crash are done again."""
@@ -94,7 +94,7 @@ class Track:
         return self.finished_s is not None or self.gave_up is not None
 
     @property
-    def attempt(self) -> Incarnation | None:
+    def attempt(self) -> AttemptState | None:
         """The attempt that runs, or None."""
         return self.attempts[-1] if self.attempts and self.attempts[-1].ended_s is None else None
 

@@ -22,7 +22,7 @@ from xbench.cluster.step_times import step_times
 from xbench.errors import SpecError
 from xbench.planning.turns import JobTimes, best_pattern
 
-LONGEST_PATTERN = 6
+MAX_PATTERN = 6
 """Largest number of turns in a round: up to five short steps of one job to a long one of the other."""
 
 
@@ -56,5 +56,5 @@ class CrossoverPairs(Sharing):
 @lru_cache(maxsize=1 << 16)
 def pair_rates(*jobs: JobTimes) -> tuple[float, ...]:
     """Steps a second of each job in the best turn order, over those alone."""
-    plan = best_pattern(jobs, LONGEST_PATTERN)
+    plan = best_pattern(jobs, MAX_PATTERN)
     return tuple(plan.pattern.count(index) * job.alone_s / plan.round_s for index, job in enumerate(jobs))

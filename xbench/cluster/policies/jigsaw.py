@@ -27,10 +27,10 @@ from xbench.cluster.jobs import Job
 from xbench.cluster.policies.sharing import Kind, Sharing
 from xbench.cluster.step_times import forward_share, step_times
 from xbench.errors import SpecError
-from xbench.planning.partial import MOST_LEVELS
+from xbench.planning.partial import MAX_LEVELS
 from xbench.planning.spatial_turns import SpatialJob, pack
 
-LONGEST_PATTERN = {2: 6, 3: 5, 4: 4}
+MAX_PATTERN = {2: 6, 3: 5, 4: 4}
 """Largest number of turns in a round, by the number of jobs that share."""
 
 
@@ -42,10 +42,10 @@ class Jigsaw(Sharing):
     def __init__(
         self, k: int = 4, jobs: int = 2, order: str = "fifo-backfill", gain: float = 0.1, memory: int | None = None
     ) -> None:
-        if not 2 <= k <= MOST_LEVELS:
-            raise SpecError(f"{self.name}: k={k} levels are not 2 to {MOST_LEVELS}", hint="write k=4")
-        if jobs not in LONGEST_PATTERN:
-            raise SpecError(f"{self.name}: jobs={jobs} are not 2 to {max(LONGEST_PATTERN)}", hint="write jobs=2")
+        if not 2 <= k <= MAX_LEVELS:
+            raise SpecError(f"{self.name}: k={k} levels are not 2 to {MAX_LEVELS}", hint="write k=4")
+        if jobs not in MAX_PATTERN:
+            raise SpecError(f"{self.name}: jobs={jobs} are not 2 to {max(MAX_PATTERN)}", hint="write jobs=2")
         super().__init__(order, gain, memory, most=jobs)
         self.k = k
 
@@ -66,4 +66,4 @@ class Jigsaw(Sharing):
 @lru_cache(maxsize=1 << 16)
 def packed_rates(gpus: int, levels: int, *jobs: SpatialJob) -> tuple[float, ...]:
     """Steps a second of each job in the best packing, over those alone."""
-    return pack(jobs, gpus, levels, LONGEST_PATTERN[len(jobs)]).rates
+    return pack(jobs, gpus, levels, MAX_PATTERN[len(jobs)]).rates

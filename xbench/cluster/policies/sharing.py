@@ -78,7 +78,7 @@ class OrderView(Active):
 
 
 @dataclass(eq=False)
-class Place:
+class SharedAllocation:
     """The GPUs of an owner, and the jobs on them: the owner first, then guests. `gang` identifies the allocation."""
 
     gang: int
@@ -114,10 +114,10 @@ class Sharing(Policy):
         self._order = ORDERS[order]()
         self._views: dict[int, OrderView] = {}
         self._kinds: dict[int, Kind] = {}
-        self._allocations: dict[int, Place] = {}
-        self._open: dict[tuple[int, int], dict[tuple[Kind, ...], dict[int, Place]]] = {}
+        self._allocations: dict[int, SharedAllocation] = {}
+        self._open: dict[tuple[int, int], dict[tuple[Kind, ...], dict[int, SharedAllocation]]] = {}
         """Allocations by (GPUs, number of members), by kinds of the members, by gang."""
-        self._allocation_of: dict[int, Place] = {}
+        self._allocation_of: dict[int, SharedAllocation] = {}
         """Allocation of each job that holds GPUs, by number."""
         self._waiting: dict[int, dict[Kind, dict[int, Active]]] = {}
         """Jobs that hold nothing, by GPUs, kind and number."""
@@ -125,7 +125,7 @@ class Sharing(Policy):
         """Gang whose GPUs each displaced job still holds, by number. A displaced job lost its owner or cannot stay."""
         self._to_match: set[int] = set()
         """Numbers of GPUs that have to be matched again."""
-        self._changed: dict[int, Place] = {}
+        self._changed: dict[int, SharedAllocation] = {}
         self._moved: set[int] = set()
         """Numbers of jobs that have to change their GPUs."""
         self._gangs = itertools.count()
@@ -217,7 +217,7 @@ class Sharing(Policy):
             self._displaced[view.number] = gang
         for view in started:
             job = view.real
-            allocation = Place(next(self._gangs), view.gpus, [])
+            allocation = SharedAllocation(next(self._gangs), view.gpus, [])
             if job.number in self._displaced:
                 self._join(job, allocation)
             else:
@@ -281,13 +281,13 @@ class Sharing(Policy):
         gain = sum(after) - sum(before)
         return gain if gain >= self.gain else 0.0
 
-    def _could_stay(self, allocation: Place, gang: int) -> bool:
+    def _could_stay(self, allocation: SharedAllocation, gang: int) -> bool:
         """True if a job on the GPUs of `gang` could join `allocation` without a move."""
         if gang in self._allocations:
             return gang == allocation.gang
         return allocation.fresh and allocation.inherits_gang in (None, gang)
 
-    def _join(self, job: Active, allocation: Place) -> None:
+    def _join(self, job: Active, allocation: SharedAllocation) -> None:
         """Move a displaced job to an allocation, which takes over the job's GPUs if it has none and they are free."""
         gang = self._displaced.pop(job.number)
         if self._could_stay(allocation, gang) and gang not in self._allocations:
@@ -311,7 +311,7 @@ class Sharing(Policy):
         if owned:
             self._changed.pop(allocation.gang, None)
 
-    def _grants(self, allocation: Place, now_s: float) -> Iterator[Change]:
+    def _grants(self, allocation: SharedAllocation, now_s: float) -> Iterator[Change]:
         """The grants of all members."""
         allocation.fresh, allocation.inherits_gang = False, None
         rates = self.rates(allocation.gpus, allocation.member_kinds)
@@ -331,16 +331,16 @@ class Sharing(Policy):
     def _kind(self, job: Job) -> Kind:
         return (memory_bytes(job) or 0.0, *self.times(job))
 
-    def _add(self, allocation: Place, job: Active) -> None:
+    def _add(self, allocation: SharedAllocation, job: Active) -> None:
         """Add a job to an allocation."""
         self._set_members(allocation, [*allocation.members, job])
         self._allocation_of[job.number] = allocation
 
-    def _remove(self, allocation: Place, job: Active) -> None:
+    def _remove(self, allocation: SharedAllocation, job: Active) -> None:
         self._set_members(allocation, [member for member in allocation.members if member is not job])
         del self._allocation_of[job.number]
 
-    def _set_members(self, allocation: Place, members: list[Active]) -> None:
+    def _set_members(self, allocation: SharedAllocation, members: list[Active]) -> None:
         if allocation.members:
             by_kinds = self._open[allocation.gpus, len(allocation.members)]
             del by_kinds[allocation.member_kinds][allocation.gang]

@@ -31,7 +31,7 @@ __all__ = ["TRACES", "BadRow", "RowsPolicy", "Trace", "load_trace"]
 
 ROWS = ("refuse", "skip")
 MOST = 10**9
-MOST_JOBS = 2_000_000
+MAX_JOBS = 2_000_000
 """Largest number of generated jobs: twice the number in the largest public trace."""
 
 Loader = Callable[[str, dict[str, str]], Trace]
@@ -136,7 +136,7 @@ def _generated(text: str, options: dict[str, str]) -> Trace:
     from xbench.cluster.traces.generated import generate
 
     return generate(
-        jobs=parse_int(text, "jobs", options.get("jobs", "1000"), 1, MOST_JOBS),
+        jobs=parse_int(text, "jobs", options.get("jobs", "1000"), 1, MAX_JOBS),
         load=_number(text, "load", options.get("load", "0.8")),
         gpus=parse_int(text, "gpus", options.get("gpus", "64"), 1, MOST),
         arrivals=cast(Literal["poisson", "bursty"], options.get("arrivals", "poisson")),

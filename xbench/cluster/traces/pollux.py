@@ -51,7 +51,7 @@ Times = dict[float, tuple[float, float]]
 """Step time [s] and exchange of gradients [s] in it, by local batch size."""
 
 GPUS_A_HOST = 4
-LARGEST_LOCAL = {"yolov3": 8.0}
+MAX_LOCAL = {"yolov3": 8.0}
 """Largest number of samples on one GPU at once, if the artifact allows fewer than were measured."""
 
 INITIAL_BATCH = {"bert": 12, "cifar10": 128, "deepspeech2": 20, "imagenet": 200, "ncf": 256, "yolov3": 8}
@@ -109,7 +109,7 @@ class Application:
 
     def _at(self, measured: Measured, batch: int, gpus: int) -> tuple[float, float] | None:
         least = 1 if gpus == 1 and batch > INITIAL_BATCH.get(self.name, math.inf) else 0
-        return measured.at(batch / gpus, LARGEST_LOCAL.get(self.name, math.inf), least)
+        return measured.at(batch / gpus, MAX_LOCAL.get(self.name, math.inf), least)
 
     def speed(self, batch: int) -> HostTable:
         """Samples a second at that batch size. Raises SpecError if it fits no number of GPUs."""

@@ -25,10 +25,10 @@ from xbench.errors import SpecError, listed, nearest
 from xbench.regular_file import MIB, read_bounded, read_regular
 from xbench.text import quoted
 
-MOST_BYTES = 1024 * MIB
+MAX_BYTES = 1024 * MIB
 """Largest file, and largest unpacked content [B]. The largest public trace unpacks to a fifth of it."""
 
-MOST_COLUMNS = 10_000
+MAX_COLUMNS = 10_000
 LARGEST = 1e15
 """Largest number in a cell."""
 
@@ -88,9 +88,9 @@ def read_table(path: Path, needed: Sequence[str], allowed: Sequence[str] | None 
 def read_text(path: Path) -> str:
     """The text of a file, unpacked if its name ends in `.gz`. Raises SpecError."""
     with _as_spec_errors(path):
-        data = read_regular(path, MOST_BYTES)
+        data = read_regular(path, MAX_BYTES)
         if path.name.endswith(".gz"):
-            data = read_bounded(gzip.GzipFile(fileobj=io.BytesIO(data)), MOST_BYTES, str(path))
+            data = read_bounded(gzip.GzipFile(fileobj=io.BytesIO(data)), MAX_BYTES, str(path))
         return _decoded(data, str(path))
 
 
@@ -99,7 +99,7 @@ def read_archive(path: Path) -> dict[str, str]:
     texts = {}
     with (
         _as_spec_errors(path),
-        tarfile.open(fileobj=io.BytesIO(_unpacked(read_regular(path, MOST_BYTES), path)), mode="r:") as archive,
+        tarfile.open(fileobj=io.BytesIO(_unpacked(read_regular(path, MAX_BYTES), path)), mode="r:") as archive,
     ):
         for member in archive:
             opened = archive.extractfile(member) if member.isfile() and member.name.endswith(".csv") else None
@@ -129,12 +129,12 @@ def _as_spec_errors(path: Path) -> Iterator[None]:
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:
-    """The data, decompressed if necessary. Raises OSError for more than MOST_BYTES."""
+    """The data, decompressed if necessary. Raises OSError for more than MAX_BYTES."""
     opener = next((opener for magic, opener in _UNPACKED.items() if data.startswith(magic)), None)
     if opener is None:
         return data
     with opener(io.BytesIO(data)) as stream:
-        return read_bounded(stream, MOST_BYTES, str(path))
+        return read_bounded(stream, MAX_BYTES, str(path))
 
 
 def _decoded(data: bytes, file: str) -> str:
@@ -163,8 +163,8 @@ def parse_table(
             close = nearest(name, names)
             hint = f"{close!r} is there" if close else f"it needs {', '.join(needed)}, and has {listed(names, 100)}"
             raise SpecError(f"{file} has no column {name!r}", hint=hint)
-    if len(names) > MOST_COLUMNS:
-        raise SpecError(f"{file} has {len(names)} columns, and at most {MOST_COLUMNS} are read")
+    if len(names) > MAX_COLUMNS:
+        raise SpecError(f"{file} has {len(names)} columns, and at most {MAX_COLUMNS} are read")
     duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
     if duplicate is not None:
         raise SpecError(f"{file} has two columns {quoted(duplicate)}")

@@ -20,7 +20,7 @@ LONG_NAME = 22
 REASON = 90
 """Letters of a reason that have room in the place of an interval."""
 
-REACH, LEAST_REACH = 5.0, 0.25
+REACH, MIN_REACH = 5.0, 0.25
 """How many thresholds the axis shows at most on either side of 1, and how much it may show at least."""
 
 LOOKS: dict[RegressionVerdict, tuple[str, str, str]] = {
@@ -177,7 +177,7 @@ def _ends(*rows: Sequence[Row]) -> tuple[float, float]:
 
 def _near(ends: tuple[float, float], cases: Sequence[Judged]) -> tuple[float, float]:
     """Ends of the axis without what is so far off that the rest could not be told apart; unless all of it is."""
-    reach = max(LEAST_REACH, REACH * max(case.threshold.share for case in cases))
+    reach = max(MIN_REACH, REACH * max(case.threshold.share for case in cases))
     low, high = max(ends[0], 1 / (1 + reach)), min(ends[1], 1 + reach)
     return (low, high) if any(_beyond(0, case, low, high) is None for case in cases) else ends
 

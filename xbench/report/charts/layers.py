@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.records import CostModel, Label, Layer
 from xbench.report import sentences
 from xbench.report.answer import layer_figures
@@ -27,7 +27,7 @@ from xbench.units import format_bytes, format_seconds, format_signed_percent
 NAMED = 45
 """Up to so many layers all names stand on the axis; of more, the largest's."""
 
-LEAST_PX, MOST_PX, LAYER_PX = 260, 1100, 15
+MIN_PX, MAX_PX, LAYER_PX = 260, 1100, 15
 MARGIN_PX = 130
 
 
@@ -68,7 +68,7 @@ def waterfall(
                 "xaxis.title.text": f"time [{unit.name}]", "xaxis2.title.text": "bytes", "xaxis2.tickangle": 0,
                 "xaxis2.tickvals": sizes["tickvals"][-1:], "xaxis2.ticktext": sizes["ticktext"][-1:],
                 "yaxis.ticktext": [shortened(layers[tick - 1].name, 14) for tick in ticks]},
-        height=MARGIN_PX + max(LEAST_PX, min(MOST_PX, LAYER_PX * len(layers))),
+        height=MARGIN_PX + max(MIN_PX, min(MAX_PX, LAYER_PX * len(layers))),
         table=_table(layers, sends_s, curve is not None),
     )  # fmt: skip
 
@@ -115,10 +115,10 @@ def _told(travels: bool) -> str:
     )
 
 
-def _curve(cost: CostModel | None) -> Curve | None:
+def _curve(cost: CostModel | None) -> CostCurve | None:
     """T(bytes), where the record holds what it is made of."""
     try:
-        return Curve.of(cost) if cost is not None else None
+        return CostCurve.of(cost) if cost is not None else None
     except ValueError:
         return None
 

@@ -20,10 +20,10 @@ from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_seconds
 
-LEAST_WAIT = 0.002
+MIN_WAIT = 0.002
 """A gap shorter than this share of the step is the time between two layers, and no wait."""
 
-MOST_ROWS = 400
+MAX_ROWS = 400
 LANE_PX = 46
 MARGIN_PX = 132
 SCALE = "All steps here are drawn on one scale."
@@ -67,7 +67,7 @@ def waits(timeline: Timeline) -> list[Slice]:
         return []
     found, free_s = [], 0.0
     for part in [*sorted(timeline.compute, key=lambda part: part.start_s), Slice(name="", start_s=end_s, end_s=end_s)]:
-        if part.start_s - free_s > LEAST_WAIT * end_s:
+        if part.start_s - free_s > MIN_WAIT * end_s:
             found.append(Slice(name=WAITS, start_s=free_s, end_s=part.start_s))
         free_s = max(free_s, part.end_s)
     return found
@@ -224,7 +224,7 @@ def _table(result: ModeResult) -> Table:
 
 
 def _slices_table(mode: str, timelines: Sequence[tuple[str, Timeline | None]]) -> Table:
-    """Each lane's totals; then every collective, up to MOST_ROWS of them."""
+    """Each lane's totals; then every collective, up to MAX_ROWS of them."""
     rows: list[list[Cell]] = []
     travels: list[list[Cell]] = []
     for whose, timeline in timelines:
@@ -236,10 +236,10 @@ def _slices_table(mode: str, timelines: Sequence[tuple[str, Timeline | None]]) -
         for kind in dict.fromkeys(kind for kind, _ in slices):
             rows.append(_row(f"{whose}: {kind}", [part for one, part in slices if one == kind], label))
         travels += [_row(f"{whose}: {part.name}", [part], label) for part in timeline.communication]
-    rows += travels[:MOST_ROWS]
+    rows += travels[:MAX_ROWS]
     note = "Busy: the sum over slices, which may lie beside each other."
-    if len(travels) > MOST_ROWS:
-        note += f" {len(travels) - MOST_ROWS} more collectives are in the record."
+    if len(travels) > MAX_ROWS:
+        note += f" {len(travels) - MAX_ROWS} more collectives are in the record."
     columns = [Column("what", figures=False), *map(Column, ("slices", "busy", "from", "to", "bytes")),
                Column("label", figures=False)]  # fmt: skip
     return Table(f"The step of {mode} in figures", columns, rows, note, bulk=True)
@@ -327,7 +327,7 @@ def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
     return Table(f"The turns of {result.mode} in figures", columns, rows)
 
 
-LEAST_WAIT_S = 1e-6
+MIN_WAIT_S = 1e-6
 """A shorter gap is rounding."""
 
 
@@ -343,6 +343,6 @@ def waits_before(turns: Sequence[TurnTaken]) -> list[tuple[float, float] | None]
     for turn in turns:
         asked_s = arrived_s.get(turn.job)
         until_s = turn.start_s if asked_s is None else min(turn.start_s, asked_s)
-        found.append((free_s, until_s) if until_s - free_s > LEAST_WAIT_S else None)
+        found.append((free_s, until_s) if until_s - free_s > MIN_WAIT_S else None)
         arrived_s[turn.job], free_s = turn.arrived_s, turn.computed_s
     return found

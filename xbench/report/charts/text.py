@@ -19,7 +19,7 @@ from xbench.report.console import say
 from xbench.units import format_percent, format_seconds
 
 COMPUTING, WAITING, TRAVELLING = "█", "░", "▄"
-LEAST_COLUMNS, MOST_COLUMNS = 10, 80
+MIN_COLUMNS, MAX_COLUMNS = 10, 80
 FAR_OFF = 0.1
 """A recorded step that differs from the mode's median by a larger share needs a word."""
 
@@ -36,7 +36,7 @@ def render_timelines(record: Comparison, console: Console) -> None:
     console.print()
     say(console, f"One recorded step each ({labels}), on one scale", "italic")
     names = max(len(mode) for mode, _ in drawn)
-    columns = max(LEAST_COLUMNS, min(MOST_COLUMNS, console.width - _MARGIN - names))
+    columns = max(MIN_COLUMNS, min(MAX_COLUMNS, console.width - _MARGIN - names))
     grid = Table.grid(padding=(0, 1))
     grid.add_column(overflow="fold")
     for _ in range(3):

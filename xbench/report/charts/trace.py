@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from xbench.modes import mode_info
-from xbench.planning.cost import Curve
+from xbench.planning.cost import CostCurve
 from xbench.planning.turns import LETTERS, JobTimes, run_turns
 from xbench.records import Comparison, Job, Label, Layer, ModeResult, Plan, Profile, Slice, Timeline, TurnTaken
 from xbench.report import sentences
@@ -31,7 +31,7 @@ Event = dict[str, Any]
 JUST_BEFORE_NS = 1
 """A flow leaves a slice this long before its end: at the end itself the slice is over."""
 
-MOST_TRACKS = 8
+MAX_TRACKS = 8
 """Tracks of one kind in a process: a schedule with a bucket a tensor has dozens under way at once."""
 
 _FLOWS = 1_000_000
@@ -63,15 +63,15 @@ class Process:
     def slice(self, track: str, name: str, start_s: float, end_s: float, category: str, **facts: Any) -> Bar:
         """Something that took from `start_s` to `end_s`, on `track` or, while that is busy, on 'track (2)', and so on.
 
-        There are `MOST_TRACKS` of a kind, and more only for a slice that ends before one is free. Where all are busy
+        There are `MAX_TRACKS` of a kind, and more only for a slice that ends before one is free. Where all are busy
         the slice begins when the first is free, and its fact `since_us` says when it really began. Slices of a track
         have to come in order of their start.
         """
         start_ns, end_ns = _ns(start_s), max(_ns(start_s), _ns(end_s))
         number = 1
         while self._busy_until_ns.get(tid := self._tid(track, number), start_ns) > start_ns:
-            if number == MOST_TRACKS:
-                tids = [self._tid(track, one) for one in range(1, MOST_TRACKS + 1)]
+            if number == MAX_TRACKS:
+                tids = [self._tid(track, one) for one in range(1, MAX_TRACKS + 1)]
                 first = min(tids, key=self._busy_until_ns.__getitem__)
                 if self._busy_until_ns[first] < end_ns:
                     facts = facts | {"since_us": (start_ns + _ns(self.begins_s)) / 1000}
@@ -158,7 +158,7 @@ def _ns(time_s: float) -> int:
 COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
 IN_FLIGHT = "bytes", "in flight"
 WAITING = "waits for gradients (exposed)"
-LEAST_WAIT_S = 1e-6
+MIN_WAIT_S = 1e-6
 """A shorter gap between two slices is rounding."""
 
 SETTLED_ROUNDS, SHOWN_ROUNDS = 16, 2
@@ -258,12 +258,12 @@ def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _G
     computed: list[tuple[Slice, Bar]] = []
     now_s = 0.0
     for part in sorted(timeline.compute, key=lambda part: (part.start_s, part.end_s)):
-        if part.start_s - now_s > LEAST_WAIT_S:
+        if part.start_s - now_s > MIN_WAIT_S:
             process.slice(COMPUTE, WAITING, now_s, part.start_s, "exposed", **facts)
         computed.append((part, process.slice(COMPUTE, part.name, part.start_s, part.end_s, "compute", **facts)))
         now_s = max(now_s, part.end_s)
     end_s = max((part.end_s for part in timeline.communication), default=0.0)
-    if computed and end_s - now_s > LEAST_WAIT_S:
+    if computed and end_s - now_s > MIN_WAIT_S:
         process.slice(COMPUTE, WAITING, now_s, end_s, "exposed", **facts)
     backward_s = min((part.start_s for part, _ in computed if part.name.startswith("backward")), default=0.0)
     sizes = {part.name: part.nbytes for part in timeline.communication if part.nbytes is not None}
@@ -385,6 +385,6 @@ def _times_of(job: Job, carrier: str | None, record: Comparison) -> JobTimes | N
     plan = job.plans.get(carrier or "")
     if plan is None or job.step is None or record.cost_model is None:
         return None
-    curve = Curve.of(record.cost_model)
+    curve = CostCurve.of(record.cost_model)
     link_s = float(sum(curve(nbytes) for nbytes in plan.bucket_bytes))
     return JobTimes(job.step.uninstrumented_step_s, max(0.0, plan.predicted_exposed_s), link_s=link_s)

@@ -31,7 +31,7 @@ from xbench.units import format_seconds, format_signed_percent
 
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
 _STACKED_BAR_COLUMNS = 40
-_LEAST_BAR_COLUMNS, _MOST_BAR_COLUMNS = 6, 30
+_MIN_BAR_COLUMNS, _MAX_BAR_COLUMNS = 6, 30
 _DISPENSABLE = ("buckets", "removed")
 """Columns that are left out one after the other where the terminal is too narrow; before them a label that all share,
 for the answer says it as well."""
@@ -64,8 +64,8 @@ def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Tab
     times = steps = None
     for spread in (True, False):
         spare = spare_columns(console, _time_table(record, spread, longest_s, 0))
-        if spare >= _LEAST_BAR_COLUMNS:
-            times = _time_table(record, spread, longest_s, min(_MOST_BAR_COLUMNS, spare))
+        if spare >= _MIN_BAR_COLUMNS:
+            times = _time_table(record, spread, longest_s, min(_MAX_BAR_COLUMNS, spare))
             break
     one_label = len({result.label for result in record.modes.values()}) == 1
     dispensable = (*(("label",) if one_label else ()), *_DISPENSABLE)

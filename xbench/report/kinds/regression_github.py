@@ -15,7 +15,7 @@ from xbench.report.markup import details, facts, plain
 from xbench.text import counted
 
 LIMIT_BYTES = 1024**2
-LEAST_BYTES = 8 * 1024
+MIN_BYTES = 8 * 1024
 ROOM_BYTES = 1024
 """Kept free for the line about what was left out."""
 
@@ -28,11 +28,11 @@ UNJUDGED = "⚠️"
 
 
 def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> str:
-    """The text, at most `limit_bytes` long as UTF-8; below `LEAST_BYTES` the answer alone, or nothing.
+    """The text, at most `limit_bytes` long as UTF-8; below `MIN_BYTES` the answer alone, or nothing.
 
     A step that has written a part of its summary already passes what is left of the limit.
     """
-    if limit_bytes < LEAST_BYTES:
+    if limit_bytes < MIN_BYTES:
         answer = f"{plain(told.answer(record)[0])}\n"
         return answer if len(answer.encode()) <= limit_bytes else ""
     first, *others = told.answer(record)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.cluster.live.attempt import Incarnation, incarnation_of, losses, next_incarnation, share
+from xbench.cluster.live.attempt import AttemptSpec, incarnation_of, losses, next_incarnation, share
 from xbench.cluster.live.engine import LiveJob
 from xbench.cluster.live.samples import EPOCH_STEPS, Order, mixed, samples_of
 from xbench.errors import SpecError, WorkloadError
@@ -57,7 +57,7 @@ def test_a_job_s_key_is_its_workload_seed_and_batch() -> None:
 def test_the_program_is_read_as_it_was_written() -> None:
     program = incarnation_of(JOB, (1, 0))
     assert program.workers == 2
-    assert Incarnation.model_validate_json(program.model_dump_json()) == program
+    assert AttemptSpec.model_validate_json(program.model_dump_json()) == program
 
 
 @pytest.mark.parametrize(

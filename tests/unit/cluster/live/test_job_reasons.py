@@ -11,7 +11,7 @@ import pytest
 
 from xbench.cluster.live.attempt import LOG, STOP, incarnation_of, next_incarnation
 from xbench.cluster.live.checkpoints import write
-from xbench.cluster.live.engine import LiveJob, Look
+from xbench.cluster.live.engine import AttemptProgress, LiveJob
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free, taken
 from xbench.rank.journal import Journal
 
@@ -20,7 +20,7 @@ RAISED = "WorkloadError: train.py: make() raised ValueError: no such data\nand m
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
 
 
-def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[dict[str, object], ...]) -> Look:
+def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[dict[str, object], ...]) -> AttemptProgress:
     """Of an incarnation of two whose agent ended so; `rank0` and `rank1`: their events."""
     directory = next_incarnation(folder)
     (directory / LOG).write_text(log, encoding="utf-8")
@@ -50,13 +50,13 @@ def kept(tmp_path: Path) -> None:
 def test_rank_0_s_word_counts(tmp_path: Path, how: str) -> None:
     end = {"event": "end", "how": how, "steps": 52}
     write(tmp_path, PROGRAM.key, 52, b"")
-    assert over(tmp_path, code=0, rank0=(*STEPS, KEPT, end)) == Look(how, 52, 52)  # type: ignore[arg-type]
+    assert over(tmp_path, code=0, rank0=(*STEPS, KEPT, end)) == AttemptProgress(how, 52, 52)  # type: ignore[arg-type]
     assert over(tmp_path, code=1, rank0=(*STEPS, KEPT, end)).state == how
 
 
 def test_without_it_the_incarnation_failed_whatever_the_code(tmp_path: Path) -> None:
     look = over(tmp_path, code=0, rank0=STEPS)
-    assert look == Look("failed", 52, 50, "its agent ended with exit code 0")
+    assert look == AttemptProgress("failed", 52, 50, "its agent ended with exit code 0")
 
 
 def test_a_checkpoint_of_which_the_journal_says_nothing_is_kept_all_the_same(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_it_is_not_over_while_anybody_holds_the_folder(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
     running = LocalRunning(process, directory, PROGRAM)
-    assert running.look() == Look("starting", 50, 50)
+    assert running.look() == AttemptProgress("starting", 50, 50)
     os.close(lock)
     assert running.look().state == "failed"
     assert running.over

@@ -15,7 +15,7 @@ import pytest
 
 from xbench.cluster.live import checkpoints, ray_attempt, ray_engine
 from xbench.cluster.live.attempt import LOCK, PROGRAM, STOP, incarnation_of
-from xbench.cluster.live.engine import LiveJob, Look
+from xbench.cluster.live.engine import AttemptProgress, LiveJob
 from xbench.cluster.live.ray_attempt import RayRunning, Worker
 from xbench.cluster.live.ray_engine import RayEngine
 from xbench.errors import SpecError
@@ -143,7 +143,7 @@ def say(directory: Path, *events: dict[str, Any]) -> None:
 
 def test_a_gang_from_its_bundles_to_its_end(ray: PlayedRay, directory: Path) -> None:
     running = begun(ray, directory)
-    assert running.look() == Look("starting", 10, 10)
+    assert running.look() == AttemptProgress("starting", 10, 10)
     assert ray.bundles == [{"CPU": 1}, {"CPU": 1}]
     running.look()
     assert ray.options == []  # no worker before all bundles are there
@@ -155,15 +155,15 @@ def test_a_gang_from_its_bundles_to_its_end(ray: PlayedRay, directory: Path) -> 
     running.look()
     assert [told[:4] for told in ray.told] == [(rank, str(directory), 2, "10.0.0.7") for rank in (0, 1)]
     say(directory, {"event": "loaded", "steps": 10}, {"event": "step", "step": 11, "loss": 1.0})
-    assert running.look() == Look("training", 11, 10)
+    assert running.look() == AttemptProgress("training", 11, 10)
     running.stop()
     assert (directory / STOP).exists()
     say(directory, {"event": "kept", "steps": 11}, {"event": "end", "how": "stopped", "steps": 11})
     ray.exits[0].there = True
-    assert running.look() == Look("training", 11, 11)
+    assert running.look() == AttemptProgress("training", 11, 11)
     ray.exits[1].there = True
-    assert running.look() == Look("stopped", 11, 11)
-    assert running.look() == Look("stopped", 11, 11)
+    assert running.look() == AttemptProgress("stopped", 11, 11)
+    assert running.look() == AttemptProgress("stopped", 11, 11)
     assert ray.removed == 1
 
 
@@ -182,7 +182,7 @@ def test_a_worker_that_fails_takes_the_others_along_and_is_over_when_nobody_is_l
     assert running.look().state == "starting"
     assert ray.killed == 2
     os.close(lock)
-    assert running.look() == Look("failed", 10, 10, "rank 1 was killed (SIGKILL)")
+    assert running.look() == AttemptProgress("failed", 10, 10, "rank 1 was killed (SIGKILL)")
 
 
 def test_what_a_rank_said_goes_before_how_it_ended(ray: PlayedRay, directory: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_a_rank_said_goes_before_how_it_ended(ray: PlayedRay, directory: Pa
     say(directory, {"event": "error", "message": "ValueError: no such data\nmore", "traceback": ""})
     ray.exits[0].there, ray.exits[0].value = True, "rank 0 exited with 1"
     running.look()
-    assert running.look() == Look("failed", 10, 10, "rank 0: ValueError: no such data")
+    assert running.look() == AttemptProgress("failed", 10, 10, "rank 0: ValueError: no such data")
 
 
 def training(ray: PlayedRay, directory: Path) -> RayRunning:
@@ -207,7 +207,7 @@ def training(ray: PlayedRay, directory: Path) -> RayRunning:
     ray.place_all()
     running.look()
     say(directory, {"event": "loaded", "steps": 10}, {"event": "step", "step": 13, "loss": 1.0})
-    assert running.look() == Look("training", 13, 10)
+    assert running.look() == AttemptProgress("training", 13, 10)
     return running
 
 
@@ -218,7 +218,7 @@ def test_an_actor_that_cannot_be_made(ray: PlayedRay, directory: Path) -> None:
         running.look()
     ray.addresses[0].value = RayError("The actor died unexpectedly.\nlog")
     ray.place_all()
-    assert running.look() == Look("failed", 10, 10, "Ray: The actor died unexpectedly.")
+    assert running.look() == AttemptProgress("failed", 10, 10, "Ray: The actor died unexpectedly.")
 
 
 def test_a_node_that_is_lost_before_its_rank_starts(ray: PlayedRay, directory: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_node_that_is_lost_before_its_rank_starts(ray: PlayedRay, directory: P
         running.look()
     ray.addresses[1].value, ray.alive[1] = RayError("The actor's node has died."), False
     ray.place_all()
-    assert running.look() == Look("lost", 10, 10, "the Ray cluster has lost a node (10.0.0.8)")
+    assert running.look() == AttemptProgress("lost", 10, 10, "the Ray cluster has lost a node (10.0.0.8)")
 
 
 def test_the_verdict_waits_until_ray_knows_of_the_node(ray: PlayedRay, directory: Path) -> None:
@@ -241,7 +241,7 @@ def test_the_verdict_waits_until_ray_knows_of_the_node(ray: PlayedRay, directory
     assert running.look().state == "training"
     assert ray.killed == 0
     ray.alive[1] = False
-    assert running.look() == Look("lost", 13, 10, "the Ray cluster has lost a node (10.0.0.8)")
+    assert running.look() == AttemptProgress("lost", 13, 10, "the Ray cluster has lost a node (10.0.0.8)")
 
 
 def test_a_worker_that_never_answers_again_is_a_crash_at_last(
@@ -250,7 +250,7 @@ def test_a_worker_that_never_answers_again_is_a_crash_at_last(
     running = training(ray, directory)
     monkeypatch.setattr(ray_attempt, "VERDICT_S", -1.0)
     ray.exits[1].there, ray.exits[1].value = True, ActorUnavailableError("RPC error: Socket closed")
-    assert running.look() == Look("failed", 13, 10, "Ray: RPC error: Socket closed")
+    assert running.look() == AttemptProgress("failed", 13, 10, "Ray: RPC error: Socket closed")
 
 
 def test_a_rank_that_is_killed_is_named_rather_than_those_who_noticed(ray: PlayedRay, directory: Path) -> None:
@@ -258,14 +258,14 @@ def test_a_rank_that_is_killed_is_named_rather_than_those_who_noticed(ray: Playe
     say(directory, {"event": "error", "message": "RuntimeError: Connection closed by peer", "traceback": ""})
     ray.exits[0].there, ray.exits[0].value = True, "rank 0 exited with 1"
     ray.exits[1].there, ray.exits[1].value = True, "rank 1 was killed (SIGKILL)"
-    assert running.look() == Look("failed", 13, 10, "rank 1 was killed (SIGKILL)")
+    assert running.look() == AttemptProgress("failed", 13, 10, "rank 1 was killed (SIGKILL)")
 
 
 def test_a_checkpoint_that_the_journal_does_not_know_counts(ray: PlayedRay, directory: Path) -> None:
     running = training(ray, directory)
     checkpoints.write(directory.parent, running._program.key, 12, b"kept")
     running.kill()
-    assert running.look() == Look("failed", 13, 12, "it was killed")
+    assert running.look() == AttemptProgress("failed", 13, 12, "it was killed")
 
 
 def test_room_is_waited_for_as_long_as_it_takes(
@@ -288,7 +288,7 @@ def test_workers_that_do_not_start(ray: PlayedRay, directory: Path, monkeypatch:
     ray.ready.there = True
     for _ in range(3):
         running.look()
-    assert running.look() == Look("failed", 10, 10, "its workers did not start within -1 s")
+    assert running.look() == AttemptProgress("failed", 10, 10, "its workers did not start within -1 s")
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, [2, 1, 3]), (2, [2, 1, 2])])
