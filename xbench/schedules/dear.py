@@ -36,7 +36,9 @@ from xbench.schedules.bucket import Travelling, Views
 from xbench.schedules.departures import Departures, Parcel
 from xbench.schedules.exchange import Exchange, Share
 from xbench.schedules.first_use import FirstUse
-from xbench.schedules.next_forward import NextForward, Piece, PutOff
+from xbench.schedules.next_forward import NextForward
+from xbench.schedules.pieces import Piece
+from xbench.schedules.put_off import PutOff
 
 
 class _Halves:

@@ -33,7 +33,10 @@ from xbench.records.measured_parts import Parts
 from xbench.schedules.base import Setup
 from xbench.schedules.bucket import Views, start_all_reduce
 from xbench.schedules.departures import Departures, Parcel
-from xbench.schedules.next_forward import BUCKET_BYTES, NextForward, Piece, PutOff, check_parts
+from xbench.schedules.next_forward import NextForward
+from xbench.schedules.pieces import Piece
+from xbench.schedules.plan_fit import BUCKET_BYTES, check_parts
+from xbench.schedules.put_off import PutOff
 
 
 class PriorityEngine(NextForward):

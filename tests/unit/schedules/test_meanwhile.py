@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xbench.schedules.next_forward import Piece
+from xbench.schedules.pieces import Piece
 from xbench.schedules.priority import PriorityEngine
 
 
