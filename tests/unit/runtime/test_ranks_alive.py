@@ -12,7 +12,8 @@ import pytest
 from xbench.errors import XbenchError
 from xbench.runtime import ranks_alive
 from xbench.runtime.journal import Journal, JournalReader
-from xbench.runtime.ranks_alive import COLLECT_S, GONE_S, Watch, lost_peers
+from xbench.runtime.rank_survey import COLLECT_S, GONE_S
+from xbench.runtime.ranks_alive import Watch, lost_peers
 from xbench.runtime.seats import Seat
 
 

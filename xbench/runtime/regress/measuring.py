@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
 from xbench.regress.metrics import wall_clock
 from xbench.runtime.regress.course import FIRST_STEPS, Course, Shape, course_of, launch_s, shape_of, told
 from xbench.runtime.regress.figures import failures, layer_of, looked, modes_of, timed
+from xbench.runtime.regress.launchable import Begun, Launchable
 from xbench.runtime.regress.protocol import Answer, Order
 from xbench.runtime.regress.turns import lead
 from xbench.runtime.tune import format_minutes
@@ -37,39 +37,6 @@ TIRED = 3
 
 Layers = Sequence[str]
 Cases = Sequence[Case] | None
-
-
-class Begun(Protocol):
-    """An order under way: `sides.Underway`."""
-
-    @property
-    def alive(self) -> bool:
-        """See there."""
-
-    def answer(self, longest_s: float) -> Answer:
-        """See there."""
-
-    def __enter__(self) -> Begun: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class Launchable(Protocol):
-    """A tree to give orders to: `sides.Tree`."""
-
-    @property
-    def name(self) -> SideName:
-        """base or head."""
-
-    @property
-    def title(self) -> str:
-        """For people."""
-
-    def carry_out(self, order: Order, longest_s: float) -> Answer:
-        """See `sides.Tree`."""
-
-    def begin(self, order: Order) -> Begun:
-        """See `sides.Tree`."""
 
 
 class Measuring:
