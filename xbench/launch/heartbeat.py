@@ -29,17 +29,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from xbench.errors import Interrupted, RankError, XbenchError
 from xbench.launch.agent_log import PEER_LOSS
 from xbench.launch.placement import RankAssignment
+from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN, Store, Survey
 from xbench.rank.journal import JournalReader
-
-BEAT_S = 1.0
-COLLECT_S = 1.5
-GONE_S = 4 * BEAT_S
-"""A rank whose peers have lost it, and that has not beaten for so long, is gone."""
 
 SIGNAL_S = 0.5
 """How long a signal's handler gets to act in the main thread before the process is ended without it."""
@@ -49,44 +45,6 @@ TAKEN_S = 15.0
 
 BYE_S = 10.0
 """How long rank 0 keeps the store for ranks that have yet to read that all is well."""
-
-OWN, GONE, LOST_PEERS = range(3)
-"""How near to the root a sign of trouble is; the smallest wins."""
-
-
-class Store(Protocol):
-    """As much of torch.distributed's stores as is needed."""
-
-    def set(self, key: str, value: str) -> None:
-        """Put."""
-
-    def get(self, key: str) -> bytes:
-        """Wait for a key, and get it."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all are there."""
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Get several that are there."""
-
-    def add(self, key: str, value: int) -> int:
-        """Count."""
-
-    def delete_key(self, key: str) -> bool:
-        """Remove."""
-
-
-@dataclass
-class _Seen:
-    """What rank 0 knows of a rank."""
-
-    beat: int = -1
-    beat_s: float = 0.0
-    moves: int = -1
-    doing: str = ""
-    taken: int = 0
-    done: bool = False
-    failure: tuple[int, str, str | None] | None = None
 
 
 @dataclass
@@ -104,14 +62,12 @@ class HeartbeatMonitor:
     """Rank 0: keep the record and end the process."""
     clock: Callable[[], float] = time.monotonic
     leave: Callable[[int], Any] = os._exit
-    _seen: list[_Seen] = field(default_factory=list)
     _beats: int = 0
     _moves: int = 0
     _sent: int = 0
     _done: bool = False
     _failure: tuple[int, str, str | None] | None = None
     _note: tuple[float, str] | None = None
-    _moved_s: float = 0.0
     _trouble_s: float | None = None
     _zero: tuple[int, float] = (-1, 0.0)
     _closing: threading.Lock = field(default_factory=threading.Lock)
@@ -121,8 +77,7 @@ class HeartbeatMonitor:
 
     def __post_init__(self) -> None:
         now = self.clock()
-        self._seen = [_Seen(beat_s=now) for _ in self.seats]
-        self._moved_s = now
+        self._survey = Survey(self.seats, self.store, self.silence_s, self.take, self.clock)
         self._zero = (-1, now)
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -183,7 +138,7 @@ class HeartbeatMonitor:
         """Send, say, judge or obey: once. Raises RuntimeError when the store is gone."""
         self._post()
         if self.rank == 0:
-            self._survey()
+            self._survey.read()
             self._judge()
         else:
             self._obey()
@@ -211,87 +166,25 @@ class HeartbeatMonitor:
 
     # --- rank 0 ------------------------------------------------------------------------------------------------------
 
-    def _survey(self) -> None:
-        """Read what everybody says."""
-        now = self.clock()
-        come = [rank for rank in range(len(self.seats)) if self._seen[rank].beat >= 0 or self._has(f"alive/{rank}")]
-        for rank, said in zip(come, self.store.multi_get([f"alive/{rank}" for rank in come]), strict=True):
-            seen = self._seen[rank]
-            beat, moves, doing, sent, seen.done, failure = json.loads(said)
-            if beat != seen.beat:
-                seen.beat, seen.beat_s = beat, now
-            if moves != seen.moves:
-                seen.moves, self._moved_s = moves, now
-            seen.doing = doing
-            seen.failure = tuple(failure) if failure is not None else None
-            self._fetch(rank, sent)
-
-    def _fetch(self, rank: int, sent: int) -> None:
-        """Take the events of a rank that are not taken yet."""
-        seen, seat = self._seen[rank], self.seats[rank]
-        keys = [f"events/{rank}/{number}" for number in range(seen.taken, sent)]
-        if not keys:
-            return
-        for key, text in zip(keys, self.store.multi_get(keys), strict=True):
-            self.take(seat.job, seat.rank, json.loads(text))
-            self.store.delete_key(key)
-        seen.taken = sent
-
     def _has(self, key: str) -> bool:
         return bool(self.store.check([key]))
 
     def _judge(self) -> None:
         """End it all when somebody failed or nobody moves."""
         now = self.clock()
-        silent = self._silent(now)
-        if silent is None and all(seen.failure is None for seen in self._seen):
+        silent = self._survey.silent()
+        if silent is None and not self._survey.failed:
             return
         if self._trouble_s is None:
             self._trouble_s = now
-        if silent is None and now - self._trouble_s < self._patience():
+        if silent is None and now - self._trouble_s < self._survey.patience():
             return
         if not self._closing.acquire(blocking=False):
             return  # the main thread is at it
-        failed = any(seen.failure is not None for seen in self._seen)
-        error = (self.cause() if failed else silent) or silent
+        error = (self._survey.cause() if self._survey.failed else silent) or silent
         assert error is not None
         self._over(str(error))
         self.abandon(error)
-
-    def _patience(self) -> float:
-        """Longer where all that was heard so far are effects: who is gone is known after a while only."""
-        heard = [seen.failure[0] for seen in self._seen if seen.failure is not None]
-        return COLLECT_S if OWN in heard else COLLECT_S + GONE_S
-
-    def _silent(self, now: float) -> XbenchError | None:
-        """The error for a rank that no longer beats, or for ranks of which none moves."""
-        for rank, seen in enumerate(self._seen):
-            if rank > 0 and not seen.done and now - seen.beat_s > self.silence_s:
-                return RankError(f"{self._who(rank)} gave no sign of life for {self.silence_s:g} s")
-        if now - self._moved_s > self.silence_s:
-            late = min(range(len(self._seen)), key=lambda rank: ("waiting" in self._seen[rank].doing, rank))
-            return RankError(
-                f"{self._who(late)} hung: no sign of life for {self.silence_s:g} s",
-                hint="--timeout allows a longer silence",
-            )
-        return None
-
-    def _who(self, rank: int) -> str:
-        seat, doing = self.seats[rank], self._seen[rank].doing
-        return f"rank {rank} on {seat.host_name}" + (f" ({doing})" if doing else "")
-
-    def cause(self) -> XbenchError | None:
-        """The root of the trouble as far as it is known to rank 0."""
-        signs: list[tuple[int, int, XbenchError]] = []
-        now = self.clock()
-        for rank, seen in enumerate(self._seen):
-            if seen.failure is not None:
-                weight, what, hint = seen.failure
-                signs.append((weight, rank, RankError(f"{self._who(rank)} {what}", hint=hint)))
-            elif rank > 0 and not seen.done and now - seen.beat_s >= GONE_S:
-                gone = "disappeared: it, or its host, ended without a word"
-                signs.append((GONE, rank, RankError(f"{self._who(rank)} {gone}")))
-        return min(signs, key=lambda sign: sign[:2])[2] if signs else None
 
     def _over(self, why: str) -> None:
         with contextlib.suppress(Exception):
@@ -334,12 +227,11 @@ class HeartbeatMonitor:
             return
         deadline = self.clock() + self.silence_s
         while True:
-            self._survey()
-            if all(seen.done for seen in self._seen):
+            self._survey.read()
+            if all(seen.done for seen in self._survey.seen):
                 break
-            failed = any(seen.failure is not None for seen in self._seen)
-            if failed or self.clock() > deadline:
-                error = self.cause() or RankError("not every rank came to the end")
+            if self._survey.failed or self.clock() > deadline:
+                error = self._survey.cause() or RankError("not every rank came to the end")
                 self._over(str(error))
                 raise error
             self._post()
@@ -373,18 +265,18 @@ class HeartbeatMonitor:
         with contextlib.suppress(Exception):
             self._post()
             if self.rank == 0:
-                self._survey()
+                self._survey.read()
                 self._over("interrupted")
 
     def _heard(self, peers_lost: bool) -> XbenchError | None:
         """Listen on for as long as others may have something to say, then end them."""
         deadline = self.clock() + COLLECT_S + (GONE_S if peers_lost else 0.0)
         while self.clock() < deadline:
-            self._survey()
-            if any(seen.failure is not None and seen.failure[0] == OWN for seen in self._seen[1:]):
+            self._survey.read()
+            if any(seen.failure is not None and seen.failure[0] == OWN for seen in self._survey.seen[1:]):
                 break
             time.sleep(BEAT_S / 5)
-        error = self.cause()
+        error = self._survey.cause()
         self._over(str(error or ""))
         self._wait_for_byes(BEAT_S + SIGNAL_S)
         return error

@@ -100,7 +100,10 @@ def launch(
     monitor: Monitor | None = None
     verdict: Verdict | None = None
     try:
-        monitor = _start(groups, fabric, jobs, module, argument, directory, on_event, silence_s, auxiliaries, on_note)
+        watched = _start_auxiliaries(groups, fabric, auxiliaries, directory)
+        ranks, agents = _start_agents(groups, fabric, jobs, module, argument, directory)
+        probes = Probes(link_fault=fabric.diagnose, disk_full=lambda: disk_full(directory))
+        monitor = Monitor(ranks, agents, watched, on_event, silence_s, probes, on_note=on_note)
         while (verdict := _poll(groups, monitor)) is None:
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -116,27 +119,25 @@ def launch(
     return Outcome(error, warnings, [one.log for one in groups.started])
 
 
-def _start(
-    groups: ProcessGroups,
-    fabric: Fabric,
-    jobs: int,
-    module: str,
-    argument: Path,
-    directory: Path,
-    on_event: Callable[[int, int, dict[str, Any]], None],
-    silence_s: float,
-    auxiliaries: Sequence[AuxiliaryCommand],
-    on_note: OnNote,
-) -> Monitor:
-    """Start auxiliary processes, then agents; return who watches them."""
-    watched: list[AuxiliaryWatch] = []
-    agents: list[AgentWatch] = []
-    ranks: list[RankWatch] = []
+def _start_auxiliaries(
+    groups: ProcessGroups, fabric: Fabric, auxiliaries: Sequence[AuxiliaryCommand], directory: Path
+) -> list[AuxiliaryWatch]:
+    """Start the auxiliary processes of every host."""
+    watched = []
     for command in auxiliaries:
         slot = fabric.hosts[command.host]
         log = directory / f"{command.name}-host{slot.index}.log"
         started = groups.start(command.name, slot.index, None, slot.prefix, command.argv, rank_env(slot), log)
         watched.append(AuxiliaryWatch(slot.index, _log_reader(started), command.name))
+    return watched
+
+
+def _start_agents(
+    groups: ProcessGroups, fabric: Fabric, jobs: int, module: str, argument: Path, directory: Path
+) -> tuple[list[RankWatch], list[AgentWatch]]:
+    """Start an agent for every job and host; the agents start the ranks."""
+    ranks: list[RankWatch] = []
+    agents: list[AgentWatch] = []
     for job, port in enumerate(fabric.free_ports(jobs)):
         for slot in fabric.hosts:
             env = rank_env(slot, jobs=jobs)
@@ -147,8 +148,7 @@ def _start(
             for local_rank in range(fabric.spec.ranks):
                 reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
                 ranks.append(RankWatch(reader, slot.index, local_rank, shared=jobs > 1))
-    probes = Probes(link_fault=fabric.diagnose, disk_full=lambda: disk_full(directory))
-    return Monitor(ranks, agents, watched, on_event, silence_s, probes, on_note=on_note)
+    return ranks, agents
 
 
 def agent_command(

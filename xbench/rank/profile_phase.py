@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ from xbench.rank.job_plans import complete, job_plan, with_missing
 from xbench.rank.program import JobPlan
 from xbench.rank.session import Session
 from xbench.records import Contention as ContentionRecord
-from xbench.records import CostModel, Layer, StepTimes
+from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.schedules.engine import Engine, workers_of
 from xbench.spec import RunSpec
 from xbench.stats.summary import median_estimate
@@ -62,8 +63,85 @@ UNDER_LOAD_S = 60.0
 """Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
 
 
+@dataclass
+class _Measured:
+    """Everything that a rank's profile knows of the job so far."""
+
+    raws: list[dict[str, Any]]
+    layers: list[Layer]
+    step: StepTimes
+    wire: torch.dtype
+    cost: CostModel | None = None
+    contention: ContentionRecord | None = None
+
+    @property
+    def unused(self) -> list[str]:
+        """The parameters that got no gradient."""
+        return left_out(self.raws)["unused"]
+
+    @property
+    def grad_bytes(self) -> int:
+        """Bytes of all gradients."""
+        return sum(layer.grad_bytes for layer in self.layers)
+
+    def exact_plan(self) -> Plan:
+        """The plan of the exact schedule, from layers, step and link alone."""
+        return Planner(StepModel.of(self.layers, self.step), self.cost).plan(EXACT)
+
+    def planner(self, session: Session) -> Planner:
+        """The planner of every schedule."""
+        contention, buffer_bytes = None, tuple(session.workload.describe().buffer_bytes)
+        if self.contention is not None and self.cost is not None:
+            contention = Contention.of(self.contention, CostCurve.of(self.cost))
+        if self.wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
+            buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
+        model = StepModel.of(self.layers, self.step)
+        return Planner(model, self.cost, contention, buffer_bytes, tuple(self.layers), session.run.overlap)
+
+    def keep(self, session: Session) -> None:
+        """Write the profile to the journal of rank 0."""
+        if session.rank == 0:
+            session.journal.write(
+                "profile",
+                workload=session.workload.describe().model_dump(),
+                layers=[layer.model_dump() for layer in self.layers],
+                step=self.step.model_dump(),
+                series=samples(self.raws),
+            )
+
+
 def profile_job(session: Session) -> JobPlan:
     """Measure the step and the link, plan every schedule, write it all to the journal of rank 0."""
+    found = _quiet_step(session)
+    sometimes = bool(sometimes_missing(found.raws))
+    bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in session.workload.model.named_parameters()}
+    missing = {name: bytes_of[name] for name in found.unused}
+    found.keep(session)
+    if workers_of(session.group) > 1:
+        found.cost = _link(session, found)
+        session.part("layers under traffic")
+        _load_layers(session, found)
+        found.keep(session)
+        if session.device.type == "cpu":
+            found.contention = _contention(session, found, found.cost)
+        session.part("step without communication")
+        found.step = at_present_speed(session, found.step)
+        found.keep(session)
+    planner = found.planner(session)
+    plans = planner.plans()
+    if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
+        session.part("candidates of auto")
+        with contextlib.suppress(UsageError):  # our engine refuses the model, on every rank alike
+            plans["auto"] = try_candidates(session, planner, plans, missing)
+    plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
+    plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers)})
+    if session.rank == 0:
+        session.journal.write("plans", **event)
+    return complete(plan, missing, sometimes_missing=sometimes)
+
+
+def _quiet_step(session: Session) -> _Measured:
+    """Layers and step, without communication."""
     effort = session.run.effort
     session.part("layers")
     raw = profile_step(
@@ -71,102 +149,66 @@ def profile_job(session: Session) -> JobPlan:
     )
     raws = gathered(raw.raw())
     layers, step = summarise(raws)
-    unused = left_out(raws)["unused"]
-    sometimes = bool(sometimes_missing(raws))
-    bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in session.workload.model.named_parameters()}
-    world_size = workers_of(session.group)
+    return _Measured(raws, layers, step, wire_of(session.run, layers))
 
-    def keep_profile() -> None:
-        if session.rank == 0:
-            session.journal.write(
-                "profile",
-                workload=session.workload.describe().model_dump(),
-                layers=[layer.model_dump() for layer in layers],
-                step=step.model_dump(),
-                series=samples(raws),
-            )
 
-    keep_profile()
-    cost: CostModel | None = None
-    contention: ContentionRecord | None = None
-    buffer_bytes = tuple(session.workload.describe().buffer_bytes)
-    wire = wire_of(session.run, layers)
-    if wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
-        buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
-    if world_size > 1:
-        session.part("link")
-        session.note("measuring collectives")
-        measured = measure_all_reduce(
-            sizes(sum(layer.grad_bytes for layer in layers)),
-            session.device,
-            session.group,
-            seconds_budget=QUICK_COLLECTIVES_S if effort.is_quick else COLLECTIVES_S,
-            clock=session.clock,
-            note=session.note,
-            wire=wire,
-        )
-        everyone = gathered(measured)
-        cost = fit(cost_points(everyone), backend=dist.get_backend(session.group), world_size=world_size)
-        cost = cost.model_copy(update=clocks(everyone))
-        session.part("layers under traffic")
-        for _ in range(UNDER_LOAD_ROUNDS):
-            exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
-            steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
-            if steps < MIN_UNDER_LOAD:
-                break
-            try:
-                ready_s = ready_under_load(session, with_missing(exact.buckets, unused), steps)
-            except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
-                break
-            layers = with_loaded(layers, ready_s)
-        keep_profile()
-        if session.device.type == "cpu":
-            curve = CostCurve.of(cost)
-            most_bytes = sum(layer.grad_bytes for layer in layers)
-            link = session.program.emulated
-            if link is not None and link.contention is None and link.slowdown is None:
-                # Rank 0's for all: ranks that knew different things would plan different buckets.
-                contention = gathered(unshared_contention(session.group, curve))[0]
-            else:
-                session.part("contention")
-                both = measure_contention(
-                    session.workload,
-                    session.group,
-                    curve,
-                    most_bytes=most_bytes,
-                    note=session.note,
-                    quick=effort.is_quick,
-                    wire=wire,
-                )
-                contention = summarise_contention(gathered(both))
-            exact = Planner(StepModel.of(layers, step), cost).plan(EXACT)
-            session.part("engine")
-            own = engine_cost(
-                session, with_missing(exact.buckets, unused), step.uninstrumented_step_s, most_bytes, wire
-            )
-            hook_s, copy_s_per_byte = summarise_engine_cost(gathered(own))
-            contention = contention.model_copy(update={"hook_s": hook_s, "copy_s_per_byte": copy_s_per_byte})
-        session.part("step without communication")
-        step = at_present_speed(session, step)
-        keep_profile()
-    planner = Planner(
-        StepModel.of(layers, step),
-        cost,
-        Contention.of(contention, CostCurve.of(cost)) if contention is not None and cost is not None else None,
-        buffer_bytes,
-        tuple(layers),
-        session.run.overlap,
+def _link(session: Session, found: _Measured) -> CostModel:
+    """The time of a collective by its bytes."""
+    session.part("link")
+    session.note("measuring collectives")
+    measured = measure_all_reduce(
+        sizes(found.grad_bytes),
+        session.device,
+        session.group,
+        seconds_budget=QUICK_COLLECTIVES_S if session.run.effort.is_quick else COLLECTIVES_S,
+        clock=session.clock,
+        note=session.note,
+        wire=found.wire,
     )
-    plans = planner.plans()
-    if cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
-        session.part("candidates of auto")
-        with contextlib.suppress(UsageError):  # as above
-            plans["auto"] = try_candidates(session, planner, plans, {name: bytes_of[name] for name in unused})
-    plan, event = job_plan(planner, plans, step.uninstrumented_step_s, contention)
-    plan = plan.model_copy(update={"backward_s": backward_s_of(layers)})
-    if session.rank == 0:
-        session.journal.write("plans", **event)
-    return complete(plan, {name: bytes_of[name] for name in unused}, sometimes_missing=sometimes)
+    everyone = gathered(measured)
+    cost = fit(cost_points(everyone), backend=dist.get_backend(session.group), world_size=workers_of(session.group))
+    return cost.model_copy(update=clocks(everyone))
+
+
+def _load_layers(session: Session, found: _Measured) -> None:
+    """Give the layers their ready times while the exact plan's buckets travel, planned anew each round."""
+    for _ in range(UNDER_LOAD_ROUNDS):
+        exact = found.exact_plan()
+        steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
+        if steps < MIN_UNDER_LOAD:
+            break
+        try:
+            ready_s = ready_under_load(session, with_missing(exact.buckets, found.unused), steps)
+        except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
+            break
+        found.layers = with_loaded(found.layers, ready_s)
+
+
+def _contention(session: Session, found: _Measured, cost: CostModel) -> ContentionRecord:
+    """What collectives and computation cost each other, and what the engine costs."""
+    contention: ContentionRecord
+    curve = CostCurve.of(cost)
+    link = session.program.emulated
+    if link is not None and link.contention is None and link.slowdown is None:
+        # Rank 0's for all: ranks that knew different things would plan different buckets.
+        contention = gathered(unshared_contention(session.group, curve))[0]
+    else:
+        session.part("contention")
+        both = measure_contention(
+            session.workload,
+            session.group,
+            curve,
+            most_bytes=found.grad_bytes,
+            note=session.note,
+            quick=session.run.effort.is_quick,
+            wire=found.wire,
+        )
+        contention = summarise_contention(gathered(both))
+    buckets = with_missing(found.exact_plan().buckets, found.unused)
+    session.part("engine")
+    own = engine_cost(session, buckets, found.step.uninstrumented_step_s, found.grad_bytes, found.wire)
+    hook_s, copy_s_per_byte = summarise_engine_cost(gathered(own))
+    return contention.model_copy(update={"hook_s": hook_s, "copy_s_per_byte": copy_s_per_byte})
 
 
 def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:

@@ -205,7 +205,7 @@ def _counted(case: Case, regression: Regression) -> Judged:
         word = "regressed" if head > base else "improved"
         change = format_percent(abs(head / base - 1)) if base > 0 else "from nothing"
         reason = f"{'more' if head > base else 'less'} by {change}"
-    return _judged(case, regression, word, reason, label=other.label, base=base, head=head)
+    return _judged(case, regression, word, reason, _Figures(other.label, base, head))
 
 
 def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
@@ -226,11 +226,9 @@ def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
                 word, reason = "inconclusive", f"suspected, but fresh launches do not agree: {reason}"
             else:
                 reason = f"{reason}; fresh launches agree"
-        found[case] = _judged(
-            case, regression, word, reason, label=pairs.label,
-            base=statistics.median(pairs.base), head=statistics.median(pairs.head),
-            found=_found(pairs, verdict), suspected=case in suspects, confirmation=confirmation,
-        )  # fmt: skip
+        base, head = statistics.median(pairs.base), statistics.median(pairs.head)
+        figures = _Figures(pairs.label, base, head, _found(pairs, verdict), case in suspects, confirmation)
+        found[case] = _judged(case, regression, word, reason, figures)
     return found
 
 
@@ -253,7 +251,7 @@ def _family(
             differences[case] = log_ratios(values.ratios)
         except ValueError:
             reason = "a launch measured none of it above zero, so there is no ratio"
-            without[case] = _judged(case, regression, "inconclusive", reason, label=values.label)
+            without[case] = _judged(case, regression, "inconclusive", reason, _Figures(values.label))
             continue
         measured[case] = values
     shares = [threshold_of(case, regression.suite, regression.floors).share for case in measured]
@@ -341,21 +339,26 @@ def _failed(case: Case, regression: Regression, side: SideName) -> Failure | Non
     )
 
 
+class _Figures(NamedTuple):
+    """What was measured of a case."""
+
+    label: Label | None = None
+    base: float | None = None
+    head: float | None = None
+    found: Found | None = None
+    suspected: bool = False
+    confirmation: Found | None = None
+
+
 def _judged(
-    case: Case, regression: Regression, verdict: RegressionVerdict, reason: str, *, label: Label | None = None,
-    base: float | None = None, head: float | None = None, found: Found | None = None, suspected: bool = False,
-    confirmation: Found | None = None,
-) -> Judged:  # fmt: skip
+    case: Case, regression: Regression, verdict: RegressionVerdict, reason: str, figures: _Figures | None = None
+) -> Judged:
+    """The verdict on a case, its reason, and the figures that it rests on."""
     return Judged(
         **case._asdict(),
         unit=METRICS[case.metric].unit,
-        label=label,
         verdict=verdict,
         reason=reason,
         threshold=threshold_of(case, regression.suite, regression.floors),
-        base=base,
-        head=head,
-        found=found,
-        suspected=suspected,
-        confirmation=confirmation,
+        **(figures or _Figures())._asdict(),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
 from rich.console import Console
 
@@ -43,58 +44,25 @@ def record(request: RegressRequest, console: Console) -> Kept:
 
     What was cut short goes to the runs, and takes no baseline's place.
     """
-    check_place(baselines.folder_of(request.folder))
-    say = speaker(console)
-    measuring = measuring_of(request, say)
-    head, _, revision = head_tree(request)
-    warnings = environment.noise_warnings() if "wall" in request.layers else []
-    folder = baselines.folder_of(request.folder)
-    unfinished = _Unfinished(request)
-    side: Side | None = None
+    recording = _Recording(request, console, noisy="wall" in request.layers)
+    measuring = recording.measuring
 
     def made(error: XbenchError | None, *, complete: bool) -> Baseline:
-        assert side is not None
         launches = [pair.head for pair in measuring.pairs]
-        shared = baselines.portable(request.suite, request.layers)
-        return Baseline(
-            created=now(),
-            command=request.command,
-            xbench=version(),
-            machine=baselines.ANY if shared else baselines.machine_of(side.environment),
-            complete=complete,
-            error=str(error) if error is not None else None,
-            warnings=list(dict.fromkeys([*warnings, *measuring.warnings])),
-            suite=request.suite,
-            side=side,
-            launches=launches,
-            floors=launch_floors(request.suite, launches, len(launches)),
-            failures=measuring.failures,
-        )
-
-    def so_far() -> None:
-        with interrupts_held():
-            keep(made(None, complete=False), unfinished.path)
+        facts = recording.facts(error, complete=complete)
+        if baselines.portable(request.suite, request.layers):
+            facts["machine"] = baselines.ANY
+        return Baseline(**facts, launches=launches, floors=launch_floors(request.suite, launches, len(launches)))
 
     def measure() -> None:
-        nonlocal side
-        side = measuring.look(head, head.title, revision)
-        if side is None or "wall" not in request.layers:
+        if recording.look() is None or "wall" not in request.layers:
             return
-        measuring.first_launches((head,))
+        measuring.first_launches((recording.head,))
         if measuring.timeable:
             launches = measuring.course(request.pairs, 60.0 * request.suite.budget_minutes).pairs
-            measuring.run_head(head, [[]] * launches, so_far)
+            measuring.run_head(recording.head, [[]] * launches, lambda: recording.keep_so_far(made))
 
-    with interrupts_held() as held:
-        error = guarded(measure, held)
-        if side is None:
-            raise nothing_measured(measuring, error)
-        baseline = made(error, complete=error is None)
-        path = folder / baseline.machine / baselines.BASELINE if error is None else unfinished.path
-        _say_what_goes(path, baseline, say)
-        path = keep(baseline, path)
-        interrupted = held.interrupted()
-    return Kept(baseline, path, error or interrupted)
+    return recording.run(measure, made, baselines.BASELINE)
 
 
 def calibrate(request: RegressRequest, console: Console) -> Kept:
@@ -105,61 +73,92 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
     """
     if not wall_clock(request.suite.cases()):
         raise SpecError("the suite has no wall-clock metric, so there is no noise to learn", hint="step_time is one")
-    check_place(baselines.folder_of(request.folder))
-    say = speaker(console)
-    measuring = measuring_of(request, say)
-    head, _, revision = head_tree(request)
+    recording = _Recording(request, console, noisy=True)
+    measuring, head = recording.measuring, recording.head
     twin = Checkout("base", head.root, head.folder, head.head_root, f"{head.title}, as its own base")
-    warnings = environment.noise_warnings()
-    unfinished = _Unfinished(request)
-    side: Side | None = None
     checked = 0
 
     def made(error: XbenchError | None, *, complete: bool) -> Noise:
-        assert side is not None
-        return Noise(
-            created=now(),
-            command=request.command,
-            xbench=version(),
-            machine=baselines.machine_of(side.environment),
-            complete=complete,
-            error=str(error) if error is not None else None,
-            warnings=list(dict.fromkeys([*warnings, *measuring.warnings])),
-            suite=request.suite,
-            side=side,
-            pairs=measuring.pairs,
-            floors=floors_of(request.suite, measuring.pairs, checked),
-            failures=measuring.failures,
-        )
-
-    def so_far() -> None:
-        with interrupts_held():
-            keep(made(None, complete=False), unfinished.path)
+        floors = floors_of(request.suite, measuring.pairs, checked)
+        return Noise(**recording.facts(error, complete=complete), pairs=measuring.pairs, floors=floors)
 
     def measure() -> None:
-        nonlocal side, checked
-        side = measuring.look(head, head.title, revision)
-        if side is None:
+        nonlocal checked
+        if recording.look() is None:
             return
         measuring.same_look(twin, head)
         measuring.first_launches((twin, head))
         if measuring.timeable:
             checked = measuring.checked_pairs(60.0 * request.suite.budget_minutes)
             pairs = request.pairs or CALIBRATION_PAIRS
-            say(f"{pairs} pairs of launches of one tree: about {format_minutes(measuring.takes_s(pairs))}")
-            measuring.run_pairs(twin, head, pairs, so_far)
+            recording.say(f"{pairs} pairs of launches of one tree: about {format_minutes(measuring.takes_s(pairs))}")
+            measuring.run_pairs(twin, head, pairs, lambda: recording.keep_so_far(made))
 
-    with interrupts_held() as held:
-        error = guarded(measure, held)
-        if side is None:
-            raise nothing_measured(measuring, error)
-        noise = made(error, complete=error is None)
-        stored = baselines.folder_of(request.folder) / noise.machine / baselines.NOISE
-        path = stored if error is None else unfinished.path
-        _say_what_goes(path, noise, say)
-        path = keep(noise, path)
-        interrupted = held.interrupted()
-    return Kept(noise, path, error or interrupted)
+    return recording.run(measure, made, baselines.NOISE)
+
+
+class _Make(Protocol):
+    """The record of what was measured so far."""
+
+    def __call__(self, error: XbenchError | None, *, complete: bool) -> Baseline | Noise: ...
+
+
+class _Recording:
+    """A baseline or a calibration under way: this tree, what is measured of it, and where the record goes."""
+
+    def __init__(self, request: RegressRequest, console: Console, *, noisy: bool) -> None:
+        check_place(baselines.folder_of(request.folder))
+        self.say = speaker(console)
+        self.measuring = measuring_of(request, self.say)
+        self.head, _, self._revision = head_tree(request)
+        self._request = request
+        self._warnings = environment.noise_warnings() if noisy else []
+        self._side: Side | None = None
+
+    @cached_property
+    def _unfinished(self) -> Path:
+        """The place of what was cut short: a folder among the runs, made when there is something to keep."""
+        return (new_run_folder(self._request.output, "baseline") / RECORD).absolute()
+
+    def look(self) -> Side | None:
+        """What this tree is; None where no check could be resolved."""
+        self._side = self.measuring.look(self.head, self.head.title, self._revision)
+        return self._side
+
+    def facts(self, error: XbenchError | None, *, complete: bool) -> dict[str, Any]:
+        """The fields that a baseline and a calibration share."""
+        assert self._side is not None
+        return {
+            "created": now(),
+            "command": self._request.command,
+            "xbench": version(),
+            "machine": baselines.machine_of(self._side.environment),
+            "complete": complete,
+            "error": str(error) if error is not None else None,
+            "warnings": list(dict.fromkeys([*self._warnings, *self.measuring.warnings])),
+            "suite": self._request.suite,
+            "side": self._side,
+            "failures": self.measuring.failures,
+        }
+
+    def keep_so_far(self, made: _Make) -> None:
+        """Save what is measured already."""
+        with interrupts_held():
+            keep(made(None, complete=False), self._unfinished)
+
+    def run(self, measure: Callable[[], None], made: _Make, name: str) -> Kept:
+        """Measure, and save the record: as `name` in this machine's folder if nothing cut it short."""
+        with interrupts_held() as held:
+            error = guarded(measure, held)
+            if self._side is None:
+                raise nothing_measured(self.measuring, error)
+            record = made(error, complete=error is None)
+            stored = baselines.folder_of(self._request.folder) / record.machine / name
+            path = stored if error is None else self._unfinished
+            _say_what_goes(path, record, self.say)
+            path = keep(record, path)
+            interrupted = held.interrupted()
+        return Kept(record, path, error or interrupted)
 
 
 def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], None]) -> None:
@@ -173,14 +172,3 @@ def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], No
         lost = [check.name for check in stored.suite.checks if check.name not in {c.name for c in record.suite.checks}]
         if lost:
             say(f"{path} no longer has {', '.join(lost)}: it holds the checks of this command alone")
-
-
-class _Unfinished:
-    """The place of what was cut short: a folder among the runs, made when there is something to keep."""
-
-    def __init__(self, request: RegressRequest) -> None:
-        self._request = request
-
-    @cached_property
-    def path(self) -> Path:
-        return (new_run_folder(self._request.output, "baseline") / RECORD).absolute()

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
 from xbench.regress.alternation import lead
+from xbench.regress.launchable import Launchable, PendingJob
 from xbench.regress.measurements import failures, layer_of, looked, modes_of, timed
 from xbench.regress.metrics import wall_clock
 from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, course_of, launch_s, shape_of, told
@@ -37,39 +37,6 @@ TIRED = 3
 
 Layers = Sequence[str]
 Cases = Sequence[Case] | None
-
-
-class PendingJob(Protocol):
-    """An order under way: `sides.Underway`."""
-
-    @property
-    def alive(self) -> bool:
-        """See there."""
-
-    def answer(self, longest_s: float) -> JobResult:
-        """See there."""
-
-    def __enter__(self) -> PendingJob: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class Launchable(Protocol):
-    """A tree to give orders to: `sides.Tree`."""
-
-    @property
-    def name(self) -> SideName:
-        """base or head."""
-
-    @property
-    def title(self) -> str:
-        """For people."""
-
-    def carry_out(self, order: JobRequest, longest_s: float) -> JobResult:
-        """See `sides.Tree`."""
-
-    def begin(self, order: JobRequest) -> PendingJob:
-        """See `sides.Tree`."""
 
 
 class Measuring:

@@ -14,6 +14,7 @@ from xbench.planning.topology import Topology, carried_contention, carried_over
 from xbench.planning.what_if_compute import scaled_contention, scaled_layer
 from xbench.records import (
     AutoAgainst,
+    Bounds,
     Comparison,
     FabricRecord,
     ModeResult,
@@ -39,51 +40,24 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
 
     Raises SpecError when the comparison holds no profile.
     """
-    job = comparison.jobs[0]
     base = source or comparison
-    base_job = base.jobs[0]
-    if base_job.step is None or base.cost_model is None or not base_job.layers:
-        raise SpecError(f"{path!r} holds no profile: nothing was predicted")
     control = comparison.modes.get("compute")
     blocks_s = control.step_s.median if control is not None and control.step_s is not None else None
-    step = StepModel.of(base_job.layers, base_job.step)
-    layers = tuple(base_job.layers)
-    factor = blocks_s / step.compute_s if blocks_s is not None else 1.0
-    workers = comparison.fabric.world_size
-    cost = carried_over(base.cost_model, Topology("ring"), workers)
-
-    def contention(scale: float) -> Contention | None:
-        if base_job.contention is None or not base_job.contention.points or base.cost_model is None:
-            return None
-        here = Contention.of(scaled_contention(base_job.contention, scale), CostCurve.of(base.cost_model))
-        return carried_contention(here, base.cost_model, Topology("ring"), workers)
-
-    buffers = tuple(base_job.workload.buffer_bytes)
-    planner = Planner(step, cost, contention(1.0), buffers, layers)
-    slowed = tuple(scaled_layer(layer, factor) for layer in layers)
-    at_speed = Planner(step.scaled(factor), cost, contention(factor), buffers, slowed)
+    step = _step_of(base, path)
+    planner = _planner(base, step, comparison.fabric.world_size)
+    at_speed = planner
+    if blocks_s is not None:
+        at_speed = _planner(base, step, comparison.fabric.world_size, blocks_s / step.compute_s)
     points = []
     for name, mode in comparison.modes.items():
-        plan = job.plans.get(name)
+        plan = comparison.jobs[0].plans.get(name)
         if mode.step_s is None or plan is None or mode_info(name).planner is None:
             continue
-        predicted_s, again_s = plan.predicted_step_s, None
-        if source is not None:
-            predicted_s = _predict(planner, plan)
-        if blocks_s is not None:
-            again_s = _predict(at_speed, plan)
-        points.append(_point(mode, predicted_s, again_s))
-    curve = CostCurve.of(cost)
-    bound_step = at_speed.step
-    bound = bounds(
-        bound_step.gradients,
-        curve,
-        compute_s=bound_step.compute_s,
-        **link_pace(job.contention),
-        **bound_step.parts,
-    )
+        predicted_s = plan.predicted_step_s if source is None else _predict(planner, plan)
+        points.append(_point(mode, predicted_s, _predict(at_speed, plan) if blocks_s is not None else None))
+    bound = _bounds_of(comparison, at_speed)
     return ValidationCell(
-        workload=job.workload,
+        workload=comparison.jobs[0].workload,
         fabric=comparison.fabric,
         predicted_on=base.fabric.world_size,
         compute_s=step.compute_s,
@@ -95,6 +69,33 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),
         record=path,
     )
+
+
+def _step_of(base: Comparison, path: str) -> StepModel:
+    """The profiled step. Raises SpecError where there is none."""
+    job = base.jobs[0]
+    if job.step is None or base.cost_model is None or not job.layers:
+        raise SpecError(f"{path!r} holds no profile: nothing was predicted")
+    return StepModel.of(job.layers, job.step)
+
+
+def _planner(base: Comparison, step: StepModel, workers: int, factor: float = 1.0) -> Planner:
+    """The planner of a profiled comparison on so many workers, with computation `factor` times as long."""
+    job, contention = base.jobs[0], None
+    assert base.cost_model is not None  # `_step_of` asked
+    cost = carried_over(base.cost_model, Topology("ring"), workers)
+    if job.contention is not None and job.contention.points:
+        here = Contention.of(scaled_contention(job.contention, factor), CostCurve.of(base.cost_model))
+        contention = carried_contention(here, base.cost_model, Topology("ring"), workers)
+    layers = tuple(scaled_layer(layer, factor) for layer in job.layers)
+    return Planner(step.scaled(factor), cost, contention, tuple(job.workload.buffer_bytes), layers)
+
+
+def _bounds_of(comparison: Comparison, planner: Planner) -> Bounds:
+    """The lower bounds of a step under this planner's model, at the pace of the comparison's own link."""
+    assert planner.cost is not None
+    step, pace = planner.step, link_pace(comparison.jobs[0].contention)
+    return bounds(step.gradients, CostCurve.of(planner.cost), compute_s=step.compute_s, **pace, **step.parts)
 
 
 def unsteady(cell: ValidationCell) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,6 +93,12 @@ def attach(
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))
+    setup = AttachConfig(model, optimizer, None, process_group, wait, unused_parameters, copies, compress)
+    return _attached(setup, schedule, plan, broadcast=broadcast)
+
+
+def _attached(setup: AttachConfig, schedule: str | None, plan: PlanSource | None, *, broadcast: bool) -> Handle:
+    """The handle of a schedule, once plan, model and ranks are checked. `setup` knows nothing of the plan yet."""
     if schedule is None:
         schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else UNMERGED
     singles = [info.name for info in MODES if not info.paired]
@@ -106,33 +113,21 @@ def attach(
             f"schedule {schedule!r} is made from measurements and needs a plan",
             hint="xbench profile WORKLOAD writes one: attach(..., plan='results/runs/.../record.json')",
         )
+    model, group, compress = setup.model, setup.group, setup.compress
     if buckets is not None:
         buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # a list may be of a compiled model
         _check_names(model, buckets, plan)
     if compress is not None and all(p.dtype != torch.float32 for p in model.parameters() if p.requires_grad):
-        warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=2)
-    if isinstance(plan, Tuned):
-        unused_parameters = unused_parameters or plan.unused_parameters
+        warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=3)
     trainable(model)
-    if dist.is_initialized() and dist.get_world_size(process_group) > 1:
+    if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:
-            broadcast_state(model, process_group)
-        check_equal(model, process_group)
-    setup = AttachConfig(
-        model,
-        optimizer,
-        buckets,
-        process_group,
-        wait,
-        unused_parameters,
-        copies,
-        compress,
-        parts,
-        options=options,
-        backward_s=_backward_s(plan),
-    )
-    handle = kind().attach(setup)
-    if dist.is_initialized() and "gloo" in dist.get_backend(process_group) and tuning.is_on():
+            broadcast_state(model, group)
+        check_equal(model, group)
+    unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
+    setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
+    handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
+    if dist.is_initialized() and "gloo" in dist.get_backend(group) and tuning.is_on():
         tuning.raise_gloo_threads()
     return handle
 

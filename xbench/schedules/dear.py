@@ -35,8 +35,10 @@ from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, Work
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import DeferredUpdate, NextForward, UpdateGroup
+from xbench.schedules.next_forward import NextForward
+from xbench.schedules.next_forward_handle import DeferredUpdate
 from xbench.schedules.pairwise import PairwiseAllToAll, Share
+from xbench.schedules.update_groups import UpdateGroup
 
 
 class _Halves:

@@ -37,11 +37,12 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from xbench.errors import SpecError, UsageError, nearest
+from xbench.errors import UsageError
 from xbench.schedules.backward_end import BackwardEnd
 from xbench.schedules.bucket import Bucket, CommBucket, Work, bucket_of
 from xbench.schedules.copies import chosen_copies
 from xbench.schedules.optimizer_hooks import Arguments, before_each_step, closure_of, with_wait
+from xbench.schedules.plan_fit import check_cover
 from xbench.schedules.trainable_set import TrainableSet, refuse_wrapped
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
@@ -83,7 +84,6 @@ class Engine:
         group: dist.ProcessGroup | None = None,
         overlap: bool = True,
         wait: Wait = "backward",
-        note: Callable[[str], None] | None = None,
         copies: Copies | None = None,
         compress: Compress | None = None,
     ) -> None:
@@ -97,7 +97,7 @@ class Engine:
         self.parameters = trainable(model)
         self._learn_order = buckets is None
         self._seen: list[str] = []
-        self.note = note
+        self.note: Callable[[str], None] | None = None
         self.watch: Watch | None = None
         plan = [[name] for name in reversed(self.parameters)] if buckets is None else buckets
         check_cover(plan, self.parameters)
@@ -375,29 +375,3 @@ def trainable(model: Module) -> dict[str, Parameter]:
     if len(devices) > 1:
         raise UsageError(f"the model is spread over several devices ({', '.join(map(str, devices))})")
     return found
-
-
-def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Parameter]) -> None:
-    """Each trainable parameter in exactly one bucket, one dtype a bucket; SpecError names the first that is not."""
-    seen: set[str] = set()
-    for names in buckets:
-        if not names:
-            raise SpecError("the plan has an empty bucket")
-        for name in names:
-            if name not in parameters:
-                close = nearest(name, parameters)
-                raise SpecError(
-                    f"the plan names {name!r}, which is no trainable parameter of this model",
-                    hint=f"did you mean {close!r}?" if close else "was the plan made for another model?",
-                )
-            if name in seen:
-                raise SpecError(f"the plan has parameter {name!r} twice")
-            seen.add(name)
-        dtypes = {parameters[name].dtype for name in names}
-        if len(dtypes) > 1:
-            raise SpecError(
-                f"the bucket that starts with {names[0]!r} mixes dtypes", hint="never two dtypes in a bucket"
-            )
-    for name in parameters:
-        if name not in seen:
-            raise SpecError(f"the plan leaves out parameter {name!r}", hint="was the plan made for another model?")

@@ -33,51 +33,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from xbench.errors import SpecError, UsageError
-from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.errors import UsageError
+from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import Bucket, FlatBucket, flat_bucket
-from xbench.schedules.engine import PER_PARAMETER, TWICE, Engine, Watch, trainable
+from xbench.schedules.deferred_update import Carrier, before_state_dicts, carrier_of, check_deferrable, ordinary_mode
+from xbench.schedules.engine import TWICE, Engine, trainable
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
 from xbench.schedules.optimizer_hooks import closure_of
 from xbench.schedules.own_group import own_group
-from xbench.torch_compile import regions
-
-BUCKET_BYTES = 4 * 1024 * 1024
-"""Of a bucket where no plan says how large."""
-
-Carrier = Literal["exchange", "streams"]
-"""How collectives go: over a backend whose futures call back (Gloo), or on a stream that keeps them in order (NCCL)."""
-
-
-@dataclass(eq=False)
-class UpdateGroup:
-    """Parameters of one bucket that are waited for and updated together.
-
-    `parcels` carry their gradients; `flags`, further ones, say whether other ranks had a gradient where this one has
-    not. `indices`: places in the bucket. `groups`: the optimizer's parameter group → those of them that it holds.
-    """
-
-    bucket: FlatBucket
-    indices: list[int]
-    parcels: list[QueuedCollective]
-    flags: list[QueuedCollective] = field(default_factory=list)
-    groups: dict[int, list[Parameter]] = field(default_factory=dict)
-    homes: list[Module] = field(default_factory=list)
-    due: bool = False
-    last: int = 0
-    """The place in the launch order of the last parcel that it waits for, where arrivals can be counted."""
+from xbench.schedules.plan_fit import default_buckets
+from xbench.schedules.update_groups import UpdateGroup, assign, group_of
 
 
 class NextForward(Engine):
@@ -86,8 +60,8 @@ class NextForward(Engine):
     name = "next-forward overlap"
 
     def __init__(self, setup: AttachConfig) -> None:
-        optimizer = self._checked(setup)
-        buckets = setup.buckets if setup.buckets is not None else default_buckets(setup.model)
+        optimizer = check_deferrable(setup, self.name)
+        buckets = setup.buckets if setup.buckets is not None else default_buckets(trainable(setup.model))
         super().__init__(
             setup.model,
             optimizer,
@@ -122,58 +96,22 @@ class NextForward(Engine):
 
     def _prepare(self, setup: AttachConfig) -> None:
         """Everything beyond the plain engine."""
-        self._group_of = {
-            id(parameter): number
-            for number, group in enumerate(self.optimizer.param_groups)
-            for parameter in group["params"]
-        }
+        groups = group_of(self.optimizer)
         for name, parameter in self.parameters.items():
-            if id(parameter) not in self._group_of:
+            if id(parameter) not in groups:
                 raise UsageError(f"{self.name} updates all parameters itself, and the optimizer does not have {name!r}")
         self.carrier: Carrier = carrier_of(self.group, next(iter(self.parameters.values())).device)
         self.lane = own_group(self.group) if self.carrier == "exchange" else self.group
         self.departures = self._plan_departures(setup)
         for bucket in self._flat_buckets():
             self.pieces += self._pieces_of(bucket, {index: [] for index in range(len(bucket.parameters))})
-        self._by_group()
+        assign(self.pieces, self.departures.order, self.optimizer)
         self._handles.append(self.optimizer.register_step_pre_hook(self._before_step))
-        self._handles += _readers(self._model, self.optimizer, self.finish)
+        self._handles += before_state_dicts(self._model, self.optimizer, self.finish)
         self._first_use = FirstUse(self._model, self.parameters, self.name)
 
     def _flat_buckets(self) -> list[FlatBucket]:
         return [bucket for bucket in self.buckets if isinstance(bucket, FlatBucket)]
-
-    def _checked(self, setup: AttachConfig) -> Optimizer:
-        """The optimizer, when it and the model are such that its updates can be put off. Raises UsageError."""
-        optimizer = setup.optimizer
-        if optimizer is None:
-            raise UsageError(f"{self.name} applies the optimizer layer by layer, and none was given")
-        kind = type(optimizer)
-        if kind not in PER_PARAMETER:
-            known = ", ".join(sorted(one.__name__ for one in PER_PARAMETER))
-            raise UsageError(
-                f"{self.name} updates some parameters before others, and does not know that {kind.__name__} may be",
-                hint=f"it knows {known}, as torch has them",
-            )
-        if any(group.get("differentiable") for group in optimizer.param_groups):
-            raise UsageError(f"{self.name} cannot put off the step of a differentiable optimizer")
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            raise UsageError(
-                f"{self.name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
-                "would find neither gradients nor new parameters"
-            )
-        if regions(setup.model):
-            raise UsageError(
-                f"{self.name} waits before each layer of the forward pass, and torch.compile has left no layers to "
-                "wait before",
-                hint="the other schedules take compiled models",
-            )
-        if setup.copies == "coalesced":
-            raise UsageError(
-                f"{self.name} sends pieces of buckets, and copies 'coalesced' leaves gradients where they are",
-                hint="copies 'views' or 'fused'",
-            )
-        return optimizer
 
     # --- what a schedule says ----------------------------------------------------------------------------------------
 
@@ -267,7 +205,7 @@ class NextForward(Engine):
         ]
         self._learnt(first_use)
         self.pieces.sort(key=lambda piece: min((first_use.place(home) for home in piece.homes), default=-1))
-        self._by_group()
+        assign(self.pieces, self.departures.order, self.optimizer)
         waits: dict[int, tuple[Module, list[UpdateGroup]]] = {}
         for piece in self.pieces:
             for home in piece.homes:
@@ -280,15 +218,6 @@ class NextForward(Engine):
         for module in others:
             if id(module) not in waits:
                 self._waiters.append(module.register_forward_pre_hook(self._before_layer(homeless), prepend=True))
-
-    def _by_group(self) -> None:
-        place = {id(parcel): number for number, parcel in enumerate(self.departures.order)}
-        for piece in self.pieces:
-            piece.last = max(place[id(parcel)] for parcel in (*piece.parcels, *piece.flags))
-            piece.groups = {}
-            for index in piece.indices:
-                parameter = piece.bucket.parameters[index]
-                piece.groups.setdefault(self._group_of[id(parameter)], []).append(parameter)
 
     # --- the step, and what is left of it ----------------------------------------------------------------------------
 
@@ -383,9 +312,9 @@ class NextForward(Engine):
             {**self._settings[number], "params": parameters} for number, parameters in groups.items()
         ]
         try:
-            with _plainly(updated[0].device.type):
+            with ordinary_mode(updated[0].device.type):
                 for piece in pieces:
-                    self._give(piece)
+                    piece.give(self._held)
                 self._plain_step(self.optimizer)
         finally:
             self.optimizer.param_groups = whole
@@ -405,21 +334,6 @@ class NextForward(Engine):
             if piece.bucket.waiting:
                 for parcel in piece.flags:
                     self.departures.wait(parcel)
-
-    def _give(self, piece: UpdateGroup) -> None:
-        """Put a piece's averaged gradients on its parameters."""
-        bucket = piece.bucket
-        used = bucket.flags.tolist() if bucket.waiting else []
-        for index in piece.indices:
-            parameter = bucket.parameters[index]
-            gradient = self._held.pop(id(parameter), None)
-            if bucket.filled[index]:
-                assert gradient is not None
-                if bucket.narrowed:
-                    gradient.copy_(bucket.views[index])
-            elif used[index] > 0:
-                gradient = bucket.sent(index)
-            parameter.grad = gradient
 
     def _over(self) -> None:
         """The step is complete: its buckets wait for the next one."""
@@ -449,7 +363,7 @@ class NextForward(Engine):
             return
         self._land(self.pieces)
         for piece in self.pieces:
-            self._give(piece)
+            piece.give(self._held)
         self._over()
 
     def detach(self) -> None:
@@ -469,95 +383,3 @@ class NextForward(Engine):
         self.departures.forget()
         self.pieces = []
         super().detach()
-
-
-class NextForwardHandle(Handle):
-    """An attached schedule with next-forward overlap."""
-
-    engine: NextForward
-
-    def finish(self) -> None:
-        """See `Handle.finish`."""
-        self.engine.finish()
-
-    def watch(self, watch: Watch) -> bool:
-        """See `Handle.watch`."""
-        if self.engine.communicate:
-            self.engine.departures.watch = watch
-        return True
-
-    def watch_waits(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-        """See `Handle.watch_waits`."""
-        if self.engine.communicate:
-            self.engine.departures.waiting = waiting
-
-
-class DeferredUpdate(Schedule):
-    """A schedule whose updates are put off into the next forward pass."""
-
-    engine: type[NextForward]
-
-    def attach(self, setup: AttachConfig) -> Handle:
-        """See `Schedule.attach`; `wait` is ignored."""
-        return NextForwardHandle(setup.model, self.engine(setup))
-
-
-def default_buckets(model: Module, most_bytes: int = BUCKET_BYTES) -> list[list[str]]:
-    """Parameters in reverse order of registration, in buckets of one dtype and at most so many bytes, or one tensor."""
-    found: list[list[str]] = []
-    dtype, filled = None, 0
-    for name, parameter in reversed(trainable(model).items()):
-        nbytes = parameter.numel() * parameter.element_size()
-        if parameter.dtype != dtype or filled + nbytes > most_bytes:
-            found.append([])
-            dtype, filled = parameter.dtype, 0
-        found[-1].append(name)
-        filled += nbytes
-    return found
-
-
-def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier:
-    """How collectives of this group go. Raises UsageError for a backend that is not known."""
-    backend = dist.get_backend(group)
-    if device.type == "cuda" and ("nccl" in backend or (backend == "emulated" and dist.get_world_size(group) == 1)):
-        return "streams"
-    if "gloo" in backend or (backend == "emulated" and device.type == "cpu"):
-        return "exchange"
-    if backend == "emulated":
-        raise UsageError("next-forward overlap over an emulated link of GPUs is for one rank")
-    raise UsageError(f"next-forward overlap knows Gloo and NCCL, and the process group's backend is {backend!r}")
-
-
-def check_parts(order: Sequence[int], count: int) -> None:
-    """Each of the parts once; SpecError otherwise."""
-    if sorted(order) != list(range(count)):
-        raise SpecError(
-            f"the plan's order of parts does not name each of the {count} parts of its buckets once",
-            hint="was the plan made for another model?",
-        )
-
-
-@contextmanager
-def _plainly(device: str) -> Iterator[None]:
-    """Neither in inference mode nor under autocast, as the forward pass around it may be."""
-    with ExitStack() as stack:
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
-        if torch.is_autocast_enabled(device):
-            stack.enter_context(torch.autocast(device, enabled=False))
-        yield
-
-
-def _readers(model: Module, optimizer: Optimizer, finish: Callable[[], None]) -> list[RemovableHandle]:
-    """Hooks that complete the step before state dicts are taken or loaded."""
-
-    def first(*_: Any) -> None:
-        finish()
-
-    found: list[RemovableHandle] = []
-    for module in model.modules():
-        found.append(module.register_state_dict_pre_hook(first))  # type: ignore[no-untyped-call]
-        found.append(module.register_load_state_dict_pre_hook(first))  # type: ignore[no-untyped-call]
-    found.append(optimizer.register_state_dict_pre_hook(first))
-    found.append(optimizer.register_load_state_dict_pre_hook(first))
-    return found

@@ -33,7 +33,10 @@ from xbench.records.measured_parts import Parts
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, start_all_reduce
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import BUCKET_BYTES, DeferredUpdate, NextForward, UpdateGroup, check_parts
+from xbench.schedules.next_forward import NextForward
+from xbench.schedules.next_forward_handle import DeferredUpdate
+from xbench.schedules.plan_fit import BUCKET_BYTES, check_parts
+from xbench.schedules.update_groups import UpdateGroup
 
 
 class PriorityEngine(NextForward):

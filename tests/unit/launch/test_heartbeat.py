@@ -11,8 +11,9 @@ import pytest
 
 from xbench.errors import XbenchError
 from xbench.launch import heartbeat
-from xbench.launch.heartbeat import COLLECT_S, GONE_S, HeartbeatMonitor, lost_peers
+from xbench.launch.heartbeat import HeartbeatMonitor, lost_peers
 from xbench.launch.placement import RankAssignment
+from xbench.launch.rank_survey import COLLECT_S, GONE_S
 from xbench.rank.journal import Journal, JournalReader
 
 
@@ -67,10 +68,8 @@ class Ranks:
             place.mkdir()
             self.journals.append(Journal(place, 0, rank))
             self.watches.append(
-                HeartbeatMonitor(
-                    rank, seats, self.store, JournalReader(place, 0, rank), silence_s, self.take, self.abandon,
-                    clock=self.clock, leave=self.leave,
-                )
+                HeartbeatMonitor(rank, seats, self.store, JournalReader(place, 0, rank), silence_s, self.take, self.abandon,
+                      clock=self.clock, leave=self.leave)
             )  # fmt: skip
 
     def clock(self) -> float:

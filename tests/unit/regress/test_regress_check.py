@@ -10,13 +10,12 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from regress_fakes import MACHINE, WORKLOAD
+from regress_tree import FAKE, SUITE, git
 from rich.console import Console
 
 from xbench.errors import Interrupted, RunError
@@ -31,64 +30,6 @@ from xbench.runs.run_folder import keep
 from xbench.stats.regression import noise_floor
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
-
-SUITE = """
-[regress]
-pairs = 7
-
-[[regress.check]]
-name = "step"
-workload = "resnet18"
-modes = ["ddp"]
-metrics = ["step_time", "collectives"]
-"""
-FAKE = f"""
-import json, os, signal, sys, time
-from pathlib import Path
-
-
-tree = Path(__file__).parents[1]
-step_s = float((tree / "step_s").read_text())
-if "--protocol" in sys.argv:
-    print('{{"protocol": 1}}')
-    sys.exit()
-order = json.loads(Path(sys.argv[3]).read_text())
-made = {{"xbench": "0.1.0"}}
-if order["kind"] == "look":
-    made |= {{"environment": json.loads({MACHINE.model_dump_json()!r}), "resolved": {{}}, "samples_per_step": 4}}
-    workload = json.loads({WORKLOAD.model_dump_json()!r})
-    if (tree / "parameters").exists():
-        workload["parameters"] = int((tree / "parameters").read_text())
-    made |= {{"workload": workload, "planned": {{}}}}
-    made["counted"] = {{"ddp": {{"collectives": 3, "wire_bytes": 40}}}}
-    made["takes_turns"] = (tree / "takes_turns").exists()
-else:
-    count = tree / "launches"
-    number = int(count.read_text()) + 1 if count.exists() else 0
-    count.write_text(str(number))
-    if (tree / "stop_at").exists() and number == int((tree / "stop_at").read_text()):
-        os.kill(os.getppid(), signal.SIGTERM)
-        signal.pause()
-    blocks = 1
-    if order.get("turn_folder"):
-        turns, blocks = Path(order["turn_folder"]), order["rounds"] * order["turns"]
-        (turns / "at-0").touch()
-        while not (turns / "go-0").exists():
-            time.sleep(0.001)
-        with (tree.parent / "log").open("a") as log:
-            log.write(turns.name + " ")
-        (turns / "done-0").touch()
-    jitter = 1 + 0.001 * ((7 * number + int(10_000 * step_s)) % 5)
-    block = {{"mode": "ddp", "round": 0, "steps_s": [step_s * order["slow_step"] * jitter] * order["steps"]}}
-    made |= {{"blocks": [block] * blocks, "samples_per_step": 4}}
-Path(sys.argv[4]).write_text(json.dumps(made))
-"""
-
-
-def git(folder: Path, *words: str) -> str:
-    settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false")
-    command = ["git", *(word for one in settings for word in ("-c", one)), *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from xbench.errors import SpecError
 from xbench.schedules.bucket import flat_bucket
-from xbench.schedules.next_forward import check_parts, default_buckets
+from xbench.schedules.plan_fit import check_parts, default_buckets
 from xbench.schedules.priority import cuts, default_parts
 
 
@@ -55,9 +55,9 @@ def test_without_a_plan_half_goes_as_it_gets_ready_and_half_as_it_is_needed() ->
 
 def test_without_a_plan_buckets_are_filled_backwards_and_have_one_dtype() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.Linear(4, 4).bfloat16())
-    assert default_buckets(model, 128) == [["2.bias", "2.weight"], ["1.weight", "0.weight"]]
-    assert default_buckets(model, 64) == [["2.bias", "2.weight"], ["1.weight"], ["0.weight"]]
-    assert default_buckets(model, 1) == [["2.bias"], ["2.weight"], ["1.weight"], ["0.weight"]]
+    assert default_buckets(dict(model.named_parameters()), 128) == [["2.bias", "2.weight"], ["1.weight", "0.weight"]]
+    assert default_buckets(dict(model.named_parameters()), 64) == [["2.bias", "2.weight"], ["1.weight"], ["0.weight"]]
+    assert default_buckets(dict(model.named_parameters()), 1) == [["2.bias"], ["2.weight"], ["1.weight"], ["0.weight"]]
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3], [2, 1, 0, 3]])

@@ -1,0 +1,79 @@
+"""A launch on a clock that the test turns: hosts, ranks, agents and links, without processes."""
+
+from xbench.launch.monitor import COLLECT_S, AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch
+from xbench.rank.journal import Journal, JournalReader
+
+SILENCE_S = 60.0
+START_S = 180.0
+
+
+class World:
+    """Two hosts of one rank, one or two jobs, a clock, a process table and links, all in the test's hand."""
+
+    def __init__(self, folder, jobs=1, hosts=2, ranks=1, auxiliary=False):
+        self.now = 1000.0
+        self.states = {}
+        self.fault = None
+        self.full = False
+        self.events = []
+        self.logs = {}
+        self.folder = folder
+        self.journals = {}
+        agents, watches = [], []
+        for job in range(jobs):
+            for host in range(hosts):
+                self.logs[job, host] = ""
+                agents.append(AgentWatch(host, lambda key=(job, host): self.logs[key], job))
+                for local in range(ranks):
+                    reader = JournalReader(folder, job, host * ranks + local)
+                    watches.append(RankWatch(reader, host, local, shared=jobs > 1))
+        auxiliaries = [AuxiliaryWatch(0, lambda: "OSError: no socket\n", "arbiter")] if auxiliary else []
+        probes = Probes(
+            clock=lambda: self.now,
+            alive=lambda pid: self.states.get(pid, "R") is not None,
+            state=lambda pid: self.states.get(pid, "R"),
+            link_fault=lambda: self.fault,
+            disk_full=lambda: self.full,
+        )
+        take = lambda job, rank, event: self.events.append((job, rank, event["event"]))  # noqa: E731
+        self.notes = []
+        noted = lambda job, rank, at_s, text: self.notes.append((job, rank, text))  # noqa: E731
+        self.monitor = Monitor(watches, agents, auxiliaries, take, SILENCE_S, probes, start_s=START_S, on_note=noted)
+
+    def hello(self, rank, job=0):
+        journal = self.journals[job, rank] = Journal(self.folder, job, rank)
+        journal.write("hello", rank=rank, job=job, host=rank, pid=self.pid(rank, job))
+        return journal
+
+    def hello_all(self, ranks=2, jobs=1):
+        for job in range(jobs):
+            for rank in range(ranks):
+                self.hello(rank, job)
+        assert self.monitor.poll() is None
+
+    @staticmethod
+    def pid(rank, job=0):
+        return 100 + 10 * job + rank
+
+    def die(self, rank, job=0):
+        self.states[self.pid(rank, job)] = None
+
+    def agent(self, host, code, job=0):
+        next(a for a in self.monitor.agents if (a.job, a.host) == (job, host)).code = code
+
+    def wait(self, seconds):
+        """Let time pass and look; the verdict."""
+        self.now += seconds
+        return self.monitor.poll()
+
+    def cause(self):
+        """The verdict's error after the collecting second."""
+        assert self.monitor.poll() is None
+        verdict = self.wait(COLLECT_S)
+        assert verdict is not None
+        return verdict.error
+
+
+def error(message, t=None):
+    fields = {"message": message, "traceback": f"Traceback\n{message}"}
+    return {**fields, **({"t": t} if t is not None else {})}

@@ -1,0 +1,141 @@
+"""What rank 0 knows of all ranks, read from the store, and which of them it takes for the cause of trouble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from xbench.errors import RankError, XbenchError
+from xbench.launch.placement import RankAssignment
+
+BEAT_S = 1.0
+COLLECT_S = 1.5
+GONE_S = 4 * BEAT_S
+"""A rank whose peers have lost it, and that has not beaten for so long, is gone."""
+
+OWN, GONE, LOST_PEERS = range(3)
+"""How near to the root a sign of trouble is; the smallest wins."""
+
+
+class Store(Protocol):
+    """As much of torch.distributed's stores as is needed."""
+
+    def set(self, key: str, value: str) -> None:
+        """Put."""
+
+    def get(self, key: str) -> bytes:
+        """Wait for a key, and get it."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there."""
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Get several that are there."""
+
+    def add(self, key: str, value: int) -> int:
+        """Count."""
+
+    def delete_key(self, key: str) -> bool:
+        """Remove."""
+
+
+@dataclass
+class _Seen:
+    """What rank 0 knows of a rank."""
+
+    beat: int = -1
+    beat_s: float = 0.0
+    moves: int = -1
+    doing: str = ""
+    taken: int = 0
+    done: bool = False
+    failure: tuple[int, str, str | None] | None = None
+
+
+@dataclass
+class Survey:
+    """The ranks as rank 0 sees them. `read` looks at the store once."""
+
+    seats: Sequence[RankAssignment]
+    store: Store
+    silence_s: float
+    take: Callable[[int, int, Mapping[str, Any]], None]
+    """Gets (job, its rank in the job, event) of every event that has not been taken yet."""
+    clock: Callable[[], float]
+    seen: list[_Seen] = field(default_factory=list)
+    moved_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.moved_s = self.clock()
+        self.seen = [_Seen(beat_s=self.moved_s) for _ in self.seats]
+
+    @property
+    def failed(self) -> bool:
+        """Whether any rank has said that it failed."""
+        return any(seen.failure is not None for seen in self.seen)
+
+    def read(self) -> None:
+        """Read what everybody says."""
+        now = self.clock()
+        come = [
+            rank for rank in range(len(self.seats)) if self.seen[rank].beat >= 0 or self.store.check([f"alive/{rank}"])
+        ]
+        for rank, said in zip(come, self.store.multi_get([f"alive/{rank}" for rank in come]), strict=True):
+            seen = self.seen[rank]
+            beat, moves, doing, sent, seen.done, failure = json.loads(said)
+            if beat != seen.beat:
+                seen.beat, seen.beat_s = beat, now
+            if moves != seen.moves:
+                seen.moves, self.moved_s = moves, now
+            seen.doing = doing
+            seen.failure = tuple(failure) if failure is not None else None
+            self._fetch(rank, sent)
+
+    def _fetch(self, rank: int, sent: int) -> None:
+        """Take the events of a rank that are not taken yet."""
+        seen, seat = self.seen[rank], self.seats[rank]
+        keys = [f"events/{rank}/{number}" for number in range(seen.taken, sent)]
+        if not keys:
+            return
+        for key, text in zip(keys, self.store.multi_get(keys), strict=True):
+            self.take(seat.job, seat.rank, json.loads(text))
+            self.store.delete_key(key)
+        seen.taken = sent
+
+    def patience(self) -> float:
+        """Longer where all that was heard so far are effects: who is gone is known after a while only."""
+        heard = [seen.failure[0] for seen in self.seen if seen.failure is not None]
+        return COLLECT_S if OWN in heard else COLLECT_S + GONE_S
+
+    def silent(self) -> XbenchError | None:
+        """The error for a rank that no longer beats, or for ranks of which none moves."""
+        now = self.clock()
+        for rank, seen in enumerate(self.seen):
+            if rank > 0 and not seen.done and now - seen.beat_s > self.silence_s:
+                return RankError(f"{self._who(rank)} gave no sign of life for {self.silence_s:g} s")
+        if now - self.moved_s > self.silence_s:
+            late = min(range(len(self.seen)), key=lambda rank: ("waiting" in self.seen[rank].doing, rank))
+            return RankError(
+                f"{self._who(late)} hung: no sign of life for {self.silence_s:g} s",
+                hint="--timeout allows a longer silence",
+            )
+        return None
+
+    def _who(self, rank: int) -> str:
+        seat, doing = self.seats[rank], self.seen[rank].doing
+        return f"rank {rank} on {seat.host_name}" + (f" ({doing})" if doing else "")
+
+    def cause(self) -> XbenchError | None:
+        """The root of the trouble as far as it is known."""
+        signs: list[tuple[int, int, XbenchError]] = []
+        now = self.clock()
+        for rank, seen in enumerate(self.seen):
+            if seen.failure is not None:
+                weight, what, hint = seen.failure
+                signs.append((weight, rank, RankError(f"{self._who(rank)} {what}", hint=hint)))
+            elif rank > 0 and not seen.done and now - seen.beat_s >= GONE_S:
+                gone = "disappeared: it, or its host, ended without a word"
+                signs.append((GONE, rank, RankError(f"{self._who(rank)} {gone}")))
+        return min(signs, key=lambda sign: sign[:2])[2] if signs else None
