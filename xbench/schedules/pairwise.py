@@ -29,7 +29,7 @@ Share = tuple[int, Tensor]
 
 
 class PairwiseAllToAll:
-    """Sends and receives of one launch, under way; see `bucket.Travelling`. `tag`: of nothing else under way."""
+    """Sends and receives of one launch, under way; see `bucket.Work`. `tag`: of nothing else under way."""
 
     def __init__(self, group: dist.ProcessGroup, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> None:
         self._works = [group.recv([tensor], rank, tag) for rank, tensor in receives]

@@ -68,8 +68,10 @@ class Ranks:
             place.mkdir()
             self.journals.append(Journal(place, 0, rank))
             self.watches.append(
-                HeartbeatMonitor(rank, seats, self.store, JournalReader(place, 0, rank), silence_s, self.take, self.abandon,
-                      clock=self.clock, leave=self.leave)
+                HeartbeatMonitor(
+                    rank, seats, self.store, JournalReader(place, 0, rank), silence_s, self.take, self.abandon,
+                    clock=self.clock, leave=self.leave,
+                )
             )  # fmt: skip
 
     def clock(self) -> float:

@@ -11,9 +11,9 @@ from xbench.rank.shared_notes import FileStore
 PUT_OFTEN = """
 import sys
 from pathlib import Path
-from xbench.rank.shared_notes import FolderBoard
+from xbench.rank.shared_notes import FileStore
 for _ in range(500):
-    FolderBoard(Path(sys.argv[1])).put("refused", "yes")
+    FileStore(Path(sys.argv[1])).put("refused", "yes")
 """
 
 
