@@ -156,7 +156,7 @@ def agent_command(
 ) -> list[str]:
     """The argv of the agent that starts a job's ranks on one host."""
     return [
-        *(sys.executable, "-I", "-S", str(Path(__file__).with_name("plain_agent.py"))),
+        *(sys.executable, "-I", "-S", str(Path(__file__).with_name("agent.py"))),
         *(str(len(fabric.hosts)), str(fabric.spec.ranks), str(slot.index), fabric.hosts[0].address, str(port)),
         *(sys.executable, "-m", module, str(argument), "--job", str(job), "--directory", str(directory)),
     ]

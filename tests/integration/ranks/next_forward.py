@@ -195,7 +195,7 @@ def one_order_on_every_rank(rank: int, world: int) -> None:
         model, optimizer = make(Net)
         for name in names:
             setattr(dist, name, counting(name))
-        dear_module.Exchange = Counted  # type: ignore[misc]
+        dear_module.PairwiseAllToAll = Counted  # type: ignore[misc]
         try:
             with attached(model, optimizer, schedule, 128):
                 for step in range(5):
@@ -203,7 +203,7 @@ def one_order_on_every_rank(rank: int, world: int) -> None:
         finally:
             for name in names:
                 setattr(dist, name, originals[name])
-            dear_module.Exchange = PairwiseAllToAll  # type: ignore[misc]
+            dear_module.PairwiseAllToAll = PairwiseAllToAll  # type: ignore[misc]
         everyone: list[Any] = [None] * world
         dist.all_gather_object(everyone, calls)
         assert all(other == calls for other in everyone), schedule

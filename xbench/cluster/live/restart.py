@@ -50,7 +50,7 @@ from xbench.workloads.probe import Preflight, probe
 
 TOLERANCE = {"fp64": 1e-4, "fp32": 1e-4, "bf16": 5e-2}
 """Of a loss, by what the parameters are made of; of anything else as of bf16. In fp32 another order of additions does
-some 1e-7, and a forgotten momentum, the least of what may go wrong, some 1e-2 (tests/unit/runtime/test_job_losses.py).
+some 1e-7, and a forgotten momentum, the least of what may go wrong, some 1e-2 (tests/unit/cluster/live/test_job_losses.py).
 """
 
 POLL_S = 0.005
