@@ -114,7 +114,7 @@ class ClusterSpan(Part):
 
 
 class ClusterComparison(Result):
-    """Result of `xbench cluster compare`. The first of `policies` is the reference, at each restart cost and placement."""
+    """Result of `xbench cluster compare`. The first of `policies` is the reference for every restart cost."""
 
     kind: Literal["cluster"] = "cluster"
     schema_version: Literal[1] = 1

@@ -57,7 +57,7 @@ class StepTimes(Part):
 
 
 class CostPoint(Part):
-    """One all-reduce size: the slowest rank's transfer time once all had arrived, and the wait for the last to arrive."""
+    """One all-reduce size: the slowest rank's transfer time after all had arrived, and the wait for the last."""
 
     nbytes: Count
     transfer_s: Duration
@@ -227,7 +227,7 @@ class Bounds(Part):
     backward_overlap_bound_s: Duration = Field(description="forward + max(best end over plans, backward + optimizer)")
 
     def of(self, *, ahead: bool) -> float:
-        """Return the bound [s] of a schedule. With `ahead`, its gradients may arrive as late as the next forward pass."""
+        """Return the bound [s] of a schedule. With `ahead`, gradients may arrive in the next forward pass."""
         return self.overlap_bound_s if ahead else self.backward_overlap_bound_s
 
 

@@ -205,7 +205,7 @@ class Baseline(Result):
 
 
 class Noise(Result):
-    """Result of `xbench regress calibrate`: results/baselines/<machine>/noise.json. Both sides of a pair are one tree."""
+    """Result of `xbench regress calibrate`: results/baselines/<machine>/noise.json. Base and head are one tree."""
 
     kind: Literal["noise"] = "noise"
     schema_version: Literal[1] = 1

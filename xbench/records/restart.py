@@ -46,7 +46,7 @@ class RestartTimes(Part):
 
     @property
     def lost_s(self) -> float:
-        """Time [s] lost to the restart, as simulators charge it: total minus the step under way and an ordinary step."""
+        """Time [s] lost to the restart, as simulators charge it: total minus the step under way and a usual step."""
         return max(0.0, self.total_s - self.last_step_s - self.step_s)
 
     def part_s(self, part: RestartPart) -> float:

@@ -32,7 +32,7 @@ class ErrorBand(Part):
 
 
 class LinkTerms(Part):
-    """One all-reduce over `workers`: the line T(M) = a_s + b_s_per_byte · M, and the curve's value for all gradients."""
+    """One all-reduce over `workers`: the line T(M) = a_s + b_s_per_byte · M, and the curve's T for all gradients."""
 
     workers: Count
     a_s: Seconds
