@@ -56,9 +56,9 @@ def attach_snippet(
     `told` replaces the prediction in the comment. `tuned` is as in `ddp_snippet`.
 
     The code expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. Schedules with
-    an early update let gradients arrive until `optimizer.step()`, as the prediction assumes. Under the others, they
-    have arrived when backward returns. Parts of buckets and their order are written out too. Without a record, a plan
-    of `auto` names the schedule that carries it. Raises SpecError for a schedule that this xbench does not have.
+    an early update let gradients arrive until `optimizer.step()`, as the prediction assumes. DDP's gradients have
+    arrived when backward returns. Parts of buckets and their order are written out too. Without a record, a plan of
+    `auto` names the schedule that carries it. Raises SpecError for a schedule that this xbench does not have.
     """
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
     if not is_schedule(schedule):
