@@ -1,1 +1,1 @@
-"""One file a command: parse, call the library, render. `xbench.cli` names them and imports each on first use."""
+"""One file per command: parse, call the library, render. `xbench.cli` imports each file on first use."""

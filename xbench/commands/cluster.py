@@ -1,4 +1,4 @@
-"""`xbench cluster`: many jobs on one cluster, simulated under the policies that people compare, or run for real."""
+"""`xbench cluster`: many jobs on one cluster, simulated under several policies or run for real."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_WORKERS = 1024
 EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 DEFAULT_SEEDS = 6
 RESTART_COST_S = "4.13"
-"""Median of results/cluster-restart.json: resnet18 between one and two CPU cores; most of it is importing torch."""
+"""Median [s] of results/cluster-restart.json: resnet18 between one and two CPU cores. Most of it is importing torch."""
 
 
 @click.group("cluster", short_help="Many jobs on one cluster: compare policies that share its GPUs; needs no torch.")

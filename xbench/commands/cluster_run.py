@@ -16,7 +16,7 @@ from xbench.option_fields import parsed
 from xbench.units import parse_seconds
 
 OF_A_RUN = ("policy", "engine", "slots", "folder", "restart_text", "device", "address")
-"""What a run that is gone on with has had since it began."""
+"""Options that are fixed when a run begins; `--resume` refuses them."""
 
 
 @click.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")

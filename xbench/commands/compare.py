@@ -50,7 +50,7 @@ def compare(config: RunConfig, json_to: str | None, verbose: bool) -> int:
 
 
 def run_and_render(config: RunConfig, json_to: str | None, *, verbose: bool, all_layers: bool = False) -> int:
-    """Execute a run, show its record, write JSON where asked: exit code, or the run's XbenchError."""
+    """Execute a run, show its record, and write JSON on request. Return the exit code or raise the XbenchError."""
     check_json(json_to)
 
     from xbench.report.console import make_console
@@ -63,7 +63,7 @@ def run_and_render(config: RunConfig, json_to: str | None, *, verbose: bool, all
         show_result(result.record, json_to, verbose=verbose, all_layers=all_layers, place=str(result.path))
         console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
         write_json(result.record, json_to)
-    else:  # rank 0 shows it, and has the samples
+    else:  # rank 0 holds the samples and shows them
         return result.error.exit_code if result.error is not None else 0
     if result.error is not None:
         raise result.error

@@ -1,7 +1,7 @@
-"""What completes a word in the shell: workloads, modes, fabrics, results. Each is click's `shell_complete` callback.
+"""Shell completion of workloads, modes, fabrics and results. Each function is a `shell_complete` callback of click.
 
-They answer from the registries and the file system, so a press of Tab imports no torch. What they do not know, such as
-the value behind `rate=`, they leave as it was typed.
+The callbacks read registries and the file system, so that pressing Tab imports no torch. A word that they do not know,
+such as the value behind `rate=`, stays as it was typed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATES = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 
 
 def complete_workload(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """A workload's name, or a Python file and the function in it that makes one."""
+    """Complete a workload's name, or a Python file and the function in it that makes a workload."""
     from xbench.workloads import WORKLOADS
     from xbench.workloads.torchvision_models import installed_models
 
@@ -40,7 +40,7 @@ def complete_workload(context: click.Context, parameter: click.Parameter, typed:
 
 
 def complete_modes(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """The mode after the last comma; those before it stay, and so do options such as `fusion=32`."""
+    """Complete the mode after the last comma. Earlier modes and their options, such as `fusion=32`, stay."""
     before, comma, word = typed.rpartition(",")
     taken = {piece.partition(":")[0] for piece in before.split(",")}
     return [
@@ -51,7 +51,7 @@ def complete_modes(context: click.Context, parameter: click.Parameter, typed: st
 
 
 def complete_policies(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """The policy of a cluster after the last comma; those before it stay, and so do their options."""
+    """Complete the cluster policy after the last comma. Earlier policies and their options stay."""
     from xbench.cluster.registry import POLICIES
 
     before, comma, word = typed.rpartition(",")
@@ -61,14 +61,14 @@ def complete_policies(context: click.Context, parameter: click.Parameter, typed:
 
 
 def complete_policy(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """One policy of a cluster."""
+    """Complete one cluster policy."""
     from xbench.cluster.registry import POLICIES
 
     return _items("", {entry.name: entry.summary for entry in POLICIES}, typed)
 
 
 def complete_mode(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """One mode, and after `crossover:` the schedule that carries its gradients."""
+    """Complete one mode, and after `crossover:` the schedule that carries its gradients."""
     from xbench.modes import MODES
     from xbench.schedules import carries
 
@@ -82,7 +82,7 @@ def complete_mode(context: click.Context, parameter: click.Parameter, typed: str
 
 
 def complete_fabric(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """A fabric, then its options one after the other; of their values, the usual rates."""
+    """Complete a fabric, then its options in turn. Only rates have suggested values."""
     from xbench.fabrics import FABRICS
 
     name, colon, options = typed.partition(":")
@@ -106,7 +106,7 @@ def complete_fabric(context: click.Context, parameter: click.Parameter, typed: s
 
 
 def complete_result(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """A record, or the folder of a run; `latest` and the newest runs first where nothing is typed."""
+    """Complete a record or the folder of a run. Without a typed word, `latest` and the newest runs come first."""
     runs = run_folders(RUNS)
     newest = [LATEST] if runs and LATEST.startswith(typed) else []
     if typed:
@@ -116,12 +116,12 @@ def complete_result(context: click.Context, parameter: click.Parameter, typed: s
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """Any file: left to the shell."""
+    """Leave the completion of any file to the shell."""
     return [CompletionItem(typed, type="file")]
 
 
 def listed(complete: Complete) -> Complete:
-    """The same for words with commas between them."""
+    """Return a completion for comma-separated words: it completes the one after the last comma."""
 
     def complete_last(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
         before, comma, word = typed.rpartition(",")
@@ -139,7 +139,7 @@ def _items(before: str, found: dict[str, str] | dict[str, None], word: str) -> I
 
 
 def _paths(typed: str, suffix: str, after: str = "") -> Items:
-    """Files with this suffix and folders whose path begins as `typed`; of a run's folder, the folder itself."""
+    """Return files with this suffix and folders whose path begins with `typed`. A run's folder ends without a slash."""
     folder, name = os.path.split(typed)
     found = []
     for path in sorted(_listed(Path(folder or "."))):
@@ -161,7 +161,7 @@ def _listed(folder: Path) -> Iterable[Path]:
 
 
 def _factories(path: Path) -> dict[str, None]:
-    """The functions without arguments that stand in a Python file, read and not run."""
+    """Return the public functions of a Python file that need no arguments. The file is parsed, not run."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):

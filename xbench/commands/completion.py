@@ -1,4 +1,4 @@
-"""`xbench completion`: the script that makes a shell complete commands, options, workloads, modes and results."""
+"""`xbench completion`: print the script that lets a shell complete commands, options, workloads, modes and results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xbench.errors import SpecError
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_XBENCH_COMPLETE"
-"""Where the shell's script says that it wants completions: click looks for it."""
+"""Environment variable that the shell's script sets to request completions; click reads it."""
 
 
 @click.command(name="completion", short_help="Print the script that completes xbench's words in your shell.")
@@ -28,7 +28,7 @@ def completion(shell: str | None) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from xbench.commands import shells  # noqa: F401 (which registers them)
+    from xbench.commands import shells  # noqa: F401 (registers the shells)
 
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
     if chosen not in SHELLS:
@@ -37,6 +37,6 @@ def completion(shell: str | None) -> None:
             hint="name the shell: xbench completion bash",
         )
     complete = get_completion_class(chosen)
-    assert complete is not None  # click knows all three
+    assert complete is not None  # click knows all three shells
     context = click.get_current_context().find_root()
     click.echo(complete(context.command, {}, "xbench", VARIABLE).source(), nl=False)

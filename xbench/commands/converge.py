@@ -1,4 +1,4 @@
-"""`xbench converge`: what a schedule does to training, on real data."""
+"""`xbench converge`: train on real data and compare the effect of schedules on loss and accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xbench env`: what this machine has, what works on it, what is missing and what that costs."""
+"""`xbench env`: report what this machine has, what works on it, and the cost of what is missing."""
 
 from __future__ import annotations
 

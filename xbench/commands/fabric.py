@@ -1,4 +1,4 @@
-"""`xbench fabric`: which fabrics there are, whether shaped links work here, and removing what a killed run left."""
+"""`xbench fabric`: list fabrics, check that one works here, and remove what a killed run left."""
 
 from __future__ import annotations
 

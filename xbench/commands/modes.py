@@ -1,4 +1,4 @@
-"""`xbench modes`: the schedules and paired modes, one line each."""
+"""`xbench modes`: list the schedules and paired modes, one line each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Options of a command from the fields of its config (`xbench.config`), and what else several commands share.
+"""Options made from the fields of a command's config (`xbench.config`), and helpers that several commands share.
 
-`--debug` is added to every command by `xbench.cli`. Nothing heavy is imported here: `--help` stays fast.
+`xbench.cli` adds `--debug` to every command. This module imports nothing heavy, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _COMPLETE: dict[str | None, dict[str, Any]] = {
 
 
 def takes(kind: type, *parts: str | Callable[[Any], Any]) -> Callable[[F], F]:
-    """Give a command the options of these fields of `kind`, in this order: it gets their values as `config`.
+    """Give a command the options of these fields of `kind`, in this order; it gets their values as `config`.
 
-    A field of several options stands for all of them. A part that is no field's name is a decorator of its own.
+    A field made of several options adds all of them. A part that is not a field's name is a decorator and is applied as
+    it is.
     """
     options: list[Callable[[Any], Any]] = []
     for part in parts:
@@ -60,7 +61,7 @@ def takes(kind: type, *parts: str | Callable[[Any], Any]) -> Callable[[F], F]:
             return command(config=config, **values)
 
         made: Any = with_config
-        for option in reversed(options):  # the last decorator applied stands first in --help
+        for option in reversed(options):  # --help lists the last decorator applied first
             made = option(made)
         return made  # type: ignore[no-any-return]
 
@@ -68,7 +69,7 @@ def takes(kind: type, *parts: str | Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 def field_option(kind: type, name: str, **changed: Any) -> Callable[[F], F]:
-    """The option of one field alone, for a command that takes its value as a parameter of that name."""
+    """Return the option of a single field, for a command that takes its value as a parameter of that name."""
     own = option_of(kind, name)
     arguments = {**own.click, **_COMPLETE[own.complete], **changed}
     shown = "default" in arguments and not arguments.get("is_flag")
@@ -76,14 +77,14 @@ def field_option(kind: type, name: str, **changed: Any) -> Callable[[F], F]:
 
 
 def verbose_option(command: F) -> F:
-    """`-v/--verbose`."""
+    """Add `-v/--verbose`."""
     return click.option(
         "-v", "--verbose", is_flag=True, help="Show every table and note, not only what fits on a screen."
     )(command)
 
 
 def json_option(command: F) -> F:
-    """`--json FILE|-`, passed as `json_to`: see `write_json`."""
+    """Add `--json FILE|-`, passed as `json_to` and used by `write_json`."""
     return click.option(
         "--json",
         "json_to",
@@ -94,7 +95,7 @@ def json_option(command: F) -> F:
 
 
 def check_json(json_to: str | None, option: str = "--json") -> None:
-    """Refuse a `--json`, or another output file, that could not be written, before anything is done. SpecError."""
+    """Raise SpecError if `--json`, or another output option, names a file that cannot be written."""
     if json_to is None or json_to == "-":
         return
     path = Path(json_to)
@@ -106,7 +107,7 @@ def check_json(json_to: str | None, option: str = "--json") -> None:
         if not parent.is_dir():
             raise SpecError(f"{option}: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
         writable = os.access(path if path.exists() else parent, os.W_OK)
-    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+    except (OSError, ValueError) as error:  # the name is too long, or holds a NUL
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(f"{option}: {json_to!r} cannot be written: {reason}") from None
     if not writable:
@@ -114,7 +115,7 @@ def check_json(json_to: str | None, option: str = "--json") -> None:
 
 
 def echo_utf8(text: str) -> None:
-    """Write a file's text to stdout as it would be in the file: in UTF-8, whatever the terminal is."""
+    """Write a file's text to stdout in UTF-8, whatever the terminal's encoding."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     click.echo(text if encoding == "utf8" else text.encode(), nl=False)
 
@@ -122,9 +123,9 @@ def echo_utf8(text: str) -> None:
 def show_result(
     record: AnyRecord, *taken: str | None, verbose: bool = False, all_layers: bool = False, place: str | None = None
 ) -> None:
-    """Draw the record's tables on stdout, or on stderr where one of the targets `taken` is stdout ('-').
+    """Draw the record's tables on stdout, or on stderr if one of the targets `taken` is stdout ('-').
 
-    `place` is the record's path, for commands that are advised; without one they say RECORD.
+    `place` is the record's path in suggested commands; without it they say RECORD.
     """
     from xbench.report.advice import RECORD
     from xbench.report.console import make_console
@@ -134,7 +135,7 @@ def show_result(
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:
-    """Write the record where `--json` says: nowhere, a file, or stdout. Raises OSError."""
+    """Write the record to the target of `--json`: nowhere, a file, or stdout. Raises OSError."""
     from xbench.records import dump, save
 
     if json_to == "-":
@@ -144,7 +145,7 @@ def write_json(record: AnyRecord, json_to: str | None) -> None:
 
 
 def check_json_and_csv(json_to: str | None, csv_to: str | None) -> None:
-    """Raise SpecError for a target of `--json` or `--csv` that cannot be written, and where both want stdout."""
+    """Raise SpecError for a target of `--json` or `--csv` that cannot be written, and if both name stdout."""
     check_json(json_to)
     check_json(csv_to, option="--csv")
     if json_to == "-" and csv_to == "-":
@@ -152,7 +153,7 @@ def check_json_and_csv(json_to: str | None, csv_to: str | None) -> None:
 
 
 def write_csv(record: AnyRecord, csv_to: str | None) -> None:
-    """Write the record's main table where `--csv` says: nowhere, a file, or stdout. Raises OSError."""
+    """Write the record's main table to the target of `--csv`: nowhere, a file, or stdout. Raises OSError."""
     from xbench.report.formats.csv import render
 
     if csv_to == "-":

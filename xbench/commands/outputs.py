@@ -1,7 +1,7 @@
-"""Where `xbench report` puts each format: a file, a file beside the record, or stdout. All is checked before any work.
+"""Targets of the formats of `xbench report`: a file, a file beside the record, or stdout, all checked first.
 
-`--html` alone writes beside the record, `--html FILE` to that file, `--html -` to stdout. click gives an option without
-its value `BESIDE`.
+`--html` alone writes beside the record, `--html FILE` to that file, and `--html -` to stdout. An option without a value
+gets `BESIDE` from click.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Output:
 
     @property
     def option(self) -> str:
-        """'--html'."""
+        """Name of the option, such as '--html'."""
         return f"--{self.format}"
 
 
 def format_option(name: str, text: str) -> Callable[[F], F]:
-    """`--NAME [FILE|-]`, passed as `NAME_to`: None where it is not given, `BESIDE` where it has no value."""
+    """Add `--NAME [FILE|-]`, passed as `NAME_to`: None if it is absent, `BESIDE` if it has no value."""
     return click.option(f"--{name}", f"{name}_to", is_flag=False, flag_value=BESIDE, metavar="[FILE|-]",
                         shell_complete=complete_file, help=text)  # fmt: skip
 
 
 def resolve(asked: Mapping[str, str | None], results: Sequence[Path]) -> list[Output]:
-    """What `asked` (by format: the option's value) comes to, one output each.
+    """Return one output for each option given. `asked` maps a format to its option's value.
 
-    Raises SpecError for a target that cannot be written, that is itself a result, or that two formats want.
+    Raises SpecError for a target that cannot be written, that is itself a result, or that two formats name.
     """
     outputs = [
         Output(name, value if value != BESIDE else str(beside(results, _extension(name))))
@@ -72,9 +72,9 @@ def resolve(asked: Mapping[str, str | None], results: Sequence[Path]) -> list[Ou
 
 
 def beside(results: Sequence[Path], extension: str) -> Path:
-    """The file beside the (first) result: `report.html` in a run's folder, `NAME.html` for a `NAME.json`.
+    """Return the path beside the first result: `report.html` in a run's folder, `NAME.html` for `NAME.json`.
 
-    Of several results it is `compared.html`.
+    For several results the file is `compared.html`.
     """
     first = results[0]
     if first.is_dir():
@@ -90,7 +90,7 @@ def _extension(name: str) -> str:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether a file that is there begins as a record does: what was measured is never written over by a report."""
+    """True if the file begins as a record does. A report never overwrites a record."""
     try:
         if not path.is_file():
             return False

@@ -1,4 +1,4 @@
-"""`xbench plan`: from a saved profile to the best schedule, here or for links and workers that one does not have."""
+"""`xbench plan`: find the best schedule from a saved profile, for the measured link or for other links and workers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
 
 
 def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Console) -> None:
-    """`xbench.attach` on stdout, and on the console what to know before pasting it."""
+    """Write the `xbench.attach` snippet to stdout, and notes on it to the console."""
     from xbench.report.snippets import attach_snippet
 
     path = str(Path(json_to).resolve()) if json_to else None
@@ -106,7 +106,7 @@ def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Con
 
 
 def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
-    """DDP's argument on stdout, and on the console whether torch really forms these buckets from it."""
+    """Write the DDP snippet to stdout, and to the console whether torch forms these buckets from it."""
     from xbench.planning.plans import bucket_caps_mib
     from xbench.report.snippets import ddp_snippet
 
@@ -119,7 +119,7 @@ def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
 
 
 def _verified(gradients: Sequence[Gradient], plan: Plan, caps_mib: Sequence[float]) -> str:
-    """What torch, where it is at hand, makes of the caps: one sentence."""
+    """Say in one sentence which buckets the installed torch forms from the caps."""
     try:
         import torch
 
@@ -144,7 +144,7 @@ def _say(console: Console, sentence: str) -> None:
 
 
 def _modes(text: str | None) -> list[str] | None:
-    """The modes to plan; None for all. Raises SpecError."""
+    """Return the modes to plan, or None for all. Raises SpecError."""
     from xbench.modes import planned_modes
     from xbench.schedules import parse_modes
 
@@ -159,7 +159,7 @@ def _modes(text: str | None) -> list[str] | None:
 
 
 def _snippets_mode(emit: str, mode: str | None) -> str | None:
-    """The mode whose plan a snippet is to hold; None: the fastest, or there is none. Raises SpecError."""
+    """Return the mode whose plan the snippet holds, or None if no mode is named. Raises SpecError."""
     from xbench.modes import mode_info
 
     if mode is None:
@@ -180,7 +180,7 @@ def _snippets_mode(emit: str, mode: str | None) -> str | None:
 
 
 def _change(measured: Measured, config: PlanConfig) -> Change:
-    """What is asked for in place of what was measured. Raises SpecError."""
+    """Return the changes to the measured conditions that the options ask for. Raises SpecError."""
     from xbench.planning.what_if import Change, change_to
 
     there = Change()

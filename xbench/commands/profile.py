@@ -1,4 +1,4 @@
-"""`xbench profile`: time every layer of a training step, fit the network, plan schedules."""
+"""`xbench profile`: time every layer of a training step, fit the network, and plan schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xbench regress`: notice, on this machine or in CI, that a training step got slower or sends more."""
+"""`xbench regress`: detect on this machine or in CI that a training step got slower or sends more."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def regress() -> None:
 
 
 def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callable[[F], F]:
-    """What all commands take; `pairs` is what there are by default."""
+    """Add the options that measuring commands share; `pairs` describes the default in the help text."""
     options = (
         click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True, metavar="FILE",
                      help="File with the suite: workloads, modes, fabrics, metrics, thresholds."),
@@ -228,7 +228,7 @@ def _request(
     timeout_s: float,
     output: Path,
 ) -> RegressRequest:
-    """What was asked for, with the suite read and cut down to the checks that were named. Raises SpecError."""
+    """Return the request: the suite from `config`, cut down to the named checks. Raises SpecError."""
     from xbench.regress import load_suite
     from xbench.regress.request import BOTH, RegressRequest
 
@@ -253,7 +253,7 @@ def _request(
 
 
 def _injected(text: str | None) -> float:
-    """1.1 from 'step=1.10'. Raises SpecError."""
+    """Return the factor of a slow-down: 1.1 for 'step=1.10'. Raises SpecError."""
     if text is None:
         return 1.0
     found = re.fullmatch(r"step=(\d+(?:\.\d+)?)", text)
@@ -286,7 +286,7 @@ def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
 
 
 def _tell_github(regression: Regression) -> None:
-    """In a GitHub workflow: annotations on stderr, and the Markdown appended to the summary of the step."""
+    """In a GitHub workflow, write annotations to stderr and append Markdown to the step's summary."""
     from xbench.report.kinds.regression_github import LIMIT_BYTES, regression_markdown, workflow_commands
 
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -298,12 +298,12 @@ def _tell_github(regression: Regression) -> None:
     try:
         with open(summary, "a", encoding="utf-8") as stream:
             stream.write(regression_markdown(regression, LIMIT_BYTES - stream.tell()))
-    except OSError as error:  # what was measured counts, and decides the exit code
+    except OSError as error:  # the exit code depends on the measurements alone
         click.echo(f"the summary of the step was not written: {error}", err=True)
 
 
 def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
-    """The files that were asked for; '-' is stdout."""
+    """Write the requested files; '-' is stdout."""
     from xbench.report.formats import junit
     from xbench.report.kinds.regression_github import regression_markdown
 

@@ -1,4 +1,4 @@
-"""`xbench report RESULT`: every format from the saved record alone."""
+"""`xbench report RESULT`: write any format from the saved record alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xbench.records import AnyRecord
 
 OF_SEVERAL = "html"
-"""The one format that shows several results in one file."""
+"""The only format that shows several results in one file."""
 
 
 @click.command(
@@ -75,7 +75,7 @@ def report(
 
 
 def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) -> None:
-    """Raise SpecError where a format of one result is asked for of several, or where stdout is wanted twice."""
+    """Raise SpecError if a format for one result gets several, or if two formats name stdout."""
     wanted = [output.option for output in outputs if output.target == STDOUT]
     if json_to == STDOUT and wanted:
         raise SpecError(f"{wanted[0]} and --json both want stdout", hint="write --json FILE")
@@ -88,7 +88,7 @@ def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) 
 
 
 def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
-    """What is to be written, by target. Nothing is written before everything could be rendered."""
+    """Return the texts to write, by target. Nothing is written until all texts are rendered."""
     from xbench.report import FORMATS
 
     if output.format == OF_SEVERAL:
@@ -108,13 +108,13 @@ def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
 
 
 def _write(format: str, target: str, text: str) -> None:
-    """To stdout, or to a file and a line that says so. Raises OSError."""
+    """Write to stdout, or to a file, and print its path on stderr. Raises OSError."""
     if target == STDOUT:
         echo_utf8(text)
     else:
         try:
             Path(target).write_text(text, encoding="utf-8")
-        except OSError as error:  # where the disk is full it does not say which file that was
+        except OSError as error:  # on a full disk, the error lacks the file's name
             raise OSError(error.errno, error.strerror, target) from None
         click.echo(f"{format}: {target}", err=True)
 
@@ -122,7 +122,7 @@ def _write(format: str, target: str, text: str) -> None:
 def _show(
     results: Sequence[Path], records: Sequence[AnyRecord], show_all: bool, verbose: bool, *, to_stderr: bool
 ) -> None:
-    """The tables of each, under its path where there are several."""
+    """Draw the tables of each result, under its path if there are several."""
     from xbench.report.console import make_console
     from xbench.report.formats.terminal import show
 

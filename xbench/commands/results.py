@@ -15,19 +15,19 @@ from xbench.record_files import run_folders
 
 
 class ResultPath(click.Path):
-    """A path. `latest` is the newest run in results/runs, unless something of that name is there."""
+    """Path of a result. `latest` is the newest run in results/runs, unless a file of that name exists."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType.convert`. Raises SpecError where there is no run."""
+        """See `click.ParamType.convert`. Raises SpecError if there is no run."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         return latest() if str(path) == LATEST and not path.exists() else path
 
 
 def latest() -> Path:
-    """The folder of the newest run in results/runs. Raises SpecError where there is none."""
+    """Return the folder of the newest run in results/runs. Raises SpecError if there is none."""
     runs = run_folders(RUNS)
     if not runs:
         raise SpecError(f"there is no run in {RUNS}", hint="name a result, or make one: xbench compare")

@@ -1,4 +1,4 @@
-"""`xbench runs`: find earlier results again."""
+"""`xbench runs`: list earlier results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xbench scale`: from a saved profile to thousands of workers, by formula."""
+"""`xbench scale`: predict steps on thousands of workers from a saved profile, by formula."""
 
 from __future__ import annotations
 

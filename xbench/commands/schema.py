@@ -1,4 +1,4 @@
-"""`xbench schema`: the record's JSON Schema, for other programs that read results."""
+"""`xbench schema`: print the record's JSON Schema, for other programs that read results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xbench script`: write the launch script or manifest of a comparison for another machine's engine."""
+"""`xbench script`: write the launch script or manifest of a comparison for another machine's launcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMANDS = ("compare", "profile")
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptConfig:
-    """What `xbench script` takes."""
+    """Options of `xbench script`."""
 
     engine: str = option(
         "--engine",
@@ -89,9 +89,9 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
 
 
 def check_inner(command: str, arguments: tuple[str, ...]) -> int:
-    """Parse what the script will run as its own command does: the jobs that share its devices.
+    """Check the arguments of the command in the script; return the number of jobs that share its devices.
 
-    Raises UsageError, or click's own.
+    Raises UsageError, or click's own errors.
     """
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
@@ -116,7 +116,7 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
 
 
 def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:
-    """Raise SpecError where the ranks of each node cannot be shared by the jobs."""
+    """Raise SpecError if the jobs cannot share the ranks of each node."""
     if jobs > 1 and (ranks % jobs or nodes * ranks < 2 * jobs):
         raise SpecError(
             f"{jobs} jobs share the devices, so each node needs {jobs} ranks a device and the jobs two ranks each, and "
@@ -126,7 +126,7 @@ def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:
 
 
 def _check(config: ScriptConfig) -> None:
-    """Raise SpecError for a name, a limit or an option that the engine would refuse, or would not get."""
+    """Raise SpecError for a name, limit or option that the engine would refuse or ignore."""
     engine, name, time, image = config.engine, config.name, config.time, config.image
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", name):
         raise SpecError(

@@ -1,9 +1,10 @@
-"""The scripts that ask us for completions from bash, zsh and fish, and what each of them is answered.
+"""Completion scripts for bash, zsh and fish, and the protocol between them and xbench.
 
-click's own hand over words as the shell splits them and lose what has a comma in it (fish), stands behind `--modes=`
-(zsh) or behind a ':' (bash). These pass the line up to the cursor, which is split at its spaces here, and get a
-completion a line: its type, its value, and for zsh and fish what it is. A value that goes on (`shaped:`, `rate=`) gets
-no space behind it.
+click's own scripts pass words as the shell splits them. They lose words with a comma (fish), behind `--modes=` (zsh) or
+behind a ':' (bash). These scripts pass the line up to the cursor, and this module splits it at spaces.
+
+The answer has one completion a line: its type and value, and for zsh and fish its help. A value that is not complete
+(`shaped:`, `rate=`) gets no space behind it.
 """
 
 from __future__ import annotations
@@ -86,13 +87,13 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class LineComplete(ShellComplete):
-    """Completion from the line as it stands before the cursor, in `$XBENCH_LINE`."""
+    """Completion from the line before the cursor, in `$XBENCH_LINE`."""
 
     breaks: str = ""
-    """Marks that end a word for the shell, and not for us."""
+    """Characters at which the shell splits words but xbench does not."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The whole words after the program's name, and the one that the cursor is in."""
+        """Return the complete words after the program's name, and the word under the cursor."""
         line = os.environ.get("XBENCH_LINE", "")
         words = split_arg_string(line)
         typed = "" if not words or line[-1:].isspace() else words.pop()
@@ -100,7 +101,7 @@ class LineComplete(ShellComplete):
         return words[program + 1 :], typed
 
     def complete(self) -> str:
-        """One completion a line, of each what the shell is to put in place of its own last word."""
+        """Return one completion a line: the text with which the shell replaces its own last word."""
         words, typed = self.get_completion_args()
         option, equals, _ = typed.partition("=")
         before = f"{option}=" if equals and option.startswith("-") else ""
@@ -111,13 +112,13 @@ class LineComplete(ShellComplete):
         )
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Type, value and help with tabs between them."""
+        """Join type, value and help with tabs."""
         return "\t".join([item.type, item.value, *([" ".join(item.help.split())] if item.help else [])])
 
 
 @add_completion_class
 class Bash(LineComplete):
-    """bash, whose words end at `$COMP_WORDBREAKS`, and which shows no help."""
+    """Completion for bash, which splits words at `$COMP_WORDBREAKS` and shows no help."""
 
     name: ClassVar[str] = "bash"
     source_template: ClassVar[str] = _BASH
@@ -128,13 +129,13 @@ class Bash(LineComplete):
         return super().complete()
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Type and value."""
+        """Join type and value with a tab."""
         return f"{item.type}\t{item.value}"
 
 
 @add_completion_class
 class Zsh(LineComplete):
-    """zsh, in which a completion replaces the whole word."""
+    """Completion for zsh, which replaces the whole word."""
 
     name: ClassVar[str] = "zsh"
     source_template: ClassVar[str] = _ZSH
@@ -142,7 +143,7 @@ class Zsh(LineComplete):
 
 @add_completion_class
 class Fish(LineComplete):
-    """fish, the same."""
+    """Completion for fish, which replaces the whole word."""
 
     name: ClassVar[str] = "fish"
     source_template: ClassVar[str] = _FISH

@@ -25,16 +25,16 @@ THEMES: dict[str, tuple[str, ...]] = {
     ),
     "Expert": ("--timeout", "--nvtx", "--inject", "--debug", "--help"),
 }  # fmt: skip
-"""Options by heading. One that is nowhere here stands under `OTHER`, which comes first."""
+"""Options by heading. Options that are not listed here appear under `OTHER`, which comes first."""
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: one example a line, as it is typed."""
+    """Return the end of a command's help: one example a line, as it is typed."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 class ThemedCommand(click.Command):
-    """A command whose help groups its options."""
+    """Command whose help groups its options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Command.format_options`."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 QUICK_MINUTES = 4.0
 QUICK_STEPS = 8
-"""Steps that are profiled when there are fewer minutes than that; contention is measured for half as long then."""
+"""Steps to profile if there are fewer than QUICK_MINUTES; contention is then measured for half as long."""
 
 KEPT = "tuned.json"
 
@@ -81,7 +81,7 @@ def tune(config: TuneConfig, json_to: str | None) -> int:
 
 
 def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
-    """The answer, what it rests on, the files, and what to paste. Raises RunError where nothing could be timed."""
+    """Show the answer and its evidence, write files, and print the snippet. Raises RunError if nothing was timed."""
     from xbench.interrupts import interrupts_held
     from xbench.records import Comparison, of_kind
     from xbench.report.advice import in_ddp, not_run
@@ -94,7 +94,7 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     from xbench.runs.tune import choice_of, tuned_record
 
     console, record = make_console(), of_kind(result.record, Comparison)
-    assert record is not None  # that is what was asked for
+    assert record is not None  # execute returns the kind of record that it was asked for
     margin = config.margin_percent / 100
     choice = choice_of(record, margin)
     if result.error is not None or choice.best is None:
@@ -127,7 +127,7 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
 
 
 def _candidates(asked: Sequence[ModeSpec]) -> tuple[ModeSpec, ...]:
-    """The control, ddp, and the candidates. Raises SpecError."""
+    """Return the control, ddp, and the candidates. Raises SpecError."""
     from xbench.modes import mode_info
     from xbench.schedules import parse_modes
 

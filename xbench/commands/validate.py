@@ -1,4 +1,4 @@
-"""`xbench validate`: hold predictions against measured steps, over a matrix of workloads and links."""
+"""`xbench validate`: compare predictions to measured steps, over a matrix of workloads and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xbench workloads`: what can be trained, from static tables, without importing torch."""
+"""`xbench workloads`: list the workloads from static tables, without importing torch."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def workloads(word: str, names: bool, as_json: bool) -> None:
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every workload's `name, family, summary, parameters, input, cpu, cuda`.
+    """Return every workload's `name, family, summary, parameters, input, cpu, cuda`.
 
-    `cpu` and `cuda` hold the sizes that the device gets by default; what is unknown without torch is None.
+    `cpu` and `cuda` hold the default sizes on the device. Values unknown without torch are None.
     """
     from xbench.spec import WorkloadSpec
 
@@ -87,7 +87,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _sizes(sizes: dict[str, int]) -> str:
-    """'4 × 96 px', '2 × 32 tokens', '8'."""
+    """Format sizes as '4 × 96 px', '2 × 32 tokens' or '8'."""
     if not sizes:
         return "–"
     units = {"image_size": " px", "seq_len": " tokens"}

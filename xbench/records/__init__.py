@@ -1,9 +1,10 @@
-"""Records: the typed, versioned, immutable results of runs. Every output format is made from these and nothing else.
+"""Typed, versioned, immutable results of runs. Every output format reads a record and nothing else.
 
 `kinds` holds the table of all record kinds; each kind has a file of its own. `parts` and `measured_parts` hold what
-several kinds share. `io` reads and writes files: `load` migrates an older version and refuses a newer, truncated or
-foreign file in one sentence; `save` writes atomically. All times are in seconds, sizes in bytes, and rates in bits per
-second. This package does not import torch.
+several kinds share. `io` reads and writes files. `load` migrates an older version; a newer, truncated or foreign file
+is an error of one sentence. `save` writes atomically.
+
+All times are in seconds, sizes in bytes, and rates in bits per second. This package does not import torch.
 """
 
 from __future__ import annotations

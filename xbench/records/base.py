@@ -1,4 +1,4 @@
-"""Fields that every measured record has."""
+"""Fields of every measured record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
 
 
 class RecordBase(Result):
-    """What every record has."""
+    """Base of the records of real or emulated runs."""
 
     schema_version: Literal[1] = 1
     created: Text = Field(description="ISO 8601, UTC")

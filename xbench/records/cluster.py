@@ -1,7 +1,7 @@
-"""What `xbench cluster compare` computed: one trace of jobs under several policies. Everything is simulated.
+"""Record of `xbench cluster compare`: one trace of jobs under several policies. Everything is simulated.
 
-`runs` holds every simulation by itself; `results` what they say together, with intervals where there were several
-seeds; `curves` and `spans` what plots are drawn from, of the first seed. `records` exports these names.
+`runs` holds each simulation. `results` summarises them per policy, with intervals where there are several seeds.
+`curves` and `spans` hold the data of the plots, for the first seed. `records` exports these names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xbench.records.parts import Interval, Part, Result
 
 
 class TraceRecord(Part):
-    """The jobs that came."""
+    """Jobs of the trace."""
 
     asked: Text = Field(description="as on the command line")
     name: Text
@@ -32,7 +32,7 @@ _PLACEMENT = "on which hosts jobs are; None: there is one host"
 
 
 class ClusterRun(Part):
-    """One simulation. Times [s]; shares between 0 and 1."""
+    """One simulation. Times are in seconds; shares lie between 0 and 1."""
 
     policy: Text
     restart_s: Duration
@@ -69,7 +69,7 @@ class ClusterRun(Part):
 
 
 class ClusterResult(Part):
-    """One policy at one restart cost, over all seeds. Intervals are exact; None with fewer than 6 seeds."""
+    """One policy at one restart cost, over all seeds. Intervals are exact; they are None for fewer than six seeds."""
 
     policy: Text
     restart_s: Duration
@@ -92,7 +92,7 @@ class ClusterResult(Part):
 
 
 class ClusterCurve(Part):
-    """One policy at one restart cost, of the first seed, thinned for a plot."""
+    """One policy at one restart cost, for the first seed, thinned for a plot."""
 
     policy: Text
     restart_s: Duration
@@ -104,7 +104,7 @@ class ClusterCurve(Part):
 
 
 class ClusterSpan(Part):
-    """A job held so many GPUs from here to there. Under the first restart cost and placement."""
+    """Interval in which a job held a number of GPUs, under the first restart cost and placement."""
 
     policy: Text
     job: Text
@@ -114,7 +114,7 @@ class ClusterSpan(Part):
 
 
 class ClusterComparison(Result):
-    """`xbench cluster compare`. The first of `policies` is the reference, at each restart cost and placement."""
+    """Result of `xbench cluster compare`. The first of `policies` is the reference for every restart cost."""
 
     kind: Literal["cluster"] = "cluster"
     schema_version: Literal[1] = 1

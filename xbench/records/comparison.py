@@ -23,14 +23,14 @@ from xbench.records.measured_parts import (
 from xbench.records.parts import Estimate, Label, Part, Ratio, WorkloadRecord
 
 RANKS = "ranks"
-"""`Parity.reference` of a mode that is held to nothing but that all ranks train one network."""
+"""`Parity.reference` of a mode that is only checked for agreement between its ranks."""
 
 BY_HAND = "averaging by hand"
 """`Parity.reference` where DDP cannot train the model."""
 
 
 class Sample(Part):
-    """One block: consecutive timed steps of one mode by one job. Raw; never deleted, only flagged."""
+    """One block: consecutive timed steps of one mode by one job. Samples are raw: they are flagged, never deleted."""
 
     launch: Count
     round: Count
@@ -47,10 +47,11 @@ class Sample(Part):
 
 
 class Parity(Part):
-    """Verdict on a schedule: it trained the same network as DDP or, by `reference` "ranks", one network on all ranks.
+    """Result of the parity check of a schedule.
 
-    `ok` False: it did not, and its time is no result. `ok` and not `shown`: nothing speaks against it, and the gate
-    would have let a wrong schedule pass as well; `message` says why.
+    The check passes if the schedule trained the same network as DDP. Where `reference` is "ranks", it passes if all
+    ranks trained one network. If `ok` is False, the mode's time is no result. If `ok` is True and `shown` False, the
+    check found no difference, but a wrong schedule would have passed too; `message` says why.
     """
 
     ok: bool
@@ -65,7 +66,7 @@ class Parity(Part):
 
 
 class ModeResult(Part):
-    """One column of a comparison. Times are None when the mode failed or nothing was measured."""
+    """One mode of a comparison. Times are None if the mode failed or nothing was measured."""
 
     mode: Text
     status: Literal["ok", "failed", "not measured"] = Field(description="not measured: the run ended before its turn")
@@ -95,7 +96,7 @@ class ModeResult(Part):
 
 
 class Job(Part):
-    """One workload of a comparison with what was measured about it before timing."""
+    """One workload of a comparison, with the measurements made before timing."""
 
     workload: WorkloadRecord
     step: StepTimes | None = None
@@ -106,7 +107,7 @@ class Job(Part):
 
 
 class Comparison(RecordBase):
-    """What `xbench compare` measured: each mode's result, and the raw samples that it rests on."""
+    """Result of `xbench compare`: each mode's result and the raw samples behind it."""
 
     kind: Literal["comparison"] = "comparison"
     reference: Text = Field(description="the mode that ratios are against")
@@ -119,5 +120,5 @@ class Comparison(RecordBase):
 
     @property
     def profiled(self) -> list[Job]:
-        """The jobs that were profiled."""
+        """Jobs that were profiled."""
         return self.jobs

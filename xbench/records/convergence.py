@@ -1,6 +1,6 @@
-"""What `xbench converge` writes: training curves of every mode and seed, and what they cost.
+"""Record of `xbench converge`: training curves of every mode and seed, and the cost of a step.
 
-`records` exports these.
+`records` exports these names.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from xbench.records.parts import Environment, FabricRecord, Interval, Label, Par
 
 
 class MeanOf(Part):
-    """A mean over seeds, and Student's 95 % interval of it, cut to possible values; None for fewer than two seeds."""
+    """Mean over seeds, with Student's 95 % interval cut to possible values; None for fewer than two seeds."""
 
     mean: float
     ci95: Interval | None = None
 
 
 class Dataset(Part):
-    """Real data, and where it comes from."""
+    """Real data and its source."""
 
     name: Text
     source: Text
@@ -31,7 +31,7 @@ class Dataset(Part):
 
 
 class Training(Part):
-    """How every mode trains: the same samples, in the same order, from the same weights of each seed."""
+    """Training setup of every mode: the same samples in the same order, and for each seed the same initial weights."""
 
     seeds: list[int]
     steps: Count
@@ -43,7 +43,7 @@ class Training(Part):
 
 
 class WorkFormula(Part):
-    """What `spb` should cost a worker a step by the bands that were cut, mean over a cycle. Simulated."""
+    """Predicted work of one worker in a step of `spb`: mean over a cycle of cut bands. Simulated."""
 
     sent_bytes: float = Field(description="of gradients; the network device also counts headers")
     activation_bytes: float = Field(description="kept for backward without parameters")
@@ -73,7 +73,7 @@ class Curve(Part):
 
 
 class Converged(Part):
-    """One mode over all its seeds. Numbers are None when it failed."""
+    """One mode over all its seeds. Numbers are None if it failed."""
 
     mode: Text
     status: Literal["ok", "failed", "not trained"] = Field(description="not trained: the run ended before its turn")
@@ -95,7 +95,7 @@ class Converged(Part):
 
 
 class Convergence(Result):
-    """`xbench converge`."""
+    """Result of `xbench converge`."""
 
     kind: Literal["convergence"] = "convergence"
     schema_version: Literal[1] = 1

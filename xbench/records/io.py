@@ -28,35 +28,34 @@ from xbench.regular_file import MIB, read_regular
 from xbench.text import cut, one_line
 
 MAX_BYTES = 256 * MIB
-"""Largest file [B] that `load` reads. The largest record so far is a hundredth of it."""
+"""Largest file [B] that `load` reads. The largest record so far has a hundredth of this size."""
 
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Functions that bring a record of version N to version N + 1, by N. There is no older version yet."""
+"""Migration functions by version: the function at N turns a record of version N into version N + 1. Empty so far."""
 
 
 def json_schema() -> dict[str, Any]:
-    """The record's JSON Schema (draft 2020-12), as `xbench schema` prints it."""
+    """Return the JSON Schema of all records (draft 2020-12), as `xbench schema` prints it."""
     return ADAPTER.json_schema()
 
 
 def dump(record: AnyRecord) -> str:
-    """The record as JSON text."""
+    """Return the record as JSON text."""
     return record.model_dump_json(indent=1) + "\n"
 
 
 def save(record: AnyRecord, path: Path) -> Path:
-    """Write atomically: the file is whole or is not there. Raises OSError."""
+    """Write the record atomically: the file is whole or absent. Raises OSError."""
     return write_whole(dump(record), path)
 
 
 def load(path: str | os.PathLike[str]) -> AnyRecord:
-    """Read the record in a file, or in the folder of a run: the model of its kind, such as Comparison or Profile.
+    """Read a record from a file or from the folder of a run, as the class of its kind.
 
-    A run that was killed before it wrote its record has its journals: the record is then made from those, and its
-    `complete` is False. Raises RecordError where there is no such file, or where it is cut off, of another program or
-    of a newer schema.
+    A run that was killed before it wrote its record leaves journals. The record is then rebuilt from them, with
+    `complete` False. Raises RecordError for a file that is missing, truncated, foreign or of a newer schema.
     """
     path = Path(path)
     try:
@@ -74,7 +73,7 @@ def load(path: str | os.PathLike[str]) -> AnyRecord:
 
 
 def load_measured(path: str | os.PathLike[str]) -> Profile | Comparison:
-    """As `load`, for what starts from measurements: a record of another kind is refused. Raises RecordError."""
+    """Read a profile or a comparison, as `load` does. Raises RecordError for a record of another kind."""
     record = load(path)
     if isinstance(record, (Profile, Comparison)):
         return record
@@ -85,11 +84,11 @@ def load_measured(path: str | os.PathLike[str]) -> Profile | Comparison:
 
 
 def loads(text: str, name: str = "record") -> AnyRecord:
-    """Parse a record's JSON text; `name` is what errors call it. Raises RecordError."""
+    """Parse a record's JSON text; errors use `name` for it. Raises RecordError."""
     shown = repr(_one_line(name))
     try:
         data = json.loads(text)
-        if "\\ud" in text.lower():  # half of a surrogate pair is JSON, but no text: it could not be written again
+        if "\\ud" in text.lower():  # half of a surrogate pair is valid JSON, but cannot be written again
             json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise RecordError(f"{shown} is not whole JSON: it was cut off or is another kind of file") from None
@@ -99,7 +98,7 @@ def loads(text: str, name: str = "record") -> AnyRecord:
         raise RecordError(f"{shown} is not an xbench result", hint=WHICH)
     version = data["schema_version"]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        found = reprlib.repr(version)  # bounds each part of a nested value, but not their sum
+        found = reprlib.repr(version)  # limits each part of a nested value, but not the whole
         raise RecordError(f"{shown} has no valid schema_version: {found[:100]}{'…' if len(found) > 100 else ''}")
     if version > SCHEMA_VERSION:
         raise RecordError(
@@ -113,7 +112,7 @@ def loads(text: str, name: str = "record") -> AnyRecord:
 
 
 def migrate(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a record's data in the format of SCHEMA_VERSION: one function of `MIGRATIONS` for each version between."""
+    """Return a record's data in the format of SCHEMA_VERSION, by one step of `MIGRATIONS` for each version between."""
     for version in range(data["schema_version"], SCHEMA_VERSION):
         data = MIGRATIONS[version](data)
     return data
@@ -128,7 +127,7 @@ def _explain(error: Exception) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Foreign text for an error message: one harmless line of at most 160 characters."""
+    """Return foreign text for an error message: one harmless line of at most 160 characters."""
     return cut(visible(one_line(text)), 160)
 
 

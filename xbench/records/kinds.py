@@ -37,7 +37,7 @@ AnyRecord = (
     | LiveRun
     | Restart
 )
-"""Every kind of record that `load` reads and `report` shows."""
+"""Any record that `load` reads and `xbench report` shows."""
 
 KINDS: dict[str, type[AnyRecord]] = {kind.model_fields["kind"].default: kind for kind in AnyRecord.__args__}
 """Class of each kind of record, by the value of its `kind` field."""
@@ -46,14 +46,14 @@ R = TypeVar("R")
 
 
 def of_kind(record: object, kind: type[R]) -> R | None:
-    """The record where it is of this kind, else None."""
+    """Return the record if it is of this kind, else None."""
     return record if isinstance(record, kind) else None
 
 
 ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
 
 REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="docs/report.md")
-"""Functions that make a killed run's record from its journals, by the kind that its `frame.json` names."""
+"""Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
 REBUILDERS.add("restart", "xbench.cluster.live.rebuild:restart", "cluster restart")

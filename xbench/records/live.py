@@ -1,8 +1,8 @@
-"""What `xbench cluster run` did: real jobs on real slots under one policy, beside the simulation of the same jobs.
+"""Record of `xbench cluster run`: real jobs on real slots under one policy, beside simulations of the same jobs.
 
-Live times are real. Two simulations of the same jobs under the same policy stand beside them: the forecast, with the
-speeds and the cost of a start that were declared, and another with those that the run itself measured, whose error is
-what the simulator does not know of. `records` exports these names.
+Live times are real. The record also holds two simulations of the same jobs under the same policy. The forecast uses the
+declared speeds and start cost. The other simulation uses the speeds and start cost measured in the run; its error shows
+what the simulator leaves out. `records` exports these names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LiveStatus = Literal["finished", "failed", "unfinished"]
 
 
 class LiveSpan(Part):
-    """One incarnation of a job. Times by the cluster's clock [s], which stands still while no controller runs."""
+    """One incarnation of a job. Times [s] follow the cluster's clock, which stops while no controller runs."""
 
     job: Text
     slots: list[Count] = Field(min_length=1)
@@ -33,7 +33,7 @@ class LiveSpan(Part):
 
 
 class LiveResult(Part):
-    """What became of a job. JCT: job completion time, from its arrival on."""
+    """Outcome of one job. JCT is the job completion time, counted from the job's arrival."""
 
     name: Text
     workload: Text
@@ -64,7 +64,7 @@ class LiveResult(Part):
 
 
 class LiveRun(Result):
-    """`xbench cluster run`."""
+    """Result of `xbench cluster run`."""
 
     kind: Literal["live"] = "live"
     schema_version: Literal[1] = 1

@@ -1,6 +1,6 @@
-"""What `xbench env` found: the machine, its GPUs and their links, what works and what is missing. No measurements.
+"""Answer of `xbench env`: the machine, its GPUs and links, what works and what is missing. No measurements.
 
-A document of its own (`kind` machine): no command reads it back.
+It is a document of its own (`kind` machine); no command reads it back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xbench.records.parts import Environment, Part
 
 
 class Gpu(Part):
-    """One GPU as NVML numbers it; None where it does not say."""
+    """One GPU, with NVML's index. A field is None if NVML does not report it."""
 
     index: Count
     name: Text
@@ -33,7 +33,7 @@ class Gpu(Part):
 
 
 class GpuLink(Part):
-    """The best way between two GPUs."""
+    """Best link between two GPUs."""
 
     one: Count
     other: Count
@@ -41,7 +41,7 @@ class GpuLink(Part):
 
 
 class Finding(Part):
-    """One thing that xbench can use. `works` None: of no use on this machine."""
+    """One thing that xbench can use. `works` is None if it is of no use on this machine."""
 
     name: Text
     works: bool | None
@@ -51,7 +51,7 @@ class Finding(Part):
 
 
 class Machine(Part):
-    """The answer of `xbench env`."""
+    """Answer of `xbench env`."""
 
     schema_version: Literal[1] = 1
     kind: Literal["machine"] = "machine"

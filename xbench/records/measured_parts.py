@@ -1,6 +1,6 @@
-"""What is measured of a step and of a link, and what is planned from it: the parts of profiles and comparisons.
+"""Parts of profiles and comparisons: measurements of a step and of a link, and the plans made from them.
 
-Times are seconds, sizes bytes; see `records`, which exports all of these.
+Times are in seconds, sizes in bytes. `records` exports these names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xbench.records.parts import Interval, Label, Part
 
 
 class Tensor(Part):
-    """One parameter tensor's gradient."""
+    """Gradient of one parameter tensor."""
 
     name: Text
     elements: Count
@@ -27,7 +27,7 @@ class Tensor(Part):
 
 
 class Layer(Part):
-    """One module that owns parameters, in gradient-ready order (1 = nearest the loss)."""
+    """One module that owns parameters, in gradient-ready order (1 is nearest the loss)."""
 
     name: Text
     kind: Text = Field(description="the module's class name")
@@ -41,7 +41,7 @@ class Layer(Part):
 
 
 class StepTimes(Part):
-    """One training step without communication. Parts are instrumented; `uninstrumented_step_s` is the bare loop."""
+    """One training step without communication. Its parts are instrumented; `uninstrumented_step_s` is the bare loop."""
 
     forward_s: Duration
     backward_s: Seconds
@@ -57,7 +57,7 @@ class StepTimes(Part):
 
 
 class CostPoint(Part):
-    """One all-reduce size: time of the slowest rank after all had arrived, and the wait for the last to arrive."""
+    """One all-reduce size: the slowest rank's transfer time after all had arrived, and the wait for the last."""
 
     nbytes: Count
     transfer_s: Duration
@@ -67,7 +67,7 @@ class CostPoint(Part):
 
 
 class CostSegment(Part):
-    """From `from_bytes` on, T(M) = alpha_s + beta_s_per_byte · M."""
+    """Piece of T(M): alpha_s + beta_s_per_byte · M from `from_bytes` on."""
 
     from_bytes: Count
     alpha_s: Seconds
@@ -75,7 +75,7 @@ class CostSegment(Part):
 
 
 class CostModel(Part):
-    """T(M) of one all-reduce of M bytes: a robust line, and segments where one line does not hold."""
+    """Cost function T(M) of one all-reduce of M bytes: a robust line, and segments where one line does not fit."""
 
     collective: Text = "all_reduce"
     backend: Text
@@ -98,7 +98,7 @@ class CostModel(Part):
 
 
 class ContentionPoint(Part):
-    """Collectives of one size, back to back, beside computation: what each costs the other."""
+    """Collectives of one size, back to back, beside computation: how much each slows the other."""
 
     nbytes: Count
     in_flight: Count = Field(description="how many were under way at once: 1 or 2")
@@ -108,14 +108,14 @@ class ContentionPoint(Part):
 
 
 class Stall(Part):
-    """Extra time of a short step with so many buckets, which older versions measured and added to predictions."""
+    """Extra time of a short step with this many buckets. Older versions measured it and added it to predictions."""
 
     buckets: PositiveCount
     seconds: float
 
 
 class Contention(Part):
-    """Communication is not free for compute: both at once against each alone."""
+    """Contention: the time of computation and communication at once, against each alone."""
 
     launch_s: Seconds = Field(description="c0: host time of one launch; part of what slows the computation below")
     hook_s: Seconds = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
@@ -129,7 +129,7 @@ class Contention(Part):
 
 
 class CalibrationPoint(Part):
-    """How long a collective was to take on an emulated link, and how long it took: median, launch to return."""
+    """One duration tried on an emulated link: requested, and measured from launch to return (median)."""
 
     asked_s: Duration
     got_s: Duration
@@ -137,7 +137,7 @@ class CalibrationPoint(Part):
 
 
 class EmulatedLink(Part):
-    """The link that an emulated fabric stands for, and how well it kept to it."""
+    """Emulated link and its accuracy."""
 
     model: CostModel = Field(description="what collectives were to take")
     contention: Contention | None = Field(default=None, description="as measured with the model, and emulated too")
@@ -149,7 +149,7 @@ class EmulatedLink(Part):
 
 
 class Slice(Part):
-    """Something that took from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
+    """Interval from `start_s` to `end_s` on a lane of a timeline; 0 is the start of the step."""
 
     name: Text
     start_s: SimulatedSeconds
@@ -158,7 +158,7 @@ class Slice(Part):
 
 
 class Timeline(Part):
-    """One step: what the device did, and what the link did."""
+    """One step: intervals of the device's work and of collectives."""
 
     label: Label
     compute: list[Slice]
@@ -166,14 +166,14 @@ class Timeline(Part):
 
 
 class RankTimeline(Timeline):
-    """The same recorded step as another rank of the job saw it, each by its own clock from its own beginning."""
+    """The same recorded step on another rank of the job. Times follow that rank's clock, from the start of its step."""
 
     rank: PositiveCount
     starts_s: Seconds = Field(description="when its step began, after rank 0's and by rank 0's clock")
 
 
 class TurnTaken(Part):
-    """One job's hold of the device in `crossover`, as rank 0 of the job saw it."""
+    """One turn of a job on the device in `crossover`, recorded by rank 0 of the job."""
 
     job: Count = Field(ge=0)
     start_s: Seconds = Field(description="when the device was its own; 0 is the first turn's start")
@@ -184,12 +184,11 @@ class TurnTaken(Part):
 
 
 class Parts(Part):
-    """How `priority` cuts a plan's buckets into parts, and the order in which all ranks launch them.
+    """Parts into which `priority` cuts a plan's buckets, and the order in which all ranks launch them.
 
-    Bucket after bucket of the plan is cut into parts of `nbytes`, the last of a bucket with what is left, and a bucket
-    without bytes is one part; parts are numbered through in that order, from 0. A part is launched when its bucket is
-    full, every part before it in `order` has been launched, and no more than `credit_bytes` are then under way, or
-    none.
+    Each bucket of the plan is cut into parts of `nbytes`; its last part holds the rest. A bucket without bytes is one
+    part. Parts are numbered from 0 through all buckets. A part is launched once its bucket is full and every part
+    before it in `order` has been launched. Also, at most `credit_bytes` may then be in flight, or nothing else is.
     """
 
     nbytes: PositiveCount = Field(description="a part's bytes, a multiple of 16")
@@ -197,14 +196,14 @@ class Parts(Part):
     credit_bytes: Count | None = Field(default=None, ge=0, description="under way at once; null: without limit")
 
     def followed_by(self, bucket_bytes: Sequence[int]) -> Parts:
-        """The same with the parts of further buckets of these sizes [B], numbered and launched after all others."""
+        """Return the same with the parts of further buckets of these sizes [B], launched after all others."""
         more = sum(max(1, -(-nbytes // self.nbytes)) for nbytes in bucket_bytes)
         count = len(self.order)
         return self.model_copy(update={"order": [*self.order, *range(count, count + more)]})
 
 
 class Plan(Part):
-    """The buckets of a schedule in launch order, and the step that the model predicts for them."""
+    """Buckets of a schedule in launch order, and the step that the model predicts for them."""
 
     mode: Text = Field(description="the schedule")
     buckets: list[list[Text]] = Field(description="parameter names by bucket")
@@ -220,7 +219,7 @@ class Plan(Part):
 
 
 class Bounds(Part):
-    """Lower bounds of a synchronous step (`planning.bounds`): no schedule of one job can be faster."""
+    """Lower bounds of a synchronous step (`planning.bounds`), for any schedule of one job."""
 
     compute_s: Duration = Field(description="C: the step without communication")
     communication_s: Duration = Field(description="T of all gradients in one collective")
@@ -228,12 +227,12 @@ class Bounds(Part):
     backward_overlap_bound_s: Duration = Field(description="forward + max(best end over plans, backward + optimizer)")
 
     def of(self, *, ahead: bool) -> float:
-        """The bound [s] of a schedule whose gradients may (`ahead`) or may not travel into the next forward pass."""
+        """Return the bound [s] of a schedule. With `ahead`, gradients may arrive in the next forward pass."""
         return self.overlap_bound_s if ahead else self.backward_overlap_bound_s
 
 
 class GpuUse(Part):
-    """What NVML said of the devices while steps were timed, all of them and all blocks together; None: it did not."""
+    """NVML readings while steps were timed, over all devices and blocks. A field is None if NVML did not report it."""
 
     devices: Count
     readings: Count

@@ -1,6 +1,6 @@
-"""Parts that every kind of record is made of: where it was made, of what, on which fabric.
+"""Parts that every kind of record shares: machine, workload, fabric and statistics.
 
-The kinds themselves are in `records` (measured) and `scaling` (simulated); `records` exports all of these names.
+`records.kinds` lists the kinds; `records` exports all of these names.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Label = Literal["real", "emulated", "simulated"]
 Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
 Interval = tuple[float, float]
 MAX_INTEGER = 2**63 - 1
-"""No size, count or seed is beyond it; Python's integers know no end, and those beyond 1e308 cannot be divided."""
+"""Largest size, count or seed. Python's integers have no limit, but those above 1e308 cannot be divided."""
 
 MAX_NUMBER = 1e150
-"""Largest number in a record that is read. No loss, rate or ratio comes near it; a product of two does not overflow.
+"""Largest number in a record that is read. Losses, rates and ratios stay far below it; a product of two is finite.
 
-Nothing but zero is closer to zero than one part of it, so that no quotient overflows.
+Apart from zero, no number is closer to zero than its inverse, so that no quotient overflows.
 """
 
 FOREIGN = {"foreign": True}
-"""The context in which a record that is read is validated. What was measured here is never lost for a wild number."""
+"""Validation context of a record read from a file. Values measured here are not held to MAX_NUMBER, so none is lost."""
 
 
 class Part(BaseModel):
-    """Base of everything in a record: frozen; unknown fields, NaN, infinity and numbers without meaning are refused."""
+    """Base of everything in a record: frozen. It refuses unknown fields, NaN, infinity and out-of-range numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,17 +49,17 @@ class Part(BaseModel):
 
 
 class Result(Part):
-    """Base of every kind of record. Its repr is one line: a record has up to a million numbers.
+    """Base of every kind of record. Its repr is one line, because a record holds up to a million numbers.
 
-    Frames and the notebook view are made in `xbench.report`, which imports records and is imported only when asked for.
+    `xbench.report` makes frames and the notebook view. It imports records, so records import it only on demand.
     """
 
     def frame(self, table: str) -> DataFrame:
-        """One of the record's tables as a pandas data frame: the columns and rows that `xbench report --csv` writes.
+        """Return one of the record's tables as a pandas data frame, as `xbench report --csv` writes it.
 
-        A comparison has `samples`, `steps`, `modes` and `layers`; docs/report.md has the tables of the other kinds.
-        Names of columns end in their unit: `step_s` is in seconds, `grad_bytes` in bytes. Raises UsageError for a table
-        that the record does not have, naming those that it has, and where pandas is not installed.
+        A comparison has `samples`, `steps`, `modes` and `layers`; docs/report.md lists the tables of the other kinds.
+        Column names end in their unit: `step_s` is in seconds, `grad_bytes` in bytes. Raises UsageError for an unknown
+        table, naming the known ones, and where pandas is not installed.
         """
         return import_module("xbench.report.formats.csv").data_frame(self, table)
 
@@ -67,16 +67,16 @@ class Result(Part):
         return [(name, getattr(self, name)) for name in ("created", "command", "complete")]
 
     def _repr_html_(self) -> str:
-        """Headline and table for a notebook: self-contained, without scripts, all text escaped."""
+        """Return the headline and a table for a notebook: self-contained, without scripts, all text escaped."""
         shown: str = import_module("xbench.report.formats.html").summary(self)
         return shown
 
 
 def _is_beyond(value: object, most: float) -> bool:
-    """True for an integer beyond MAX_INTEGER, or a float beyond `most` or 1 / `most`. Parts inside were asked."""
+    """True for an integer beyond MAX_INTEGER, or a float beyond `most` or 1 / `most`. Nested parts check themselves."""
     if isinstance(value, float):
         return value != 0 and not 1 / most <= abs(value) <= most
-    if isinstance(value, str) or value is None:  # nearly all others are; asking whether they map costs most
+    if isinstance(value, str) or value is None:  # the common case first: the test for a mapping is slow
         return False
     if isinstance(value, int):
         return abs(value) > MAX_INTEGER
@@ -86,19 +86,19 @@ def _is_beyond(value: object, most: float) -> bool:
 
 
 class Estimate(Part):
-    """A statistic with the 95 % confidence interval of that statistic."""
+    """Statistic with its 95 % confidence interval."""
 
     median: float
     ci95: Interval
 
     @property
     def interval(self) -> Interval | None:
-        """`ci95`; None of a single value, which has shown no spread (both of its ends are the value)."""
+        """`ci95`, or None for a single value: it shows no spread, and both ends equal the value."""
         return self.ci95 if self.ci95[0] < self.ci95[1] else None
 
 
 class Ratio(Part):
-    """Seconds per sample over the reference's; below 1 is faster."""
+    """Seconds per sample over those of the reference; below 1 is faster."""
 
     value: float
     ci95: Interval
@@ -107,12 +107,12 @@ class Ratio(Part):
 
     @property
     def interval(self) -> Interval | None:
-        """`ci95`; None of a single pair, which has shown no spread."""
+        """`ci95`, or None for a single pair, which shows no spread."""
         return None if self.pairs == 1 else self.ci95
 
 
 class Environment(Part):
-    """Where and with what it was measured. `facts` holds everything else (kernel, governor, NCCL, ...)."""
+    """Machine and software of a measurement. `facts` holds everything else (kernel, governor, NCCL, ...)."""
 
     hostname: Text
     cpu: Text
@@ -128,7 +128,7 @@ class Environment(Part):
 
 
 class WorkloadRecord(Part):
-    """The workload as it was run, every default filled in."""
+    """Workload as it ran, with every default filled in."""
 
     spec: WorkloadSpec
     title: Text
@@ -144,12 +144,12 @@ class WorkloadRecord(Part):
 
     @property
     def dtype(self) -> str:
-        """What the trainable parameters, and so the gradients, are made of: 'fp32', 'bf16', 'fp32 and bf16'."""
+        """Data types of the trainable parameters, and so of the gradients: 'fp32', 'bf16', 'fp32 and bf16'."""
         return self.parameter_dtypes or self.spec.dtype
 
 
 class FabricRecord(Part):
-    """What connected the ranks: asked for and measured."""
+    """Connection between the ranks: as requested and as measured."""
 
     name: Text
     spec: Text

@@ -14,7 +14,7 @@ from xbench.records.parts import WorkloadRecord
 
 
 class Profile(RecordBase):
-    """What `xbench profile` measured: every layer, the step without communication, an all-reduce, and the plans."""
+    """Result of `xbench profile`: every layer, the step without communication, an all-reduce, and the plans."""
 
     kind: Literal["profile"] = "profile"
     workload: WorkloadRecord
@@ -35,5 +35,5 @@ class Profile(RecordBase):
 
     @property
     def modes(self) -> dict[str, ModeResult]:
-        """Modes that were timed: none."""
+        """Timed modes: a profile has none."""
         return {}

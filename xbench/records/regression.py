@@ -1,9 +1,9 @@
-"""What `xbench regress` keeps: what a machine measured, how noisy it is, and what a check found.
+"""Records of `xbench regress`: a machine's baseline, its noise, and the result of a check.
 
 A *case* is one metric of one mode of one check of the suite. The unit of analysis of a wall-clock case is the launch
-pair: base and head, started one after the other; its figure is the log of head over base. `Regression` holds the raw
-samples of every launch beside the verdicts, so that `xbench.regress.judge` can give them again from the file alone.
-`records` exports these names.
+pair: one launch each of base and head. Its figure is the logarithm of head over base. `Regression` holds the raw
+samples of every launch beside the verdicts. `xbench.regress.judge` can therefore repeat the verdicts from the file
+alone. `records` exports these names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SideName = Literal["base", "head"]
 
 
 class Case(NamedTuple):
-    """What one verdict is about."""
+    """Subject of one verdict."""
 
     check: Text
     mode: Text
@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 
 class Check(Part):
-    """One `[[regress.check]]` of xbench.toml: a workload, how its gradients travel, and what of that is watched."""
+    """One `[[regress.check]]` of xbench.toml: a workload, its modes and fabric, and the metrics to watch."""
 
     name: Text
     workload: Text = Field(description="as on the command line: 'resnet18:batch-size=8'")
@@ -62,12 +62,12 @@ class Check(Part):
     )
 
     def cases(self) -> list[Case]:
-        """Every mode with every metric, in the order of the file."""
+        """Return every mode with every metric, in the order of the file."""
         return [Case(self.name, mode, metric) for mode in self.modes for metric in self.metrics]
 
 
 class Suite(Part):
-    """`[regress]` of xbench.toml, checked: see `xbench.regress.load_suite`."""
+    """`[regress]` of xbench.toml, validated. `xbench.regress.suite.load_suite` reads it."""
 
     budget_minutes: float = Field(
         default=10.0, strict=True, gt=0, le=1440, description="for one check of the whole suite"
@@ -90,7 +90,7 @@ class Suite(Part):
     checks: tuple[Check, ...] = Field(min_length=1)
 
     def cases(self) -> list[Case]:
-        """Of all checks, in the order of the file."""
+        """Return the cases of all checks, in the order of the file."""
         return [case for check in self.checks for case in check.cases()]
 
 
@@ -108,11 +108,11 @@ class Measurement(Part):
 
     @property
     def case(self) -> Case:
-        """What was measured."""
+        """Measured case."""
         return Case(self.check, self.mode, self.metric)
 
     def by_turn(self) -> list[float]:
-        """The median of each turn's samples; nothing where there were no turns."""
+        """Return the median of each turn's samples; empty if there were no turns."""
         size = self.turn_steps
         if size is None:
             return []
@@ -120,7 +120,7 @@ class Measurement(Part):
 
 
 class Failure(Part):
-    """Why a launch has no measurement of a mode: shown, never dropped."""
+    """Reason why a launch has no measurement of a mode. Reports always show it."""
 
     check: Text
     mode: Text | None = Field(default=None, description="None: none of the check's modes was measured")
@@ -130,7 +130,7 @@ class Failure(Part):
 
 
 class LaunchPair(Part):
-    """Base and head, each launched once: both at once and in turns, or one after the other."""
+    """One launch each of base and head: at once and in turns, or one after the other."""
 
     number: Count = Field(ge=0, description="in the order of time")
     first: SideName = Field(description="alternating: base first in even pairs, so that four launches are A-B-B-A")
@@ -143,23 +143,23 @@ class LaunchPair(Part):
     took_s: Seconds = Field(default=0.0, description="both launches with everything around them")
 
     def ratio(self, case: Case) -> float | None:
-        """Head over base; None where a side did not measure it, or base measured nothing above zero.
+        """Return head over base; None if a side did not measure the case, or if base is not above zero.
 
-        Where they took turns it is the median of the ratios of every two turns that followed each other, so that what
-        the machine did to both is in neither; else that of the two values. The median is taken of logarithms, so that
-        the two sides are alike.
+        With turns, it is the median ratio of turns that followed each other, so that disturbances of the machine
+        cancel. Without turns, it is the ratio of the two values. The median is taken over logarithms, so that the two
+        sides are treated alike.
         """
         base, head = (next((one for one in side if one.case == case), None) for side in (self.base, self.head))
         if base is None or head is None:
             return None
-        turns = list(zip(base.by_turn(), head.by_turn(), strict=False))  # a side that was cut short has fewer
+        turns = list(zip(base.by_turn(), head.by_turn(), strict=False))  # an interrupted side has fewer turns
         if turns and all(one > 0 and other > 0 for one, other in turns):
             return math.exp(statistics.median(math.log(other) - math.log(one) for one, other in turns))
         return head.value / base.value if base.value > 0 else None
 
 
 class NoiseFloor(Part):
-    """How far from no change the interval of a check may reach although nothing changed: see `stats.regression`."""
+    """Noise floor: largest distance from 1 expected of a check's interval for unchanged code (`stats.regression`)."""
 
     check: Text
     mode: Text
@@ -170,12 +170,12 @@ class NoiseFloor(Part):
 
     @property
     def case(self) -> Case:
-        """What it is the floor of."""
+        """Case that the floor belongs to."""
         return Case(self.check, self.mode, self.metric)
 
 
 class Side(Part):
-    """One of the two things that are compared."""
+    """One of the two sides of a check."""
 
     source: Text = Field(description="for people: 'revision 1a2b3c4', 'this tree', 'the baseline results/...'")
     revision: Text | None = Field(default=None, description="git commit, with '+' where files differ from it")
@@ -186,7 +186,7 @@ class Side(Part):
 
 
 class Baseline(Result):
-    """`xbench regress record`: results/baselines/<machine>/baseline.json."""
+    """Result of `xbench regress record`: results/baselines/<machine>/baseline.json."""
 
     kind: Literal["baseline"] = "baseline"
     schema_version: Literal[1] = 1
@@ -205,7 +205,7 @@ class Baseline(Result):
 
 
 class Noise(Result):
-    """`xbench regress calibrate`: A/A, results/baselines/<machine>/noise.json. Both sides of a pair are one tree."""
+    """Result of `xbench regress calibrate`: results/baselines/<machine>/noise.json. Base and head are one tree."""
 
     kind: Literal["noise"] = "noise"
     schema_version: Literal[1] = 1
@@ -224,7 +224,7 @@ class Noise(Result):
 
 
 class Threshold(Part):
-    """How much slower is too slow, and who says so."""
+    """Largest accepted slow-down, and its source."""
 
     share: float = Field(ge=0, description="0.05 is 5 %; 0: any change")
     source: Literal["default", "suite", "noise floor"]
@@ -232,7 +232,7 @@ class Threshold(Part):
 
 
 class Found(Part):
-    """What launch pairs say of one wall-clock case. Ratios are head over base: above 1, head is slower."""
+    """Statistics of the launch pairs of one wall-clock case. Ratios are head over base: above 1, head is slower."""
 
     pairs: Count
     base: float | None = Field(default=None, description="median over launches")
@@ -246,7 +246,7 @@ class Found(Part):
 
 
 class Judged(Part):
-    """The verdict on one case and everything that it rests on."""
+    """Verdict on one case, and everything that it rests on."""
 
     check: Text
     mode: Text
@@ -264,22 +264,22 @@ class Judged(Part):
 
     @property
     def case(self) -> Case:
-        """What it is about."""
+        """Judged case."""
         return Case(self.check, self.mode, self.metric)
 
     @property
     def fails(self) -> bool:
-        """Whether the check fails for this case alone, strict or not."""
+        """True if this case alone makes the check fail, strict or not."""
         return self.verdict in ("regressed", "changed")
 
     @property
     def wall_clock(self) -> bool:
-        """Whether it was judged by launch pairs."""
+        """True if launch pairs decided the case."""
         return self.metric in ("step_time", "time_per_sample", "exposed")
 
 
 class Regression(Result):
-    """`xbench regress check`: both sides, every launch, and the verdicts that `xbench.regress.judge` gave."""
+    """Result of `xbench regress check`: both sides, every launch, and the verdicts from `xbench.regress.judge`."""
 
     kind: Literal["regression"] = "regression"
     schema_version: Literal[1] = 1

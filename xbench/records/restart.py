@@ -1,7 +1,7 @@
-"""What `xbench cluster restart` measured: what stopping a real job and starting it anew costs, and whether it goes on.
+"""Record of `xbench cluster restart`: the cost of stopping and restarting a real job, and whether its loss goes on.
 
-`restarts` holds every stop and start by itself, `results` what they say together; `losses` and `uncut_losses` the two
-loss curves. `records` exports these names.
+`restarts` holds every stop and start. `results` summarises them. `losses` and `uncut_losses` are the two loss curves.
+`records` exports these names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first s
 
 
 class RestartTimes(Part):
-    """One stop and start [s], as rank 0 and the process that launches saw it. Parts follow one another."""
+    """One stop and start [s], timed by rank 0 and the launching process. Parts follow one another."""
 
     from_workers: PositiveCount
     to_workers: PositiveCount
@@ -36,21 +36,21 @@ class RestartTimes(Part):
 
     @property
     def launch_s(self) -> float:
-        """From nothing to ready to train."""
+        """Time [s] from the start of a process to a job that is ready to train."""
         return self.start_s + self.imports_s + self.join_s + self.build_s + self.load_s
 
     @property
     def total_s(self) -> float:
-        """From the stop being asked for to the first step applied by the next incarnation."""
+        """Time [s] from the stop request to the end of the first step of the next incarnation."""
         return self.last_step_s + self.checkpoint_s + self.teardown_s + self.launch_s + self.first_step_s
 
     @property
     def lost_s(self) -> float:
-        """Of that, what was no training: less the step under way and an ordinary step. What a simulator charges."""
+        """Time [s] lost to the restart, as simulators charge it: total minus the step under way and a usual step."""
         return max(0.0, self.total_s - self.last_step_s - self.step_s)
 
     def part_s(self, part: RestartPart) -> float:
-        """One of the parts by its name."""
+        """Return the time [s] of one part by its name."""
         return {
             "last step": self.last_step_s,
             "checkpoint": self.checkpoint_s,
@@ -63,7 +63,7 @@ class RestartTimes(Part):
 
 
 class RestartResult(Part):
-    """One part over all restarts, or over those from so many workers."""
+    """One part over all restarts, or over those from one number of workers."""
 
     part: RestartPart
     from_workers: Count | None = Field(default=None, description="null: all restarts")
@@ -72,7 +72,7 @@ class RestartResult(Part):
 
 
 class LossCheck(Part):
-    """Whether the loss curve of a run that was stopped and started is that of one that was not."""
+    """Comparison of the loss curve of a run with restarts to that of a run without."""
 
     held: bool
     steps: PositiveCount = Field(description="compared")
@@ -85,7 +85,7 @@ class LossCheck(Part):
 
 
 class Restart(Result):
-    """`xbench cluster restart`."""
+    """Result of `xbench cluster restart`."""
 
     kind: Literal["restart"] = "restart"
     schema_version: Literal[1] = 1
@@ -119,5 +119,5 @@ class Restart(Result):
 
     @property
     def cost_s(self) -> float:
-        """What a restart costs a job on the median: `RestartTimes.lost_s` over all restarts."""
+        """Median cost [s] of a restart for a job: `RestartTimes.lost_s` over all restarts."""
         return next(one.seconds.median for one in self.results if one.part == "lost" and one.from_workers is None)

@@ -1,7 +1,7 @@
-"""What `xbench scale` computed: one profiled step carried over to other numbers of workers. Everything is simulated.
+"""Record of `xbench scale`: one profiled step carried over to other numbers of workers. Everything is simulated.
 
-A record of its own, because nothing ran: there is no environment that was measured and no raw sample, only the profile
-it started from, what was assumed, and the figures. `records` exports these names.
+Nothing ran, so the record has no environment and no raw samples. It holds the source profile, the assumptions and the
+figures. `records` exports these names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xbench.records.parts import FabricRecord, Interval, Part, Result, WorkloadR
 
 
 class ScalingSource(Part):
-    """The record that the figures were computed from."""
+    """Record that the figures were computed from."""
 
     path: Text
     kind: Literal["profile", "comparison"]
@@ -24,7 +24,7 @@ class ScalingSource(Part):
 
 
 class ErrorBand(Part):
-    """How far predictions were off where they were checked: |predicted over measured − 1| is at most `share`."""
+    """Largest known error of predictions: |predicted over measured − 1| is at most `share`."""
 
     share: float = Field(ge=0, lt=1)
     source: Text = Field(description="where the share comes from, for people")
@@ -32,7 +32,7 @@ class ErrorBand(Part):
 
 
 class LinkTerms(Part):
-    """One all-reduce over `workers`: the line T(M) = a_s + b_s_per_byte · M, and what the curve says of one M."""
+    """One all-reduce over `workers`: the line T(M) = a_s + b_s_per_byte · M, and the curve's T for all gradients."""
 
     workers: Count
     a_s: Seconds
@@ -41,7 +41,7 @@ class LinkTerms(Part):
 
 
 class ScalingPoint(Part):
-    """One mode at one number of workers, one batch a worker."""
+    """One mode at one number of workers, with one batch a worker."""
 
     mode: Text
     workers: int = Field(ge=2, le=MAX_COUNT)
@@ -57,7 +57,7 @@ class ScalingPoint(Part):
 
 
 class Scaling(Result):
-    """`xbench scale`. `points` hold every mode at every size, modes in their order and sizes ascending."""
+    """Result of `xbench scale`. `points` hold every mode at every size: modes in their order, sizes ascending."""
 
     kind: Literal["scaling"] = "scaling"
     schema_version: Literal[1] = 1

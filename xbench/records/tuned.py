@@ -1,7 +1,7 @@
-"""What `xbench tune` leaves to keep: the schedule to use for one workload on one fabric, small enough to commit.
+"""Record that `xbench tune` keeps: the schedule for one workload on one fabric, small enough to commit.
 
-`xbench.attach(model, optimizer, plan=FILE)` reads it. The raw samples are in the comparison that `record` names.
-`records` exports this name.
+`xbench.attach(model, optimizer, plan=FILE)` reads it. The comparison named in `record` holds the raw samples. `records`
+exports this name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xbench.records.parts import FabricRecord, Label, Ratio, Result, WorkloadRec
 
 
 class Tuned(Result):
-    """The winner of `xbench tune`, or the reference where nothing tried was worth a change."""
+    """Winner of `xbench tune`, or the reference if no candidate was worth a change."""
 
     kind: Literal["tuned"] = "tuned"
     schema_version: Literal[1] = 1

@@ -1,7 +1,7 @@
-"""What `xbench validate` found: predictions beside measurements, cell by cell. `records` exports these names.
+"""Record of `xbench validate`: predictions beside measurements, cell by cell. `records` exports these names.
 
-A cell is one workload on one fabric. What was predicted comes from the model alone, what was measured from real steps;
-the raw samples of each cell stay in the comparison that it names.
+A cell is one workload on one fabric. Predictions come from the model alone, measurements from real steps. The
+comparison named in each cell holds its raw samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ValidationPoint(Part):
 
 
 class AutoAgainst(Part):
-    """`auto` against one other mode of the same cell; below 1: auto is faster."""
+    """`auto` against one other mode of the same cell; below 1, `auto` is faster."""
 
     mode: Text
     ratio: float
@@ -41,7 +41,7 @@ class AutoAgainst(Part):
 
 
 class ValidationCell(Part):
-    """One workload on one fabric: every mode predicted and measured."""
+    """One workload on one fabric, with every mode predicted and measured."""
 
     workload: WorkloadRecord
     fabric: FabricRecord
@@ -64,7 +64,7 @@ class ValidationCell(Part):
 
 
 class ErrorSummary(Part):
-    """How far off a group of predictions was: |predicted over measured − 1|."""
+    """Error of a group of predictions: |predicted over measured − 1|."""
 
     name: Text
     count: Count
@@ -75,7 +75,7 @@ class ErrorSummary(Part):
 
 
 class Goal(Part):
-    """A claim, what was found, and whether it held."""
+    """Claim, finding, and whether the claim held."""
 
     claim: Text
     found: Text
@@ -83,7 +83,7 @@ class Goal(Part):
 
 
 class Validation(Result):
-    """`xbench validate`."""
+    """Result of `xbench validate`."""
 
     kind: Literal["validation"] = "validation"
     schema_version: Literal[1] = 1

@@ -1,11 +1,11 @@
-"""Report formats, each of which renders any record. No torch: the saved record is all they need.
+"""Report formats. Each renders any record from its saved file, without torch.
 
-`kinds` holds a view of each kind of record, `formats` a file for each format, which walks any view; `charts` holds
-drawings that several kinds share, and `page` the shell of the HTML page.
+`kinds` holds one view per kind of record. `formats` holds one file per format; a format reads any view. `charts` holds
+drawings that several kinds share, and `page` holds the shell of the HTML page.
 
-A renderer is a function from a record to text; `terminal` also draws on a rich console (`terminal.show`), and `csv` has
-further tables (`csv.tables`). Facts of an entry: `extension`, what a file of the format ends in, and `kinds`, the kinds
-of record that it can show where it cannot show all.
+A renderer is a function from a record to text. `terminal` also draws on a rich console (`terminal.show`), and `csv` has
+further tables (`csv.tables`). An entry has the fact `extension`, the ending of the format's files. Its fact `kinds`
+lists the kinds of record that a format can show, if it cannot show all.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""What to do after a record, and the command to type: the same whichever door one comes by.
+"""Advice after a record: what to do next, and the command for it. Every format and command shows the same advice.
 
-The terminal, the page, Markdown, `xbench plan` and `xbench tune` all show what is decided here. From plans: the
-mode that is predicted fastest; of modes as good as each other the one that changes least in a training script. From a
-comparison: the mode that was measured fastest, how to get it into a script, and what was not run although its plan is
-predicted to be faster still. Modes that update parameters in the next forward pass are named as such and recommended
-only where that was asked for (`--overlap forward`), because they change more in a script.
+The terminal, the page, Markdown, `xbench plan` and `xbench tune` all use this module. For plans, it recommends the mode
+with the shortest predicted step. Among modes that are equally good, it prefers the one that changes least in a training
+script. For a comparison, it recommends the mode that was measured fastest and says how to get it into a script. It also
+names modes that were not run although their plans are predicted to be faster still.
+
+Modes that update parameters in the next forward pass change more in a script. They are named as such, and recommended
+only with `--overlap forward`.
 """
 
 from __future__ import annotations
@@ -26,44 +28,44 @@ from xbench.text import and_of, counted
 from xbench.units import format_percent, format_seconds
 
 EQUIVALENT = 0.02
-"""Steps this close are as good as each other, as in a comparison's verdict."""
+"""Relative difference below which steps are equally good, as in a comparison's verdict."""
 
 AS_GOOD = 0.005
-"""Of modes whose predictions are this close the one that changes least in a training script is recommended."""
+"""Relative difference of predictions below which the mode that changes least in a training script is recommended."""
 
 RECORD = "RECORD"
-"""What a command calls the record whose path is not known."""
+"""Placeholder in commands for a record whose path is not known."""
 
 
 PROVE = "To prove what is predicted:"
 
 
 class Advice(NamedTuple):
-    """A sentence, and the command that follows from it, if there is one."""
+    """Sentence and the command that follows from it, if there is one."""
 
     told: str
     command: str | None = None
 
 
 class Foreseen(Protocol):
-    """Plans of one step, what bounds them, and what a recommended mode may overlap."""
+    """Plans of one step, their bounds, and the overlap allowed for a recommended mode."""
 
     @property
     def plans(self) -> Mapping[str, Plan]:
-        """By mode."""
+        """Plans by mode."""
 
     @property
     def bounds(self) -> Bounds | None:
-        """None where no link was measured."""
+        """Bounds of the step; None if no link was measured."""
 
     @property
     def overlap(self) -> Overlap:
-        """As in `Planner`."""
+        """Overlap allowed for a recommended mode, as in `Planner`."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The plans that a record holds."""
+    """Plans that a record holds."""
 
     plans: Mapping[str, Plan]
     bounds: Bounds | None
@@ -71,7 +73,7 @@ class Recorded:
 
 
 def of_profile(record: Profile) -> list[Advice]:
-    """What to do after a profile, the most important first."""
+    """Return the advice after a profile, the most important first."""
     if record.cost_model is None:
         if not record.plans or record.spec.fabric.world_size > 1:
             return []
@@ -93,7 +95,7 @@ def of_profile(record: Profile) -> list[Advice]:
 
 
 def of_comparison(record: Comparison, place: str) -> list[Advice]:
-    """What to do after a comparison, the most important first; `place` is the record's path in commands."""
+    """Return the advice after a comparison, the most important first; `place` is the record's path in commands."""
     paste = what_to_paste(record)
     if paste is None:
         return []
@@ -108,7 +110,7 @@ def of_comparison(record: Comparison, place: str) -> list[Advice]:
 
 
 def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "") -> list[Advice]:
-    """How to stay with DistributedDataParallel and gain all the same, where its own buckets were proven faster."""
+    """Advise the buckets of `ddp-tuned` to users who stay with DistributedDataParallel, if they were proven faster."""
     ratio = ratios.get(TUNED)
     if winner == TUNED or ratio is None or ratio.ci95[1] >= 1 or ratio.value >= 1:
         return []
@@ -123,7 +125,7 @@ def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "")
 
 
 def not_run(record: Comparison, use: str) -> list[Advice]:
-    """Modes that were not timed, and whose plans are predicted to be faster than that of the mode to use."""
+    """Advise modes that were not timed and whose plans are predicted to beat that of the mode in use."""
     if not record.jobs or len(set(record.spec.workloads)) > 1:
         return []
     plans, ran = record.jobs[0].plans, {mode.carrier for mode in record.spec.modes if not mode.paired}
@@ -141,7 +143,7 @@ def not_run(record: Comparison, use: str) -> list[Advice]:
 
 
 def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = ()) -> list[str]:
-    """Modes of the next forward pass that are predicted to take less than `choice` by an amount that matters."""
+    """Return next-forward modes whose predicted step is shorter than that of `choice` by more than EQUIVALENT."""
     plans = foreseen.plans
     most_s = plans[choice].predicted_step_s * (1 - EQUIVALENT)
     found = [mode for mode in next_forward_modes() if mode in plans and mode not in ran and mode != choice]
@@ -149,7 +151,7 @@ def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = ()) -> list[st
 
 
 def told_ahead(foreseen: Foreseen, choice: str, further: Sequence[str]) -> list[Advice]:
-    """A sentence of what modes of the next forward pass are predicted to take, if there are any."""
+    """Describe the predicted steps of next-forward modes in one sentence, if there are any."""
     if not further:
         return []
     steps_s = [foreseen.plans[mode].predicted_step_s for mode in further]
@@ -166,7 +168,7 @@ def told_ahead(foreseen: Foreseen, choice: str, further: Sequence[str]) -> list[
 
 
 def recommendation(foreseen: Foreseen) -> str:
-    """One sentence: which mode to use, and what it is predicted to gain."""
+    """Say in one sentence which mode to use and its predicted gain."""
     choice = fastest(foreseen)
     if choice is None:
         return "Only the control was planned, so there is nothing to recommend."
@@ -192,10 +194,10 @@ def recommendation(foreseen: Foreseen) -> str:
 
 
 def fastest(foreseen: Foreseen) -> str | None:
-    """The mode with the least predicted step; of those as good, the one that changes least in a training script.
+    """Return the mode with the shortest predicted step; among equally good ones, the one that changes a script least.
 
-    None when only controls were planned. Modes whose next forward pass starts before all gradients have arrived are
-    none of them unless that is allowed, or nothing else was planned.
+    Return None if only controls were planned. Next-forward modes take part only if `--overlap forward` allows them, or
+    if nothing else was planned.
     """
     plans = {mode: plan for mode, plan in foreseen.plans.items() if not is_control(mode)}
     if foreseen.overlap == "backward":
@@ -206,18 +208,18 @@ def fastest(foreseen: Foreseen) -> str | None:
 
 
 def matters(foreseen: Foreseen, choice: str) -> bool:
-    """Whether a mode is predicted to take so much less than DDP that one would change a script for it."""
+    """True if a mode's predicted gain over DDP is large enough to change a script for it."""
     ddp = foreseen.plans.get("ddp")
     return ddp is None or foreseen.plans[choice].predicted_step_s <= ddp.predicted_step_s * (1 - EQUIVALENT)
 
 
 def above(step_s: float, bound_s: float) -> float:
-    """How far a step is above the bound; rounding may fall short of it."""
+    """Return by which share a step exceeds the bound. It is never negative, even after rounding."""
     return max(0.0, step_s / bound_s - 1) if bound_s > 0 else 0.0
 
 
 def bound_of(foreseen: Foreseen, mode: str) -> float | None:
-    """What a step of this mode takes at least [s], by what it may overlap; None where no link was measured."""
+    """Return the lower bound [s] of a mode's step for its overlap; None if no link was measured."""
     if foreseen.bounds is None:
         return None
     carried_ahead = mode_info(foreseen.plans[mode].carrier or mode).puts_off
@@ -225,12 +227,12 @@ def bound_of(foreseen: Foreseen, mode: str) -> float | None:
 
 
 def compare_command(spec: RunSpec, modes: Sequence[str]) -> str:
-    """The command that times these modes under the conditions of a run."""
+    """Return the command that times these modes under the conditions of a run."""
     return typed(spec, "compare", {"--modes": ",".join(modes)})
 
 
 def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
-    """A command on the workload of a run and under its conditions, but for the options that are asked for."""
+    """Return a command for the workload and conditions of a run; options in `asked` override them."""
     workload = spec.workloads[0]
     options = {
         **asked,
@@ -252,7 +254,7 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
 
 
 def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:
-    """The command that prints the winner's lines; None where `xbench plan` cannot plan this record."""
+    """Return the command that prints the winner's lines, or None if `xbench plan` cannot plan this record."""
     used = next((mode for mode in record.spec.modes if mode.text == best.mode), None)
     if used is None or record.spec.compress is not None or record.cost_model is None:
         return None
@@ -264,21 +266,21 @@ def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:
 
 
 def _job(record: Comparison) -> str:
-    """Plans are of one job: the first, where there are different ones."""
+    """Return the option for the first job, because a plan belongs to one job; empty if all jobs are equal."""
     return " --job 1" if len(set(record.spec.workloads)) > 1 else ""
 
 
 class Paste(NamedTuple):
-    """What to change in a training script. `code` is None where nothing is, or where no line does it."""
+    """Change to make in a training script. `code` is None if no change is needed or if no line makes it."""
 
     told: str
     code: str | None = None
 
 
 def what_to_paste(record: Comparison) -> Paste | None:
-    """What follows from the answer; None where nothing was measured or nothing to compare with."""
+    """Return the change that follows from the answer; None if nothing was measured or can be compared."""
     questions = rankings(record)
-    order = questions[-1] if questions else []  # of one job, where any mode is
+    order = questions[-1] if questions else []  # the last question is about one job, if a one-job mode ran
     if len(order) < 2:
         return None
     best, reference = order[0], reference_of(record, order[0])
@@ -309,7 +311,7 @@ def what_to_paste(record: Comparison) -> Paste | None:
 
 
 def _measured(best: ModeResult, reference: str) -> str:
-    assert best.plan is not None  # its caller asked
+    assert best.plan is not None  # the caller checked it
     assert best.ratio is not None
     low, high = best.ratio.ci95
     count = counted(len(best.plan.buckets), "bucket")

@@ -1,15 +1,15 @@
-"""The answer of a comparison in words, and the words in the cells of its tables.
+"""Answer of a comparison in words, and the text of the cells of its tables.
 
 The answer says which mode is fastest, by how much, and how sure that is.
 
-Modes are ranked by their ratio to the reference, which is paired within launches, and not by their absolute times,
-which drift. Modes whose ratio is proven below 1 come first: a noisy mode with the best estimate hides none of them.
-Whether two other modes differ is judged likewise, by the ratio of their own blocks, and never by whether two intervals
-overlap. A mode whose gradients differ from DDP's, or that failed, takes no part; nor does a control, which trains no
-common network at all.
+Modes are ranked by their ratio to the reference, which is paired within launches. Their absolute times drift, so they
+decide nothing. Modes with a ratio proven below 1 come first, so that a noisy mode with a better estimate does not hide
+them. Two other modes are compared in the same way, by the ratio of their own blocks and never by overlapping intervals.
+A mode that failed, or whose gradients differ from DDP's, is not ranked. Neither is a control, which trains no common
+network.
 
-Two jobs that share the devices are another question than one job, so each has an answer of its own: paired modes are
-compared with `sequential`, and the others with the schedule of one job that is the reference.
+A paired mode answers a different question from a one-job mode, so each has its own answer. Paired modes are compared
+with `sequential`, the others with the reference of one job.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ MORE = "More launches may decide: --rigorous, or --launches 5."
 
 
 def trusted(result: ModeResult) -> bool:
-    """Whether the mode's times may be shown: it ran, was timed, and trained the same network as DDP."""
+    """True if the mode's times may be shown: it ran, was timed, and passed its parity check."""
     gate = result.parity is None or result.parity.ok
     return result.status == "ok" and gate and result.seconds_per_sample is not None
 
 
 def was_reached(record: Comparison) -> bool:
-    """Whether any mode was measured or failed: a run that ended before its first block has nothing to tabulate."""
+    """True if any mode was measured or failed. Otherwise the run ended before its first block, without a table."""
     return any(result.status != "not measured" for result in record.modes.values())
 
 
 def is_control(name: str) -> bool:
-    """Whether a mode does not train one network on all ranks, such as `compute`: it is compared with, never advised."""
+    """True if a mode does not train what DDP trains, such as `compute`. It is compared with and never recommended."""
     return not mode_info(name).equivalent_to_ddp
 
 
 def controls(record: Comparison) -> set[str]:
-    """The modes of the record that are controls."""
+    """Return the record's controls."""
     return {mode.text for mode in record.spec.modes if is_control(mode.name)}
 
 
 def partial(record: Comparison) -> set[str]:
-    """The modes that train one network on all ranks, by gradients that are not DDP's: shown beside, never advised."""
+    """Return modes that train one network by gradients unlike DDP's. They are shown and never recommended."""
     return {mode.text for mode in record.spec.modes if mode_info(mode.name).gradients == "partial"}
 
 
 def paired_modes(record: Comparison) -> set[str]:
-    """The modes of the record in which two jobs share the devices."""
+    """Return the modes of the record in which two jobs share the devices."""
     return {mode.text for mode in record.spec.modes if mode.paired}
 
 
 def jobs_of(record: Comparison, mode: str) -> int:
-    """How many jobs share the devices under a mode."""
+    """Return how many jobs share the devices under a mode."""
     return max(2, len(record.jobs)) if mode in paired_modes(record) else 1
 
 
 def reference_of(record: Comparison, result: ModeResult) -> str:
-    """The mode that a mode's ratio is to."""
+    """Return the reference of a mode's ratio."""
     return result.ratio_to or record.reference
 
 
 def references(record: Comparison) -> str:
-    """What ratios are to: 'ddp', or 'ddp (sequential of two jobs)' where they are to different modes."""
+    """Name the references of all ratios: 'ddp', or 'ddp (of two jobs sequential)' if references differ."""
     others = dict.fromkeys(result.ratio_to for result in record.modes.values() if result.ratio_to is not None)
     two = "one job" if record.reference in paired_modes(record) else "two jobs"
     return record.reference + (f" (of {two} {and_of(list(others))})" if others else "")
 
 
 def ranking(record: Comparison) -> list[ModeResult]:
-    """Modes that may win: those that are proven faster than their reference, then the others; fastest first."""
+    """Return modes that may win, fastest first. Modes proven faster than their reference precede the others."""
     out = controls(record)
 
     def key(result: ModeResult) -> tuple[int, float]:
@@ -84,27 +84,27 @@ def ranking(record: Comparison) -> list[ModeResult]:
             return 1, 1.0
         if result.ratio is not None:
             return 0 if result.ratio.verdict == "faster" else 1, result.ratio.value
-        assert result.seconds_per_sample is not None  # trusted() asked for it
+        assert result.seconds_per_sample is not None  # trusted() checked it
         return 2, result.seconds_per_sample.median
 
     return sorted((r for name, r in record.modes.items() if name not in out and trusted(r)), key=key)
 
 
 def rankings(record: Comparison) -> list[list[ModeResult]]:
-    """The ranking of each question that the record answers: of two jobs, if any mode is of two, and of one job."""
+    """Return one ranking per question: for two jobs, if there are paired modes, and for one job."""
     order, two = ranking(record), paired_modes(record)
     groups = [[r for r in order if r.mode in two], [r for r in order if r.mode not in two]]
     return [group for group in groups if group]
 
 
 def winners(record: Comparison) -> set[str]:
-    """The mode that is proven faster than its reference, and first, of each question."""
+    """Return the winner of each question: the first mode, if it is proven faster than its reference."""
     first = [group[0] for group in rankings(record)]
     return {result.mode for result in first if result.ratio is not None and result.ratio.verdict == "faster"}
 
 
 def answer(record: Comparison) -> list[str]:
-    """A sentence or two for each question, and one that says what kind of numbers these are."""
+    """Return one or two sentences per question, and one on the kind of numbers."""
     groups = rankings(record)
     if not groups:
         return ["No mode was measured, so there is no answer."]
@@ -157,7 +157,7 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
 
 
 def _gain(record: Comparison, best: ModeResult, *, fastest: bool) -> str:
-    """What the winner saves. Of two jobs, against the same two one after the other."""
+    """Describe the time that the winner saves. Two jobs at once are compared with the same two in sequence."""
     assert best.ratio is not None
     low, high = best.ratio.ci95
     reference = reference_of(record, best)
@@ -175,7 +175,7 @@ def _gain(record: Comparison, best: ModeResult, *, fastest: bool) -> str:
 
 
 def _perhaps(unproven: list[ModeResult], reference: str) -> list[str]:
-    """Modes with a better estimate than the winner's that are not proven faster than the reference."""
+    """Name modes with a better estimate than the winner that are not proven faster than the reference."""
     if not unproven:
         return []
     names = and_of([result.mode for result in unproven])
@@ -184,7 +184,7 @@ def _perhaps(unproven: list[ModeResult], reference: str) -> list[str]:
 
 
 def _partial(record: Comparison) -> list[str]:
-    """What modes with gradients of their own took, and why none of them is the answer."""
+    """Describe the times of modes with partial gradients, and why none of them is the answer."""
     said = []
     for mode in sorted(partial(record)):
         result = record.modes.get(mode)
@@ -199,7 +199,7 @@ def _partial(record: Comparison) -> list[str]:
 
 
 def _close(record: Comparison, order: list[ModeResult]) -> list[str]:
-    """Who is as fast as the winner, and who cannot be told from it: by the ratio of their blocks to the winner's."""
+    """Name modes that are as fast as the winner or cannot be told from it, by the ratios of blocks."""
     best = order[0]
     blocks = {mode.text: mode_values(record.spec, mode, record.samples) for mode in record.spec.modes}
     alike: dict[str, str] = {}
@@ -228,12 +228,12 @@ def _close(record: Comparison, order: list[ModeResult]) -> list[str]:
 
 
 def _met(ours: Sequence[tuple[int, int, float]], theirs: Sequence[tuple[int, int, float]]) -> bool:
-    """Whether two modes were timed in a round in common."""
+    """True if two modes were timed in a common round."""
     return bool({block[:2] for block in ours} & {block[:2] for block in theirs})
 
 
 def _beside(ratios: dict[str, str]) -> str:
-    """'block by block it takes 1.010 [0.998, 1.022] of its time'."""
+    """Format ratios as 'block by block it takes 1.010 [0.998, 1.022] of its time'."""
     takes = "it takes" if len(ratios) == 1 else "they take"
     return f"block by block {takes} {and_of(list(ratios.values()))} of its time"
 
@@ -253,7 +253,7 @@ def _kind(order: list[ModeResult]) -> str:
 
 
 def verdict(record: Comparison, result: ModeResult) -> str:
-    """The verdict in one word: colour only repeats it."""
+    """Return the verdict in one word. Colour only repeats it."""
     if result.status == "failed" or (result.parity is not None and not result.parity.ok):
         return "FAILED"
     if result.status == "not measured":
@@ -268,7 +268,7 @@ def verdict(record: Comparison, result: ModeResult) -> str:
 
 
 def own_steps(record: Comparison) -> list[str]:
-    """What a job's own step takes under each mode in which jobs run at once: the step shown is the device's."""
+    """Describe each job's own step under modes that run jobs at once; the step shown elsewhere is the device's."""
     said = []
     for mode in record.spec.modes:
         result = record.modes.get(mode.text)
@@ -292,7 +292,7 @@ def own_steps(record: Comparison) -> list[str]:
 
 
 def ratio_cell(result: ModeResult) -> str:
-    """'0.891 [0.872, 0.910]'; the reference's own is 1 without an interval."""
+    """Format a ratio as '0.891 [0.872, 0.910]'. The reference's own ratio is 1, without an interval."""
     if not trusted(result) or result.ratio is None:
         return "–"
     if result.ratio.verdict == "reference":
@@ -304,14 +304,14 @@ def ratio_cell(result: ModeResult) -> str:
 
 
 def span_cell(estimate: Estimate | None, between: str = " – ") -> str:
-    """'1.23 s – 1.25 s'; 'one sample' where a single value has shown no spread; '–' for None."""
+    """Format an interval as '1.23 s – 1.25 s', 'one sample' for a single value, and '–' for None."""
     if estimate is None:
         return "–"
     return between.join(map(format_seconds, estimate.interval)) if estimate.interval is not None else "one sample"
 
 
 def parity_cell(result: ModeResult) -> str:
-    """'yes', with the difference from DDP where there is one; 'not shown'; 'FAILED'; '–' where no gate applies."""
+    """Format a parity check: 'yes' with any difference from DDP, 'not shown', 'FAILED', or '–' without a check."""
     parity = result.parity
     if parity is None:
         return "–"
@@ -325,23 +325,23 @@ def parity_cell(result: ModeResult) -> str:
 
 
 def removed_cell(share: float | None) -> str:
-    """'62 %' of what could be removed; beyond 0 and 100 % no share of it: '< 0 %', '> 100 %'. '–' for None."""
+    """Format a removed share: '62 %'. Shares outside 0 to 100 % become '< 0 %' or '> 100 %', and None becomes '–'."""
     if share is None:
         return "–"
     return "< 0 %" if share < 0 else "> 100 %" if share > 1 else format_percent(share, 0)
 
 
 def layer_figures(layer: Layer) -> list[str]:
-    """Parameters, gradient, forward, backward, ready and share of a layer."""
+    """Format the parameters, gradient, forward, backward, ready and share of a layer."""
     times_s = (layer.forward_s, layer.backward_s, layer.ready_s)
     sizes = [format_count(layer.parameters), format_bytes(layer.grad_bytes)]
     return [*sizes, *map(format_seconds, times_s), format_percent(layer.share)]
 
 
 def step_cells(result: ModeResult) -> dict[str, str]:
-    """Where the step of a mode goes: measured, exposed, removed, predicted, and whether it trains what DDP trains.
+    """Format where a mode's step goes: measured, exposed, removed, predicted, and whether it trains what DDP trains.
 
-    Of a mode that failed only what its plan says is known.
+    A failed mode has only the cells that come from its plan and its parity check.
     """
     predicted = format_seconds(result.predicted_step_s)
     buckets = str(len(result.plan.buckets)) if result.plan else "–"
@@ -361,5 +361,5 @@ def step_cells(result: ModeResult) -> dict[str, str]:
 
 
 def with_turns(result: ModeResult) -> str:
-    """The mode's name, with the pattern of its turns."""
+    """Return the mode's name with the pattern of its turns."""
     return result.mode + (f" (turns {result.pattern})" if result.pattern else "")

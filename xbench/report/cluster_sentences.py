@@ -1,7 +1,7 @@
-"""Words of `xbench cluster compare`: the columns of a policy, what they mean, and what was simulated.
+"""Text of `xbench cluster compare`: the columns of a policy, their meaning, and the simulated setup.
 
-The mean over seeds of every figure stands in the table; where there are intervals they are of the mean job completion
-time and of its ratio to the first policy's, which are what policies are compared by.
+The table holds each figure's mean over seeds. Only the mean job completion time and its ratio to the first policy have
+intervals, because policies are compared by these two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xbench.units import format_duration, format_percent, format_seconds
 
 
 class Column(NamedTuple):
-    """One figure of a policy, from its simulations."""
+    """One figure of a policy, computed from its simulations."""
 
     heading: str
     cell: Callable[[Sequence[ClusterRun]], str]
@@ -26,7 +26,7 @@ def _mean(runs: Sequence[ClusterRun], name: str) -> float:
 
 
 def _times(ratio: float) -> str:
-    """'1.75×', '23.1×', '1,170×'."""
+    """Format a ratio as '1.75×', '23.1×' or '1,170×'."""
     digits = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
     return f"{ratio:,.{digits}f}×"
 
@@ -62,40 +62,40 @@ HOST_NOTE = "Across: GPU time held over several hosts; lost: of all held, what t
 
 
 def headings(record: ClusterComparison) -> list[str]:
-    """Of the columns of `rows`."""
+    """Return the headings of the columns of `rows`."""
     placement = ["placement"] if record.placements else []
     judged = [*(["ratio"] if is_compared(record) else []), *(["gap"] if is_bounded(record) else [])]
     return ["policy", *placement, "mean JCT", *judged, *(column.heading for column in columns(record))]
 
 
 def columns(record: ClusterComparison) -> tuple[Column, ...]:
-    """The figures of a policy."""
+    """Return the columns with figures of a policy."""
     return (*COLUMNS, *(HOST_COLUMNS if record.placements else ()))
 
 
 def note(record: ClusterComparison) -> str:
-    """What the columns are."""
+    """Explain the columns."""
     return " ".join([NOTE, *([GAP_NOTE] if is_bounded(record) else []), *([HOST_NOTE] if record.placements else [])])
 
 
 def heading(record: ClusterComparison, cost_s: float) -> str:
-    """What a table is of."""
+    """Return the title of a table."""
     return f"{cluster_of(record)}, {costing(cost_s)} (simulated)"
 
 
 def cluster_of(record: ClusterComparison) -> str:
-    """Its GPUs, and its hosts where there are several."""
+    """Describe the cluster: its GPUs, and its hosts if there are several."""
     hosts = f" on hosts of {record.gpus_per_host}" if record.gpus_per_host is not None else ""
     return f"{record.gpus} GPUs{hosts}"
 
 
 def costing(restart_s: float) -> str:
-    """The cost of a restart, in words."""
+    """Describe the cost of a restart."""
     return f"restarts of {restart_s:g} s" if restart_s else "restarts for nothing"
 
 
 def rows(record: ClusterComparison, cost_s: float) -> list[list[str]]:
-    """A row a policy and placement, as `headings` says."""
+    """Return one row per policy and placement, with the columns of `headings`."""
     found = []
     for result in results_at(record, cost_s):
         runs = runs_of(record, result)
@@ -111,18 +111,18 @@ def _judged(record: ClusterComparison, result: ClusterResult) -> list[str]:
 
 
 def results_at(record: ClusterComparison, cost_s: float) -> list[ClusterResult]:
-    """Of one restart cost, policies in their order, each under its placements."""
+    """Return the results of one restart cost: policies in their order, each with its placements."""
     return [result for result in record.results if result.restart_s == cost_s]
 
 
 def runs_of(record: ClusterComparison, result: ClusterResult) -> list[ClusterRun]:
-    """The simulations that a result is of."""
+    """Return the simulations behind a result."""
     way = (result.policy, result.restart_s, result.placement)
     return [run for run in record.runs if (run.policy, run.restart_s, run.placement) == way]
 
 
 def jct_of(result: ClusterResult) -> str:
-    """The mean job completion time, with its interval where there is one."""
+    """Format the mean job completion time, with its interval if there is one."""
     shown = format_duration(result.jct_mean_s)
     if result.jct_mean_ci95 is None:
         return shown
@@ -131,7 +131,7 @@ def jct_of(result: ClusterResult) -> str:
 
 
 def ratio_of(result: ClusterResult) -> str:
-    """Over the reference's, with its interval where there is one."""
+    """Format the ratio to the reference's mean job completion time, with its interval if there is one."""
     if result.ratio is None:
         return "reference"
     if result.ratio_ci95 is None:
@@ -141,7 +141,7 @@ def ratio_of(result: ClusterResult) -> str:
 
 
 def gap_of(result: ClusterResult) -> str:
-    """Above the optimum ('12.3 %'), or at most so far above it ('≤ 12.3 %'), with its interval where there is one."""
+    """Format the gap to the optimum ('12.3 %') or an upper limit of it ('≤ 12.3 %'), with any interval."""
     if result.gap is None:
         return "–"
     digits = 0 if result.gap >= 1 else 1
@@ -153,17 +153,17 @@ def gap_of(result: ClusterResult) -> str:
 
 
 def is_bounded(record: ClusterComparison) -> bool:
-    """Whether any policy was held to a bound."""
+    """True if any policy was compared to a bound."""
     return any(result.gap is not None for result in record.results)
 
 
 def is_compared(record: ClusterComparison) -> bool:
-    """Whether there are several policies."""
+    """True if there are several policies."""
     return len(record.policies) > 1
 
 
 def basis(record: ClusterComparison) -> list[tuple[str, str]]:
-    """What was simulated, as names and sentences."""
+    """Describe the simulated setup, as pairs of a name and a sentence."""
     trace = record.trace
     jobs = "job" if trace.jobs == 1 else "jobs"
     what = f"{trace.name}: {trace.jobs:,} {jobs}, {trace.gpu_hours:,.0f} GPU hours in {format_duration(trace.span_s)}"
@@ -190,7 +190,7 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
 
 
 def _loads(record: ClusterComparison) -> list[tuple[str, str]]:
-    """What the jobs ask for; none where all come at once."""
+    """Describe the GPU time that the jobs ask for; empty if all arrive at once."""
     trace = record.trace
     if trace.span_s <= 0:
         return []

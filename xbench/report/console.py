@@ -1,7 +1,8 @@
-"""What every terminal report draws with: the console, sentences, facts with their label in the margin, tables.
+"""Console of every terminal report: sentences, facts with a label in the margin, and tables.
 
-Off a terminal there is no colour and a fixed width. `markup` is off everywhere: names may hold brackets. A console of
-`make_console` prints no control character but its own, and no line that a CI system takes for a command.
+Without a terminal there is no colour, and the width is fixed. `markup` is off everywhere, because names may hold
+brackets. A console of `make_console` prints no control character but its own, and no line that a CI system reads as a
+command.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from xbench.characters import command_breaks, visible_lines
 from xbench.report.page import model as page
 
 NARROW_COLUMNS = 84
-"""Below this, tables become stacked blocks."""
+"""Width below which tables become stacked blocks."""
 
 _ANY_WIDTH = 10_000
 _TIED = "\ue000"
@@ -30,21 +31,21 @@ _TIES = re.compile(
     r"|(?<=[\w%],) (?=[-+\d.][^\[\],\n]{0,12}\])"
 )
 _RULED = Box(str(SIMPLE_HEAD), ascii=True)
-"""Called ASCII so that rich draws no other, wider box on such terminals: `xbench.characters` stands in for the line."""
+"""Box marked as ASCII, so that rich keeps it on terminals without Unicode; `xbench.characters` replaces its line."""
 
 OFF_TTY_COLUMNS = 100
 
 
 class HarmlessConsole(Console):
-    """A console whose text cannot steer a terminal or a CI system, wherever it comes from. Styles are rich's own.
+    """Console whose text cannot steer a terminal or a CI system, whatever its source. Styles are rich's own.
 
-    A number and its unit stay on one line. Off a terminal no line ends in blanks.
+    A number and its unit stay on one line. Without a terminal, no line ends in blanks.
     """
 
     _depth = 0
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich's, with controls in the text written out."""
+        """See `Console.render`. Control characters in the text are written out."""
         if isinstance(renderable, Text):
             renderable = _tied(renderable)
         self._depth += 1
@@ -65,9 +66,9 @@ def _harmless(segment: Segment) -> Segment:
 
 
 def _tied(text: Text) -> Text:
-    """The text with the space between a number and its unit, and those within an interval, kept on one line.
+    """Return the text with no line break between a number and its unit, or inside an interval.
 
-    rich breaks lines at every kind of space, so a character that is none stands there until lines are made.
+    rich breaks lines at every kind of space, so another character stands in for these spaces until lines are made.
     """
     text = text.copy()
     text.plain = _TIES.sub(_TIED, text.plain)
@@ -75,9 +76,9 @@ def _tied(text: Text) -> Text:
 
 
 def _without_trailing_blanks(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments without the spaces at the ends of their lines."""
+    """Return the segments without the spaces at the ends of their lines."""
     kept: list[Segment] = []
-    ends = False  # whether what follows, seen from the end, begins a new line
+    ends = False  # True if the text after this segment begins a new line
     for segment in reversed(list(segments)):
         if not segment.control:
             *lines, last = segment.text.split("\n")
@@ -90,7 +91,7 @@ def _without_trailing_blanks(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def _without_commands(segments: Sequence[Segment]) -> Iterable[Segment]:
-    """The segments of whole lines, none of which is a command, however a long text was folded."""
+    """Return the segments with spaces inserted, so that no line is a command, even where a long text was folded."""
     places = command_breaks("".join(segment.text for segment in segments if not segment.control))
     at = 0
     for segment in segments:
@@ -104,7 +105,7 @@ def _without_commands(segments: Sequence[Segment]) -> Iterable[Segment]:
 
 
 def make_console(*, stderr: bool = True) -> Console:
-    """The console for tables: colour only on a terminal and without NO_COLOR; logs get 100 columns, or $COLUMNS."""
+    """Return the console for tables. Colour needs a terminal and no NO_COLOR; logs get 100 columns, or $COLUMNS."""
     console = HarmlessConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = OFF_TTY_COLUMNS
@@ -112,12 +113,12 @@ def make_console(*, stderr: bool = True) -> Console:
 
 
 def say(console: Console, sentence: str, style: str = "") -> None:
-    """A sentence, folded to the terminal's width."""
+    """Print a sentence, folded to the terminal's width."""
     console.print(Text(sentence, style=style))
 
 
 def say_next(console: Console, advice: Iterable[tuple[str, str | None]]) -> None:
-    """What to do next: sentences, each with its command on a line of its own that can be copied."""
+    """Print advice: sentences, each with its command on a line of its own that can be copied."""
     for sentence, command in advice:
         say(console, sentence)
         if command is not None:
@@ -125,7 +126,7 @@ def say_next(console: Console, advice: Iterable[tuple[str, str | None]]) -> None
 
 
 def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
-    """A sentence with what it is about in the margin."""
+    """Print a sentence with its label in the margin."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=10, no_wrap=True)
     grid.add_column()
@@ -134,7 +135,7 @@ def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
 
 
 def titled_table(title: str, *columns: tuple[str, str]) -> Table:
-    """A table with a left-aligned title; each column is its heading and 'left' or 'right'."""
+    """Return a table with a left-aligned title; each column is its heading and 'left' or 'right'."""
     table = Table(title=title, title_justify="left", title_style="italic", box=_RULED, padding=(0, 1, 0, 0))
     for heading, side in columns:
         right = side == "right"
@@ -143,7 +144,7 @@ def titled_table(title: str, *columns: tuple[str, str]) -> Table:
 
 
 def as_text(table: page.Table) -> Table:
-    """A page's table without its title."""
+    """Return a page's table without its title."""
     shown = titled_table("", *((column.name, "right" if column.figures else "left") for column in table.columns))
     for row in table.rows:
         shown.add_row(*(Text(cell if isinstance(cell, str) else cell.text) for cell in row))
@@ -151,25 +152,25 @@ def as_text(table: page.Table) -> Table:
 
 
 def indented(console: Console, text: str) -> None:
-    """A line of a stacked block; where it is folded, it goes on below its own beginning."""
+    """Print a line of a stacked block; a folded line continues below its own beginning."""
     told = text.lstrip()
     console.print(Padding(Text(told), (0, 0, 0, 2 + len(text) - len(told)), expand=False))
 
 
 def spare_columns(console: Console, table: Table) -> int:
-    """How many columns of the terminal are left beside a table as wide as it wants to be; below 0 it does not fit."""
+    """Return the columns left beside a table at its preferred width; below 0 the table does not fit."""
     unlimited = console.options.update(max_width=_ANY_WIDTH)
     return console.width - console.measure(table, options=unlimited).maximum
 
 
 def headline(console: Console, sentences: Iterable[str]) -> None:
-    """The answer: its first sentence stands out."""
+    """Print the answer with its first sentence emphasised."""
     for position, sentence in enumerate(sentences):
         say(console, sentence, "bold" if position == 0 else "")
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, str]], warnings: Iterable[str] = ()) -> None:
-    """Sentences with what they are about, and warnings below them."""
+    """Print sentences with their labels, and warnings below them."""
     for label, sentence in pairs:
         fact(console, label, sentence)
     for warning in warnings:
@@ -179,7 +180,7 @@ def facts(console: Console, pairs: Iterable[tuple[str, str]], warnings: Iterable
 def table_or_blocks(
     console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]
 ) -> None:
-    """A table where it fits, with the columns `left` to the left; else a block a row, below its first cell."""
+    """Print a table if it fits, with the columns `left` aligned left; else one block per row, below its first cell."""
     rows = list(rows)
     shown = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
     for row in rows:
@@ -195,7 +196,7 @@ def table_or_blocks(
 
 
 def basis(console: Console, note: str, pairs: Iterable[tuple[str, str]], warnings: Iterable[str]) -> None:
-    """What columns mean, and below it what the record rests on."""
+    """Print the meaning of the columns, and below it the basis of the record."""
     console.print()
     say(console, note, "dim")
     console.print()

@@ -1,4 +1,4 @@
-"""What `xbench env` shows: what the machine is, its fingerprint, what works on it, and what is missing."""
+"""Text of `xbench env`: the machine, its fingerprint, what works on it, and what is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xbench.units import format_bytes, format_clock, format_power
 
 
 def render_machine(machine: Machine, console: Console) -> None:
-    """Everything, on any width."""
+    """Print the whole answer, at any width."""
     here = machine.environment
     fact(console, "machine", _hardware(here))
     fact(console, "software", _software(here))
@@ -77,7 +77,7 @@ def _software(here: Environment) -> str:
 
 
 def _gpu(gpu: Gpu) -> str:
-    """'NVIDIA H200, 141 GiB, PCIe 5 ×16, 18 NVLinks, up to 1.98 GHz, 700 W at most'."""
+    """Format a GPU as 'NVIDIA H200, 141 GiB, PCIe 5 ×16, 18 NVLinks, up to 1.98 GHz, 700 W at most'."""
     parts = [gpu.name, *([format_bytes(gpu.memory_bytes)] if gpu.memory_bytes is not None else [])]
     if gpu.pcie_generation is not None and gpu.pcie_width is not None:
         less = gpu.pcie_max_width is not None and gpu.pcie_width < gpu.pcie_max_width
@@ -90,7 +90,7 @@ def _gpu(gpu: Gpu) -> str:
 
 
 def _links(links: Sequence[GpuLink]) -> str:
-    """'NVLink between all', or by kind: 'NVLink between 0–1, 2–3; a PCIe host bridge between 0–2, …'."""
+    """Format links as 'NVLink between all', or by kind: 'NVLink between 0–1, 2–3; a PCIe host bridge between 0–2'."""
     paths = dict.fromkeys(link.path for link in links)
     if len(paths) == 1:
         return f"{links[0].path} between all"

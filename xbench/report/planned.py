@@ -1,6 +1,6 @@
-"""What `xbench plan` shows: every mode's buckets and predicted step, what bounds them, and what to use.
+"""Text of `xbench plan`: every mode's buckets and predicted step, its bounds, and the mode to use.
 
-Everything predicted is simulated. Where the record holds real steps of the same scenario they stand beside.
+All predictions are simulated. If the record holds real steps of the same scenario, the table shows them too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
 
 FOR_DDP = (TUNED_DDP, "auto")
-"""Modes that a list of caps for DDP is taken from, unless one is named."""
+"""Modes whose buckets give DDP's list of caps, unless a mode is named."""
 
 _SIZES = 3
 
@@ -45,10 +45,10 @@ _SIZES = 3
 def show_planned(
     planned: Planned, console: Console, *, chosen: str | None = None, table: bool = True, in_ddp: bool = False
 ) -> None:
-    """Draw what was measured and changed; then the table, what to use, and what that rests on.
+    """Print the measurements and changes; then the table, the recommendation, and its basis.
 
-    Without `table`, what the mode `chosen` for a snippet is predicted to take comes in its place: under a schedule of
-    its own, or `in_ddp`.
+    Without `table`, a prediction for the snippet's mode `chosen` replaces them: under its own schedule, or with
+    `in_ddp` under DistributedDataParallel.
     """
     scenario = planned.scenario
     fact(console, "workload", sentences.workload_line(scenario.measured.workload))
@@ -84,7 +84,7 @@ def show_planned(
 
 
 def basis(planned: Planned) -> list[tuple[str, str]]:
-    """(label, sentence): what was measured, and what was changed."""
+    """Return (label, sentence) pairs on the measurements and the changes to them."""
     scenario = planned.scenario
     was = scenario.measured
     place = f"{was.fabric.spec} ({was.fabric.label}), {was.cost.world_size} workers over {was.fabric.backend}"
@@ -94,7 +94,7 @@ def basis(planned: Planned) -> list[tuple[str, str]]:
 
 
 def contention_line(scenario: Scenario) -> str:
-    """What collectives and computation cost each other here, over the sizes that were measured; or that none were."""
+    """Describe how collectives and computation slow each other, over the measured sizes, or say that none was."""
     known = scenario.contention_record if scenario.contention is not None else None
     line = sentences.contention_line(known, simulated=scenario.fabric.label == "simulated")
     if line is None:
@@ -104,7 +104,7 @@ def contention_line(scenario: Scenario) -> str:
 
 
 def next_forward_line(planned: Planned) -> str:
-    """What schedules that let layers of the next forward pass start before all gradients have arrived could bring."""
+    """Describe the predicted steps of schedules whose next forward pass waits only for each layer's own gradients."""
     scenario = planned.scenario
     steps_s = {mode: plan.predicted_step_s for mode, plan in planned.plans.items() if mode_info(mode).puts_off}
     if len(steps_s) < len(next_forward_modes()):
@@ -119,7 +119,7 @@ def next_forward_line(planned: Planned) -> str:
 
 
 def further(planned: Planned) -> list[Advice]:
-    """What updates in the next forward pass could gain, and the command that proves what is predicted as measured."""
+    """Return advice on the gain of next-forward updates, and the command that proves the predictions."""
     choice = fastest(planned)
     if choice is None:
         return []
@@ -132,7 +132,7 @@ def further(planned: Planned) -> list[Advice]:
 
 
 def what_to_paste(planned: Planned) -> str | None:
-    """One sentence: how to get what is recommended into a training script; None where nothing is to be changed."""
+    """Say in one sentence how to use the recommended mode in a training script; None if no change is needed."""
     choice = fastest(planned)
     if choice is None or choice == "ddp" or not matters(planned, choice):
         return None
@@ -149,9 +149,9 @@ def what_to_paste(planned: Planned) -> str | None:
 
 
 def prediction(planned: Planned, mode: str, *, in_ddp: bool = False) -> str:
-    """One sentence: what this mode is predicted to take, beside DDP and beside the fastest.
+    """Say in one sentence a mode's predicted step, beside those of DDP and of the fastest mode.
 
-    `in_ddp`: what DistributedDataParallel is predicted to take with the mode's buckets.
+    With `in_ddp`, the prediction is for DistributedDataParallel with the mode's buckets.
     """
     plan, who = planned.plans[mode], mode
     if in_ddp:
@@ -166,10 +166,10 @@ def prediction(planned: Planned, mode: str, *, in_ddp: bool = False) -> str:
 
 
 def fastest_in_ddp(planned: Planned) -> str | None:
-    """The mode whose buckets DistributedDataParallel is predicted to be fastest with; None where none was planned.
+    """Return the mode whose buckets give DistributedDataParallel its shortest predicted step; None if none was planned.
 
-    `ddp-tuned`, unless those of `auto`, which knows what communication costs computation, are better and DDP can form
-    them.
+    It prefers `ddp-tuned`, unless the buckets of `auto` are better and DDP can form them. Only `auto` counts the cost
+    of communication for computation.
     """
     lists = [
         mode
@@ -183,7 +183,7 @@ def fastest_in_ddp(planned: Planned) -> str | None:
 
 
 def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Table:
-    """One row a mode; `of ddp` is its predicted step over DDP's, `bound` how far it is above its own bound."""
+    """Return one row per mode. `of ddp` is its step over DDP's, `over bound` the distance to its own bound."""
     wide = width >= NARROW_COLUMNS
     ddp = planned.plans.get("ddp")
     table = titled_table("Plans and their predicted steps (simulated)",
@@ -208,7 +208,7 @@ def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Tab
 
 
 def _sizes(plan: Plan) -> str:
-    """'3.91 MiB, 7.20 MiB, …, 1.10 MiB': the first ones and the last."""
+    """Format sizes as '3.91 MiB, …, 1.10 MiB': the first ones and the last."""
     sizes: Sequence[str] = [format_bytes(nbytes) for nbytes in plan.bucket_bytes]
     if len(sizes) > _SIZES:
         sizes = [*sizes[: _SIZES - 2], "…", sizes[-1]]

@@ -1,6 +1,6 @@
-"""What every format says of a check for regressions: the answer, one case's figures as text, and the order of cases.
+"""Text of a check for regressions: the answer, one case's figures, and the order of cases.
 
-Ratios are head over base, so above 1 head is slower (or takes more).
+Ratios are head over base: above 1, head is slower or takes more.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SOURCES = {"default": "default", "suite": "xbench.toml"}
 
 
 def answer(record: Regression) -> list[str]:
-    """What was found in one sentence, and what kind of figures it rests on in another."""
+    """Return one sentence on the result, and one on the kind of figures behind it."""
     words: Counter[str] = Counter(case.verdict for case in record.cases)
     total = counted(len(record.cases), "case")
     if not record.cases:
@@ -68,22 +68,22 @@ def answer(record: Regression) -> list[str]:
 
 
 def worst_first(cases: Iterable[Judged]) -> list[Judged]:
-    """By verdict, then by how much worse head is; cases alike stay in the order of the suite."""
+    """Sort by verdict, then by how much worse head is. Cases that are alike stay in the order of the suite."""
     return sorted(cases, key=lambda case: (WORST_FIRST.index(case.verdict), -_worse(case)))
 
 
 def name(case: Judged) -> str:
-    """'resnet18/optimal step_time': a narrow column breaks it at the space."""
+    """Return a case's name, 'resnet18/optimal step_time'. A narrow column breaks it at the space."""
     return name_of(case.case)
 
 
 def name_of(case: Case) -> str:
-    """The name of a case that was not judged."""
+    """Return the name of a case that was not judged."""
     return f"{case.check}/{case.mode} {case.metric}"
 
 
 def change(case: Judged) -> str:
-    """What happened to a case that was measured on both sides, for a sentence."""
+    """Describe the change of a case that was measured on both sides, as part of a sentence."""
     if case.found is not None and case.found.ratio is not None:
         return f"takes {ratio(case.found)} of base's time ({case.label})"
     return (
@@ -92,7 +92,7 @@ def change(case: Judged) -> str:
 
 
 def ratio(found: Found | None) -> str:
-    """'1.098 [1.071, 1.124]'."""
+    """Format a ratio as '1.098 [1.071, 1.124]'."""
     if found is None or found.ratio is None:
         return "–"
     if found.ci95 is None:
@@ -101,7 +101,7 @@ def ratio(found: Found | None) -> str:
 
 
 def p_holm(found: Found | None) -> str:
-    """The p of the side that the estimate is on, adjusted over the suite: '0.0039'."""
+    """Format p for the side of the estimate, adjusted over the suite: '0.0039'."""
     if found is None or found.ratio is None or found.p_slower_holm is None or found.p_faster_holm is None:
         return "–"
     p = found.p_slower_holm if found.ratio >= 1 else found.p_faster_holm
@@ -109,7 +109,7 @@ def p_holm(found: Found | None) -> str:
 
 
 def threshold(of: Threshold) -> str:
-    """How much is too much, and who says so: '8.4 % (twice the noise floor of 4.2 %)'."""
+    """Format a threshold and its source: '8.4 % (twice the noise floor of 4.2 %)'."""
     if of.share == 0:
         return "exact"
     if of.source == "noise floor":
@@ -119,13 +119,13 @@ def threshold(of: Threshold) -> str:
 
 
 def threshold_parts(of: Threshold) -> tuple[str, str, str]:
-    """The same for three columns: how much, from where, and the noise floor."""
+    """Format the same for three columns: threshold, source, and noise floor."""
     source = "2 × floor" if of.source == "noise floor" else SOURCES[of.source]
     return percent(of.share), source, percent(of.floor) if of.floor is not None else "–"
 
 
 def value(number: float | None, unit: MetricUnit, beside: float | None = None) -> str:
-    """A figure in its unit, exact where rounding would make it look like the one `beside` it."""
+    """Format a figure in its unit. It is exact if rounding would make it look like the figure `beside` it."""
     shown = _rounded(number, unit)
     if number is None or beside is None or number == beside or shown != _rounded(beside, unit):
         return shown
@@ -133,30 +133,30 @@ def value(number: float | None, unit: MetricUnit, beside: float | None = None) -
 
 
 def both(case: Judged) -> str:
-    """'7 → 8'."""
+    """Format the figures of base and head: '7 → 8'."""
     return f"{value(case.base, case.unit, case.head)} → {value(case.head, case.unit, case.base)}"
 
 
 def percent(share: float) -> str:
-    """'5 %', '8.4 %', '0.25 %': no more digits than it needs."""
+    """Format a share without trailing zeros: '5 %', '8.4 %', '0.25 %'."""
     digits = 2 if 0 < share < 0.01 else 1
     number, unit = format_percent(share, digits).split(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def side_line(side: Side) -> str:
-    """What a side is, and where it was measured."""
+    """Describe a side and its machine."""
     return f"{source(side)}; {sentences.environment_line(side.environment)}"
 
 
 def source(side: Side) -> str:
-    """What a side is, with the revision where its name does not say it."""
+    """Name a side, with its revision if the name does not hold it."""
     named = side.revision is None or side.revision[:7] in side.source
     return side.source if named else f"{side.source} ({_short(side)})"
 
 
 def sides(record: Regression) -> list[tuple[str, str]]:
-    """Base and head, each with its label; one line for the machine where both were measured on the same."""
+    """Return base and head with labels; one line for the machine if both were measured on the same."""
     if record.base is None:
         return [("base", "missing"), ("head", side_line(record.head))]
     if record.against == "baseline":
@@ -168,7 +168,7 @@ def sides(record: Regression) -> list[tuple[str, str]]:
 
 
 def method_line(record: Regression) -> str | None:
-    """How the wall-clock cases were measured and judged; None where there are none."""
+    """Describe how wall-clock cases were measured and judged; None if there are none."""
     walls = [case for case in record.cases if case.found is not None]
     if not walls:
         return None
@@ -185,14 +185,14 @@ def method_line(record: Regression) -> str | None:
 
 
 def remarks(record: Regression) -> list[str]:
-    """What a reader has to know beside the verdicts: that it ended early, what was put in, what failed."""
+    """Return remarks beside the verdicts: an early end, an injected slow-down, and failures."""
     early, on_purpose = incomplete(record), injected(record)
     failed = [failure_line(failure) for failure in record.failures]
     return [*filter(None, (early, on_purpose)), *failed, *record.warnings]
 
 
 def incomplete(record: Regression) -> str | None:
-    """That it ended early, and why; None where it did not."""
+    """Say that the check ended early, and why; None if it did not."""
     if record.complete:
         return None
     why = (record.error or "it ended before everything was measured").rstrip(".")
@@ -200,19 +200,19 @@ def incomplete(record: Regression) -> str | None:
 
 
 def injected(record: Regression) -> str | None:
-    """What was put into head to see whether it is found."""
+    """Describe the slow-down injected into head as a test."""
     return None if record.injected is None else f"On purpose: {record.injected}."
 
 
 def failure_line(failure: Failure, *, sides: bool = True) -> str:
-    """Why a launch has no measurement; `sides`: whether there are two, and it has to be said which."""
+    """Say why a launch has no measurement; `sides` says whether to name the side and the pair."""
     mode = f"/{failure.mode}" if failure.mode is not None else ""
     pair = f" in pair {failure.pair + 1}" if failure.pair is not None else ""
     return f"FAILED: {failure.check}{mode}{f' on {failure.side}{pair}' if sides else ''}: {failure.reason}"
 
 
 def reasons(cases: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
-    """Every verdict but `equivalent` with its reason, and the cases that share both, in the order given."""
+    """Return every verdict but `equivalent` with its reason, and the cases that share both, in the order given."""
     shared: dict[str, list[Judged]] = {}
     for case in cases:
         if case.verdict != "equivalent":
@@ -221,12 +221,12 @@ def reasons(cases: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
 
 
 def reason_line(reason: str, alike: Iterable[Judged]) -> str:
-    """The cases that share a verdict and a reason, and both."""
+    """Name the cases that share a verdict and a reason, and both."""
     return f"{', '.join(map(name, alike))}: {reason}."
 
 
 def confirmation(case: Judged) -> str | None:
-    """What fresh launches said of it, if there were any."""
+    """Describe the result of the confirming launches; None if there were none."""
     found = case.confirmation
     if found is None:
         return None
@@ -234,13 +234,13 @@ def confirmation(case: Judged) -> str | None:
 
 
 def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
-    """The raw ratio of every pair in the order of time: '1.09 1.11 1.10'."""
+    """Format the raw ratio of every pair in the order of time: '1.09 1.11 1.10'."""
     ratios = (pair.ratio(case.case) for pair in pairs)
     return " ".join(f"{one:.3f}" for one in ratios if one is not None)
 
 
 def baseline_answer(record: Baseline) -> str:
-    """What it is, in one sentence."""
+    """Describe a baseline in one sentence."""
     machine = "any machine" if record.machine == "any" else record.machine
     asked, measured = len(record.suite.cases()), len(baseline_rows(record))
     cases = counted(asked, "case") if measured == asked else f"{measured} of {counted(asked, 'case')}"
@@ -248,7 +248,7 @@ def baseline_answer(record: Baseline) -> str:
 
 
 def noise_answer(record: Noise) -> str:
-    """What it is, in one sentence."""
+    """Describe a noise floor in one sentence."""
     return f"Noise floor of {record.machine}, from {counted(len(record.pairs), 'A/A pair')}."
 
 
@@ -264,7 +264,7 @@ class BaselineRow(NamedTuple):
 
 
 def baseline_rows(record: Baseline) -> list[BaselineRow]:
-    """Every case that a baseline measured; `launches` and `floor` are '–' where there are none."""
+    """Return every case that a baseline measured; missing `launches` and `floor` are '–'."""
     measured: dict[Case, list[Measurement]] = {}
     for one in (*record.side.measurements, *(one for launch in record.launches for one in launch)):
         measured.setdefault(one.case, []).append(one)
@@ -283,7 +283,7 @@ def baseline_rows(record: Baseline) -> list[BaselineRow]:
 
 
 def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
-    """Every wall-clock case, its floor, and the least threshold that follows."""
+    """Return every wall-clock case, its floor, and the lowest threshold that follows."""
     floors = {floor.case: floor for floor in record.floors}
     rows = []
     for case in record.suite.cases():
@@ -296,12 +296,12 @@ def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
 
 
 def floor_text(floor: NoiseFloor) -> str:
-    """'1.8 % in checks of 10 pairs'."""
+    """Format a floor as '1.8 % in checks of 10 pairs'."""
     return f"{percent(floor.floor)} in checks of {counted(floor.checked_pairs, 'pair')}"
 
 
 def _changed(record: Regression) -> list[str]:
-    """A sentence for each check that fails because its workload changed."""
+    """Return one sentence for each check that fails because its workload changed."""
     if record.base is None:
         return []
     told = []
@@ -325,7 +325,7 @@ def _counted(words: Counter[str]) -> str:
 
 
 def _kinds(cases: Iterable[Judged]) -> str | None:
-    """'Wall-clock figures are real; deterministic figures are simulated.'"""
+    """Say which labels the figures have: 'Wall-clock figures are real; deterministic figures are simulated.'"""
     parts = []
     for wall, what in ((True, "wall-clock figures"), (False, "deterministic figures")):
         labels = sorted({case.label for case in cases if case.wall_clock == wall and case.label is not None})

@@ -1,4 +1,4 @@
-"""The list of `xbench runs`: when each run began, what it is, and the first sentence of its report."""
+"""List of `xbench runs`: each run's start, kind and subject, and the first sentence of its report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TUNED = "tuned.json"
 
 @dataclass(frozen=True)
 class Run:
-    """One run. `created`: ISO 8601, or '' where its record cannot be read; `headline` then says why."""
+    """One run. `created` is ISO 8601. It is '' for an unreadable record; `headline` then gives the reason."""
 
     path: Path
     kind: str
@@ -31,7 +31,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """What is in the folder of a run. A record that cannot be read makes a run of kind 'unreadable'."""
+    """Read the run in a folder. A record that cannot be read makes a run of kind 'unreadable'."""
     tuned = folder / TUNED
     try:
         record = load(tuned if tuned.is_file() else folder)
@@ -44,7 +44,7 @@ def read_run(folder: Path) -> Run:
 
 
 def render_runs(runs: Sequence[Run], console: Console) -> None:
-    """Three lines a run: when, what, of what; the answer; the path, on a line that is never folded."""
+    """Print three lines a run: time, kind and subject; the answer; and the path, which is never folded."""
     for run in runs:
         parts = [_local(run.created), run.kind, run.subject]
         console.print(Text("  ".join(filter(None, parts)), style="bold"))
@@ -53,12 +53,12 @@ def render_runs(runs: Sequence[Run], console: Console) -> None:
 
 
 def as_json(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the same for programs."""
     return [asdict(run) | {"path": str(run.path)} for run in runs]
 
 
 def _local(created: str) -> str:
-    """'2026-11-25 07:10' in the time of this machine; what is no time stays as it is."""
+    """Format a time as '2026-11-25 07:10' in local time; other text is returned as it is."""
     try:
         return f"{datetime.fromisoformat(created).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):

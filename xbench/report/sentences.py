@@ -1,7 +1,7 @@
-"""Sentences that several formats share: fabric, cost model, contention, bounds, effort, environment, what went wrong.
+"""Sentences that several formats share: fabric, cost model, contention, bounds, effort, environment and failures.
 
-Each is plain text from a record's parts; a measured quantity stands beside what was asked for, and a prediction says
-that it is simulated.
+Each sentence is plain text made from a record's parts. It shows a measured quantity beside the requested one, and says
+that a prediction is simulated.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from xbench.text import and_of, counted
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_signed_percent
 
 LONG_S = 1e-3
-"""An emulated collective from here on is judged by its share of lateness; a shorter one by how late it is."""
+"""Duration [s] from which an emulated collective's lateness is given as a share; shorter ones have it in seconds."""
 
 PLAN_COLUMNS = (
     "step: what the model predicts; exposed: its part beyond compute alone; gap: how much longer the step is than "
     "with the best schedule here."
 )
 MEDIANS_APART = 0.02
-"""Medians of steps with and without instruments that differ by this share more than the paired cost need a word."""
+"""Share above which the difference between the medians with and without instruments is explained."""
 
 COST_COLUMNS = (
     "transfer: of the slowest rank, once all have arrived; wait: for the last to arrive, not part of it; fit: the "
@@ -48,7 +48,7 @@ COST_COLUMNS = (
 
 
 def workload_line(workload: WorkloadRecord) -> str:
-    """'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, 44.6 MiB of gradients'."""
+    """Format a workload: 'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, …'."""
     spec = workload.spec
     return (
         f"{workload.title}: batch {workload.batch_size} of {workload.input}, {workload.dtype}, {spec.optimizer}; "
@@ -58,7 +58,7 @@ def workload_line(workload: WorkloadRecord) -> str:
 
 
 def fabric_line(fabric: FabricRecord) -> str:
-    """What connected the ranks: asked for beside measured."""
+    """Describe the connection between the ranks, as requested and as measured."""
     ranks = counted(fabric.ranks_per_host, "rank")
     hosts = f"{fabric.hosts} hosts of {ranks}" if fabric.hosts > 1 else f"1 host of {ranks}"
     running = fabric.hosts * fabric.ranks_per_host
@@ -76,12 +76,12 @@ def fabric_line(fabric: FabricRecord) -> str:
 
 
 def is_usual(note: str) -> bool:
-    """Whether a fabric's note is of the usual set-up of ranks, which says nothing about this result."""
+    """True if a fabric's note is on the usual setup of ranks, which says nothing about this result."""
     return note.startswith("TCP congestion control: ")
 
 
 def tuning_line(spec: RunSpec) -> str | None:
-    """What host tuning did to ranks on CPUs; None for other ranks, and where a record does not say."""
+    """Describe the effect of host tuning on CPU ranks; None for other ranks, and if the record does not say."""
     if spec.device != "cpu" or spec.host_tuning is None:
         return None
     if not spec.host_tuning:
@@ -90,12 +90,12 @@ def tuning_line(spec: RunSpec) -> str | None:
 
 
 def on_or_off(setting: bool | None) -> str:
-    """'on', 'off', or 'not said'."""
+    """Format a setting as 'on', 'off' or 'not said'."""
     return "not said" if setting is None else "on" if setting else "off"
 
 
 def emulated_line(link: EmulatedLink) -> str:
-    """What was asked of an emulated link, and how far what it did was off: medians over the durations tried."""
+    """Describe an emulated link and its median error over the durations tried."""
     model = link.model
     text = (
         f"asked for {format_seconds(model.alpha_s)} + {_per_mib(model.beta_s_per_byte)} a MiB"
@@ -116,7 +116,7 @@ def emulated_line(link: EmulatedLink) -> str:
 
 
 def step_line(step: StepTimes, label: Label) -> str:
-    """The step as a run without instruments takes it: the headline of a profile in every format."""
+    """Describe the step without instruments: the headline of a profile in every format."""
     low, high = step.uninstrumented_ci95
     return (
         f"A step without communication takes {format_seconds(step.uninstrumented_step_s)} "
@@ -125,7 +125,7 @@ def step_line(step: StepTimes, label: Label) -> str:
 
 
 def parts_line(step: StepTimes) -> str:
-    """The instrumented step and its parts."""
+    """Describe the instrumented step and its parts."""
     low, high = step.step_ci95
     return (
         f"With instruments it takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: "
@@ -135,7 +135,7 @@ def parts_line(step: StepTimes) -> str:
 
 
 def instruments_line(step: StepTimes) -> str:
-    """What the instruments cost, which is measured in pairs; and how far the two medians, which are not, disagree."""
+    """Describe the cost of the instruments, from paired steps, and any disagreement of the two unpaired medians."""
     cost, low, high = map(format_signed_percent, (step.overhead_ratio, *step.overhead_ci95))
     text = f"Instruments cost {cost} [{low}, {high}], by pairs of neighbouring steps."
     apart = step.step_s / step.uninstrumented_step_s - 1
@@ -148,7 +148,7 @@ def instruments_line(step: StepTimes) -> str:
 
 
 def cost_line(model: CostModel) -> str:
-    """The fitted T(M) with its intervals and its worst residual, and its segments where one line does not hold."""
+    """Describe the fitted T(M) with its intervals and worst residual, and its segments if one line does not fit."""
     low, high = model.alpha_ci95
     who = "emulated workers" if model.backend == "emulated" else "ranks"
     text = (
@@ -163,7 +163,7 @@ def cost_line(model: CostModel) -> str:
 
 
 def waits_line(model: CostModel) -> str:
-    """How long the first rank waited for the last, at the median size, and how far clocks that differ may be off."""
+    """Describe how long the first rank waited for the last (median over sizes), and the error of the ranks' clocks."""
     wait_s = statistics.median(point.wait_s for point in model.points)
     text = f"The first rank waited {format_seconds(wait_s)} for the last (median over sizes)"
     if model.clock_error_s:
@@ -176,9 +176,9 @@ def waits_line(model: CostModel) -> str:
 
 
 def contention_line(measured: Contention | None, *, simulated: bool = False) -> str | None:
-    """What all-reduces and computation cost each other, over the sizes that were measured; None without any.
+    """Describe how all-reduces and computation slow each other, over the measured sizes; None without measurements.
 
-    `simulated` where a what-if changed it.
+    `simulated` is True if a what-if changed the contention.
     """
     if measured is None or not measured.points or any(point.alone_s <= 0 for point in measured.points):
         return None
@@ -193,7 +193,7 @@ def contention_line(measured: Contention | None, *, simulated: bool = False) -> 
 
 
 def bounds_line(bounds: Bounds) -> str:
-    """The lower bounds of a step, which no schedule of one job can beat under the model."""
+    """Describe the lower bounds of a step for any schedule of one job, under the model."""
     parts = (
         f"compute alone {format_seconds(bounds.compute_s)}, all gradients in one collective "
         f"{format_seconds(bounds.communication_s)}; no schedule of one job can beat "
@@ -208,13 +208,13 @@ def bounds_line(bounds: Bounds) -> str:
 
 
 def runs_ahead(result: ModeResult) -> bool:
-    """Whether the mode's next forward pass may start before all gradients have arrived."""
+    """True if the mode's next forward pass may start before all gradients have arrived."""
     carrier = (result.plan.carrier or result.plan.mode) if result.plan is not None else result.mode.partition("@")[0]
     return mode_info(carrier).puts_off
 
 
 def columns_line(record: Comparison) -> str:
-    """What the less obvious columns of a comparison mean."""
+    """Explain the less obvious columns of a comparison."""
     text = "exposed: the step beyond compute alone"
     if any(mode.removed_share is not None for mode in record.modes.values()):
         text += "; removed: share of what ddp leaves exposed and overlap could remove, 100 % is the bound"
@@ -230,7 +230,7 @@ def columns_line(record: Comparison) -> str:
 
 
 def not_shown_lines(record: Comparison) -> list[str]:
-    """Why modes that were timed are not shown to train the same network, one sentence a reason."""
+    """Explain in one sentence per reason why timed modes are not shown to train the same network."""
     modes: dict[str, list[str]] = {}
     for result in record.modes.values():
         if result.parity is not None and result.parity.ok and not result.parity.shown:
@@ -239,7 +239,7 @@ def not_shown_lines(record: Comparison) -> list[str]:
 
 
 def effort_line(record: Comparison) -> str:
-    """How often each thing was repeated, from the samples themselves."""
+    """Describe how often each thing was repeated, from the samples themselves."""
     launches = len({sample.launch for sample in record.samples})
     rounds = len({(sample.launch, sample.round) for sample in record.samples})
     steps = Counter(len(sample.steps_s) for sample in record.samples)
@@ -256,7 +256,7 @@ def effort_line(record: Comparison) -> str:
 
 
 def environment_line(environment: Environment) -> str:
-    """Machine and software in one line."""
+    """Describe machine and software in one line."""
     device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
     commit = f" ({environment.commit[:10]})" if environment.commit else ""
     return (
@@ -267,7 +267,7 @@ def environment_line(environment: Environment) -> str:
 
 
 def failures_line(record: Comparison) -> str | None:
-    """How many modes have no time, and why the first of them; None where all have one."""
+    """Say how many modes have no time, and why the first has none; None if all have one."""
     failures = [line for line in map(failure_line, record.modes.values()) if line is not None]
     if not failures:
         return None
@@ -280,7 +280,7 @@ def failures_line(record: Comparison) -> str | None:
 
 
 def failure_line(result: ModeResult) -> str | None:
-    """Why a mode has no time: it failed, or it trained another network than DDP. None when it is fine."""
+    """Say why a mode has no time: it failed, or it failed the parity check. None for a mode that has one."""
     parity = result.parity
     if parity is not None and not parity.ok:
         if parity.message:
@@ -302,7 +302,7 @@ def failure_line(result: ModeResult) -> str | None:
 
 
 def band_line(record: Scaling) -> str:
-    """How far off steps may be at the sizes where that was checked, and that it is unknown beyond them."""
+    """Describe the known error of predicted steps, and say beyond which size it is unknown."""
     band = record.error_band
     unknown = f"how far off predictions for more than {band.workers} workers are is not known"
     if all(point.step_band_s is None for point in record.points):
@@ -317,7 +317,7 @@ def band_line(record: Scaling) -> str:
 
 
 def _times(slowdowns: Sequence[float]) -> str:
-    """'1.05 to 1.86 times', '1.2 times'."""
+    """Format slow-downs as '1.05 to 1.86 times' or '1.2 times'."""
     low, high = f"{min(slowdowns):.3g}", f"{max(slowdowns):.3g}"
     return f"{low} times" if low == high else f"{low} to {high} times"
 

@@ -1,6 +1,6 @@
-"""Plans as Python to paste into a training script.
+"""Plans as Python code to paste into a training script.
 
-A plan may come from a stranger's record, so every text goes in as a string literal, or into a comment as one line.
+A plan may come from a foreign record, so that every text becomes a string literal or a one-line comment.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def ddp_snippet(
     *,
     tuned: bool = False,
 ) -> str:
-    """DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
+    """Return DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
-    `told` takes the place of the prediction in the comment. Where ranks were `tuned`, a line does the same. Numbers are
-    written so that Python reads the same float again, and DDP makes exact bytes of it.
+    `told` replaces the prediction in the comment. With `tuned`, a line applies the host tuning of the measurement. Each
+    number is written so that Python reads the same float again; DDP then computes the exact number of bytes.
     """
     conditions = _TUNED if tuned else ""
     caps = ", ".join(repr(float(cap)) for cap in caps_mib)
@@ -51,14 +51,14 @@ def attach_snippet(
     *,
     tuned: bool = False,
 ) -> str:
-    """`xbench.attach` around a training loop, with the buckets written out, or with the record that holds them.
+    """Return `xbench.attach` around a training loop, with the buckets written out or with the record that holds them.
 
-    `told` takes the place of the prediction in the comment. `tuned` is as in `ddp_snippet`.
+    `told` replaces the prediction in the comment. `tuned` is as in `ddp_snippet`.
 
-    It expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. On our own engine the
-    gradients may travel until `optimizer.step()`, as the prediction says; DDP's have arrived when backward returns.
-    Parts of buckets, and their order, are written out too. A plan of `auto` that another schedule carries names that
-    schedule, unless the record does. Raises SpecError for a schedule that this xbench does not have.
+    The code expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. Schedules with
+    an early update let gradients arrive until `optimizer.step()`, as the prediction assumes. DDP's gradients have
+    arrived when backward returns. Parts of buckets and their order are written out too. Without a record, a plan of
+    `auto` names the schedule that carries it. Raises SpecError for a schedule that this xbench does not have.
     """
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
     if not is_schedule(schedule):
@@ -97,7 +97,7 @@ def is_schedule(name: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """A Python string that is `text`, in double quotes: JSON's escapes mean the same in Python."""
+    """Return `text` as a Python string in double quotes. JSON's escapes mean the same in Python."""
     return json.dumps(visible(text), ensure_ascii=False)
 
 

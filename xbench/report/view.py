@@ -1,7 +1,7 @@
-"""View of a record: what a format may ask of any kind.
+"""View of a record: the parts that a format may show of any kind.
 
-Each kind of record has one view, in `kinds`. A format walks it: it asks for the parts that it lays out, and knows no
-kind. The words, figures and cases of a kind stand in its view alone.
+Each kind of record has one view, in `kinds`. A format reads the parts that it shows and does not depend on the kind.
+Only the view holds the text, figures and cases of its kind.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Status = Literal["passed", "failed", "skipped", "error"]
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: `group` and `name` are its address, `message` one sentence, `text` as long as it needs.
+    """One JUnit case: its address `group` and `name`, a `message` of one sentence, and a `text` of any length.
 
-    `time_s` is what the case is about, a step for example, and not how long it took to find out; None is shown as 0.
+    `time_s` is the quantity of the case, a step for example, and not the time of the measurement. None is shown as 0.
     """
 
     group: str
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Detail:
-    """How much a terminal shows. `verbose`: every table and note; `path`: the record's, for commands."""
+    """Amount of detail on a terminal. `verbose` shows every table and note; `path` is the record's path in commands."""
 
     verbose: bool = False
     all_layers: bool = False
@@ -62,23 +62,23 @@ class StepTrace:
 
 
 def ends(name: str, interval: tuple[float, float] | None, unit: str = "") -> Row:
-    """Columns of a tidy table for the ends of an interval: 'step_low_s' and 'step_high_s' of 'step' in '_s'."""
+    """Return the columns for an interval in a tidy table: 'step_low_s' and 'step_high_s' for 'step' in '_s'."""
     low, high = interval if interval is not None else (None, None)
     return {f"{name}_low{unit}": low, f"{name}_high{unit}": high}
 
 
 def fields(one: object, *names: str) -> Row:
-    """Columns of a tidy table that have the names and values of attributes."""
+    """Return columns of a tidy table with the names and values of attributes."""
     return {name: getattr(one, name) for name in names}
 
 
 class View(ABC, Generic[R]):
-    """One record, ready for any format."""
+    """View of one record, for any format."""
 
     name: ClassVar[str]
     """Name of the kind on its page."""
     cut_short: ClassVar[str] = "it ended before everything was measured"
-    """Why the record is incomplete, where it does not say so itself."""
+    """Reason given for an incomplete record that has no error."""
     aftermath: ClassVar[str] = " What follows is what had been measured by then."
     keeps_empty_sections: ClassVar[bool] = False
 
@@ -91,23 +91,23 @@ class View(ABC, Generic[R]):
 
     @abstractmethod
     def headline(self) -> list[str]:
-        """The answer: its first sentence is the largest text of a report."""
+        """Return the answer. Its first sentence is the largest text of a report."""
 
     @abstractmethod
     def labels(self) -> Sequence[Label]:
-        """Labels of the figures: real, emulated or simulated."""
+        """Return the labels of the figures: real, emulated or simulated."""
 
     @abstractmethod
     def sections(self) -> list[Section]:
-        """Sections of the page, in front of those that every page ends with."""
+        """Return the sections of the page, without the common ones at its end."""
 
     @abstractmethod
     def tables(self) -> dict[str, Table]:
-        """Tidy tables by name, the main one first. Rows of one table have the same columns; None is a missing value."""
+        """Return tidy tables by name, the main one first. Rows of a table share columns; None is a missing value."""
 
     @abstractmethod
     def cases(self, strict: bool) -> list[Case]:
-        """JUnit cases, modes in their order. `strict`: what a check could not judge is a failure."""
+        """Return the JUnit cases, modes in their order. With `strict`, a case that was not judged is a failure."""
 
     @abstractmethod
     def draw(self, console: Console, detail: Detail) -> None:
@@ -115,66 +115,66 @@ class View(ABC, Generic[R]):
 
     @abstractmethod
     def markdown(self) -> list[str]:
-        """Parts of a Markdown summary, in front of the command; empty ones are left out."""
+        """Return the parts of a Markdown summary, without the command at its end. Empty parts are omitted."""
 
     def subtitle(self) -> str:
-        """When and where the record was made."""
+        """Say when and on which machine the record was made."""
         where = self.environment()
         return moment(self.record.created) + (f" · {where.hostname}" if where is not None else "")
 
     def incomplete(self) -> str | None:
-        """Say that the run ended early, and why; None for a whole one."""
+        """Say that the run ended early, and why; None for a complete one."""
         if self.record.complete:
             return None
         why = getattr(self.record, "error", None) or self.cut_short
         return f"INCOMPLETE: {why.rstrip('.')}.{self.aftermath}"
 
     def failures(self) -> list[str]:
-        """One sentence for each part that failed."""
+        """Return one sentence for each part that failed."""
         return []
 
     def advice(self, path: str = RECORD) -> list[Advice]:
-        """What to do next, the most important first; `path` is the record's in commands."""
+        """Return the advice, the most important first; `path` is the record's path in commands."""
         return []
 
     def paste(self) -> Sequence[Block]:
-        """Lines to paste, beside the headline of the page."""
+        """Return the lines to paste, for the top of the page."""
         return []
 
     def trace(self) -> StepTrace:
-        """Steps to draw; none by default."""
+        """Return the steps to draw; none by default."""
         return StepTrace([], [], {})
 
     def warnings(self) -> list[str]:
-        """Sentences on what disturbed the run."""
+        """Return sentences on disturbances of the run."""
         found: list[str] = getattr(self.record, "warnings", [])
         return found
 
     def environment(self) -> Environment | None:
-        """Machine that the record was made on; None where nothing was measured."""
+        """Return the machine of the record; None if nothing was measured."""
         where: Environment | None = getattr(self.record, "environment", None)
         return where
 
     def commands(self) -> list[str]:
-        """Commands that make the record again."""
+        """Return the commands that make the record again."""
         return [self.record.command]
 
     def properties(self) -> dict[str, str]:
-        """Facts that stand in each JUnit suite."""
+        """Return the facts for each JUnit suite."""
         where = self.environment()
         return {"machine": environment_line(where)} if where is not None else {}
 
     def environment_sections(self) -> list[Section]:
-        """Section about the machine, if there is one."""
+        """Return the section about the machine, if there is one."""
         where = self.environment()
         return [environment_section(where)] if where is not None else []
 
     def ending(self) -> list[Section]:
-        """Sections that every page ends with."""
+        """Return the sections at the end of every page."""
         return [*self.environment_sections(), *warnings_section(self.warnings()), command_section(*self.commands())]
 
     def page(self) -> Page:
-        """The whole HTML page, before any of it is HTML."""
+        """Return the whole page, before it becomes HTML."""
         return Page(
             kind=self.name,
             warnings=len(self.warnings()),
@@ -189,9 +189,9 @@ class View(ABC, Generic[R]):
         )
 
     def answer(self) -> list[str]:
-        """The headline of the page."""
+        """Return the headline of the page."""
         return self.headline()
 
     def markdown_command(self) -> str:
-        """The folded command that a Markdown summary ends with."""
+        """Return the folded command at the end of a Markdown summary."""
         return markup.details("Command", markup.fenced(self.record.command, "sh"))

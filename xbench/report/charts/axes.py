@@ -1,7 +1,7 @@
-"""How numbers and names are put on axes: units that can be read, names that fit, and a mark for every mode.
+"""Numbers and names on axes: readable units, names that fit, and a mark for every mode.
 
-A mode is told from others by colour and by shape: the colours are Okabe and Ito's, which people with any kind of colour
-vision can tell apart, and there are seven of them and eight shapes, so that 56 modes have marks of their own.
+Modes differ in colour and in shape. The colours are Okabe and Ito's, which people with any kind of colour vision can
+tell apart. Seven colours and eight shapes give 56 modes a mark of their own.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ BELOW = {
     "maxheight": 1.0,
     "traceorder": "normal",
 }
-"""A legend under the plot, where it covers no data."""
+"""Legend under the plot, where it covers no data."""
 
 LONG_NAME = 16
 
 
 class Unit(NamedTuple):
-    """A unit of time that suits an axis: multiply seconds by `per_s`."""
+    """Unit of time for an axis; `per_s` is the factor from seconds."""
 
     name: str
     per_s: float
 
     def of(self, seconds: float) -> float:
-        """Seconds in this unit, to six digits: more than any clock here knows."""
+        """Return seconds in this unit, to six digits. No clock here is more precise."""
         return rounded(seconds * self.per_s)
 
     def all(self, seconds: Iterable[float]) -> list[float]:
-        """The same of several."""
+        """Return several times in this unit."""
         return [self.of(one) for one in seconds]
 
 
 class Mark(NamedTuple):
-    """How a mode looks wherever it is drawn."""
+    """Look of a mode in every figure."""
 
     colour: str
     symbol: str
@@ -55,19 +55,19 @@ class Mark(NamedTuple):
 
 
 def marks(modes: Iterable[str]) -> dict[str, Mark]:
-    """A mark for each mode, by its place."""
+    """Return a mark for each mode, by its position."""
     return {mode: Mark(COLOURS[place % 7], SYMBOLS[place % 8], DASHES[place % 5]) for place, mode in enumerate(modes)}
 
 
 def time_unit(longest_s: float) -> Unit:
-    """The unit in which the longest time of an axis has one to three digits before the point."""
+    """Return the unit in which the longest time of an axis has one to three digits before the point."""
     if longest_s >= 1:
         return Unit("s", 1.0)
     return Unit("ms", 1e3) if longest_s >= 1e-3 else Unit("µs", 1e6)
 
 
 def long_unit(longest_s: float) -> Unit:
-    """The same of what takes minutes to days."""
+    """Return the unit for times from minutes to days."""
     for name, seconds in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if longest_s >= 2 * seconds:
             return Unit(name, 1 / seconds)
@@ -75,17 +75,17 @@ def long_unit(longest_s: float) -> Unit:
 
 
 def rounded(value: float) -> float:
-    """Six significant digits."""
+    """Return the value with six significant digits."""
     return float(f"{value:.6g}")
 
 
 def plain(text: str) -> str:
-    """Foreign text for plotly, which would take '<b>' for a tag."""
+    """Escape foreign text for plotly, which would read '<b>' as a tag."""
     return html.escape(" ".join(text.split()), quote=False)
 
 
 def named(mode: str) -> str:
-    """A mode's name for an axis: a long one is broken where its options begin, and at commas after that."""
+    """Return a mode's name for an axis. A long name is broken before its options, and after each comma in them."""
     safe = plain(mode)
     if len(mode) <= LONG_NAME:
         return safe
@@ -94,12 +94,12 @@ def named(mode: str) -> str:
 
 
 def lines_of(name: str) -> int:
-    """How many lines an axis' name has."""
+    """Return the number of lines of an axis name."""
     return name.count("<br>") + 1
 
 
 def shortened(name: str, limit: int = 26) -> str:
-    """A layer's name by its end, which tells layers apart."""
+    """Shorten a layer's name to its end, which differs between layers."""
     return plain(name if len(name) <= limit else f"…{name[1 - limit :]}")
 
 
@@ -111,7 +111,7 @@ def whiskers(
     thickness: float = 1.5,
     width: int = 5,
 ) -> Layout:
-    """Error bars from the lower to the upper end of each value's interval, in units of which a value has `per`."""
+    """Return error bars from the lower to the upper end of each value's interval, scaled by `per`."""
     ends = [(value, *interval) for value, interval in values]
     return {
         "type": "data", "symmetric": False, "color": colour, "thickness": thickness, "width": width,
@@ -121,18 +121,18 @@ def whiskers(
 
 
 def upright(at: float, **line: object) -> Layout:
-    """A line across the whole plot; dotted in the colour of ink unless `line` says otherwise."""
+    """Return a vertical line across the whole plot; without `line` it is dotted, in the colour of text."""
     look = line or {"color": "--ink", "dash": "dot", "width": 1.5}
     return {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": look}
 
 
 def time_axis(title: str, unit: Unit, **more: object) -> Layout:
-    """An axis of times from zero on."""
+    """Return an axis of times that begins at zero."""
     return {"title": {"text": f"{title} [{unit.name}]"}, "rangemode": "tozero", **more}
 
 
 def byte_ticks(largest: float, count: int = 4) -> Layout:
-    """Ticks of an axis of bytes: at most `count` round ones beyond zero, in binary units."""
+    """Return ticks of an axis of bytes: at most `count` round ones above zero, in binary units."""
     from xbench.units import format_bytes
 
     if largest <= 0:
@@ -143,7 +143,7 @@ def byte_ticks(largest: float, count: int = 4) -> Layout:
 
 
 def byte_decades(sizes: Sequence[int]) -> Layout:
-    """Ticks of a logarithmic axis of bytes: powers of 16."""
+    """Return ticks of a logarithmic axis of bytes: powers of 16."""
     from xbench.units import format_bytes
 
     lowest, highest = (math.log(max(1, size), 16) for size in (min(sizes), max(sizes)))
@@ -152,6 +152,6 @@ def byte_decades(sizes: Sequence[int]) -> Layout:
 
 
 def _whole(text: str) -> str:
-    """'4 MiB' of '4.00 MiB'."""
+    """Shorten '4.00 MiB' to '4 MiB'."""
     number, _, unit = text.partition(" ")
     return f"{float(number):g} {unit}"

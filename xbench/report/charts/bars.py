@@ -1,4 +1,4 @@
-"""The first figures of a comparison: time per sample with intervals and bounds, and predictions beside measurements."""
+"""Bars of a comparison: time per sample with intervals and bounds, and predictions beside measurements."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ ROW_PX = 34
 LINE_PX = 16
 MARGIN_PX = 128
 REASON = 90
-"""Letters of a reason that have room beside an axis of time."""
+"""Characters of a failure's reason that fit beside an axis of time."""
 
 
 PLAIN = ("reference", "partial", "control")
-"""Verdicts that are no judgement."""
+"""Verdicts that make no judgement."""
 
 
 def word(record: Comparison, result: ModeResult) -> Badge:
-    """What a mode came to, in one word."""
+    """Return a mode's verdict as a badge."""
     said = verdict(record, result)
     kind = "failed" if said == "FAILED" else "plain" if said in PLAIN else said
     return Badge(said, kind if " " not in kind else "inconclusive")
 
 
 def fastest_first(record: Comparison) -> list[ModeResult]:
-    """Every mode of the record: those of the answer in its order, then the others; those without a time last."""
+    """Return every mode: those of the answer in its order, then the others, then those without a time."""
     places = {result.mode: place for place, result in enumerate(ranking(record))}
 
     def key(result: ModeResult) -> tuple[int, float]:
@@ -60,7 +60,7 @@ def fastest_first(record: Comparison) -> list[ModeResult]:
 
 
 def time_per_sample(record: Comparison) -> Figure | None:
-    """A bar a mode, in the order of the answer, with its interval; bounds as lines. None where nothing was timed."""
+    """Draw one bar per mode, in the order of the answer, with intervals and bounds. None if nothing was timed."""
     results = fastest_first(record)
     timed = [(r, r.seconds_per_sample) for r in results if trusted(r) and r.seconds_per_sample is not None]
     if not timed:
@@ -106,7 +106,7 @@ def _colour(result: ModeResult, best: set[str]) -> str:
 
 
 def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours: Sequence[str]) -> Trace:
-    """A bar for each of these timed modes; the reference has an outline."""
+    """Return a bar for each of these timed modes; the reference has an outline."""
     timed = [(r, r.seconds_per_sample) for r in results if r.seconds_per_sample is not None]
     return {
         "type": "bar",
@@ -131,7 +131,7 @@ def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours
 
 
 def _hatched(bars: Trace) -> Trace:
-    """The same bars as those of modes that take no part in the answer."""
+    """Return the same bars, hatched for modes that take no part in the answer."""
     pattern = {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay", "size": 8, "solidity": 0.2}
     return {
         **bars,
@@ -141,7 +141,7 @@ def _hatched(bars: Trace) -> Trace:
 
 
 def bounds_per_sample(record: Comparison) -> dict[str, float]:
-    """Name to time per sample [s] of what bounds a step, of the one workload that all jobs run; else nothing."""
+    """Return the bounds as time per sample [s] by name; empty if the jobs do not share one workload."""
     bounds = record.bounds or (record.jobs[0].bounds if len(record.jobs) == 1 else None)
     counts = {sample.samples_per_step for sample in record.samples}
     if bounds is None or len(counts) != 1:
@@ -151,7 +151,7 @@ def bounds_per_sample(record: Comparison) -> dict[str, float]:
 
 
 def _named_bounds(bounds: Bounds, two_jobs: bool) -> dict[str, float]:
-    """Steps [s]. Where the next forward pass cannot help, there is one bound; and compute may be one of them."""
+    """Return the distinct bounds of a step [s] by name; a bound that equals compute alone is omitted."""
     of = " of one job" if two_jobs else ""
     waiting = f"bound{of}, next forward waits"
     found = {"compute alone": bounds.compute_s}
@@ -163,7 +163,7 @@ def _named_bounds(bounds: Bounds, two_jobs: bool) -> dict[str, float]:
 
 
 def _bound(name: str, place: int, at: float) -> Layout:
-    """A line across all bars, with an entry in the legend."""
+    """Return a line across all bars, with an entry in the legend."""
     return {
         "type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "name": f"{name} (simulated)",
         "showlegend": True, "line": {"color": ("--ink", "--c5", "--c2")[place], "width": 2,
@@ -172,7 +172,7 @@ def _bound(name: str, place: int, at: float) -> Layout:
 
 
 def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
-    """The ratio and what it means, at the right of the bar."""
+    """Return the ratio and its verdict, to the right of the bar."""
     said = word(record, result).text
     ratio = result.ratio
     if ratio is not None and ratio.verdict != "reference" and trusted(result):
@@ -182,7 +182,7 @@ def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
 
 
 def _failed(result: ModeResult, *, told: bool = False) -> Layout:
-    """In the place of a bar: that it failed, and where there is room the beginning of why."""
+    """Return the text in place of a failed mode's bar; with `told`, it begins the reason."""
     why = (sentences.failure_line(result) or "").removeprefix(f"{result.mode} ").split("; ")[0]
     text = why if len(why) <= REASON else f"{why[: REASON - 1]}…"
     return {"x": 0, "xanchor": "left", "xshift": 6, "y": named(result.mode), "yanchor": "middle",
@@ -213,7 +213,7 @@ def _told(record: Comparison, bounds: dict[str, float]) -> str:
 
 
 def _interval(unit: Unit, estimates: Sequence[tuple[float, tuple[float, float]]]) -> Layout:
-    """Error bars that reach from the interval's lower end to its upper end."""
+    """Return error bars from the interval's lower end to its upper end."""
     return {
         "type": "data",
         "symmetric": False,
@@ -226,7 +226,7 @@ def _interval(unit: Unit, estimates: Sequence[tuple[float, tuple[float, float]]]
 
 
 def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table:
-    """The figures behind the bars. A mode that failed has its row."""
+    """Return the figures behind the bars. A failed mode has a row too."""
     rows: list[list[Cell]] = []
     for result in results:
         one = result.seconds_per_sample if trusted(result) else None
@@ -250,7 +250,7 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
 
 
 def predicted_and_measured(record: Comparison) -> Figure | None:
-    """A row a mode: what was predicted, what was measured, with the interval, and how far apart. None without any."""
+    """Draw one row per mode: prediction, measurement with its interval, and the difference. None without any."""
     pairs = [(r, r.predicted_step_s, r.step_s) for r in fastest_first(record)
              if trusted(r) and r.predicted_step_s is not None and r.step_s is not None]  # fmt: skip
     if not pairs:
@@ -305,7 +305,7 @@ def predicted_and_measured(record: Comparison) -> Figure | None:
 
 
 def step_table(record: Comparison) -> Table:
-    """Where the step goes: measured, exposed, removed, predicted, and whether it trains what DDP trains."""
+    """Return where the step goes: measured, exposed, removed, predicted, and whether it trains what DDP trains."""
     rows: list[list[Cell]] = []
     for result in record.modes.values():
         cells: dict[str, Cell] = {**step_cells(result), "label": label_badge(result.label)}
@@ -319,5 +319,5 @@ def step_table(record: Comparison) -> Table:
 
 
 def signed(share: float | None) -> str:
-    """'−1.2 %', with a minus as wide as the plus; '–' for None."""
+    """Format a share as '−1.2 %', with a minus as wide as the plus; '–' for None."""
     return format_signed_percent(share).replace("-", "−")

@@ -1,4 +1,4 @@
-"""Charts of cluster policies: completion times, GPUs held and jobs that wait over time, and who ran when."""
+"""Charts of cluster policies: completion times, GPUs held and waiting jobs over time, and spans of every job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xbench.units import format_duration
 
 
 def means(record: ClusterComparison) -> Figure:
-    """A bar a policy, restart cost and placement."""
+    """Draw the mean job completion time: one bar per policy, restart cost and placement."""
     unit = long_unit(max(result.jct_mean_s for result in record.results))
     traces: list[Trace] = []
     grounds = list(dict.fromkeys((one.restart_s, one.placement) for one in record.results))
@@ -52,7 +52,7 @@ def means(record: ClusterComparison) -> Figure:
 
 
 def _interval(results: Sequence[ClusterResult], unit: Unit) -> Trace:
-    """The intervals over seeds as lines; none is drawn of a result that has none."""
+    """Return the intervals over seeds as lines; a result without an interval has none."""
     ends = [(result.jct_mean_s, result.jct_mean_ci95 or (result.jct_mean_s, result.jct_mean_s)) for result in results]
     return {
         "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5,
@@ -69,7 +69,7 @@ def _hover(result: ClusterResult) -> str:
 
 
 def _first(record: ClusterComparison) -> list[ClusterCurve]:
-    """Curves of the first restart cost and placement: of more a plot could not be read."""
+    """Return the curves of the first restart cost and placement. A plot of more would be unreadable."""
     placement = record.placements[0] if record.placements else None
     at = (record.restart_costs_s[0], placement)
     return [curve for curve in record.curves if (curve.restart_s, curve.placement) == at]
@@ -83,7 +83,7 @@ def _of_seed(record: ClusterComparison) -> str:
 
 
 def distributions(record: ClusterComparison) -> list[Figure]:
-    """The share of jobs that were done within a time."""
+    """Draw the share of jobs done within a time."""
     curves = _first(record)
     if not curves:
         return []
@@ -123,7 +123,7 @@ def distributions(record: ClusterComparison) -> list[Figure]:
 
 
 def over_time(record: ClusterComparison) -> list[Figure]:
-    """GPUs held, and jobs that wait."""
+    """Draw the GPUs held and the waiting jobs over time."""
     curves = [curve for curve in _first(record) if curve.at_s]
     if not curves:
         return []
@@ -161,7 +161,7 @@ def over_time(record: ClusterComparison) -> list[Figure]:
 
 
 def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
-    """The means of a tenth of the makespan each."""
+    """Return the means over each tenth of the makespan."""
     columns = [
         Column("policy", figures=False),
         *(Column(f"{10 * tenth} to {10 * tenth + 10} %") for tenth in range(10)),
@@ -175,7 +175,7 @@ def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
 
 
 def gantt(record: ClusterComparison) -> list[Figure]:
-    """A chart a policy of a small trace: a line a job, a bar while it holds GPUs."""
+    """Draw one chart per policy of a small trace: a line per job, with a bar while it holds GPUs."""
     found: list[Figure] = []
     for policy in record.policies:
         spans = [span for span in record.spans if span.policy == policy]

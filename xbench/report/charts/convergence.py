@@ -1,4 +1,4 @@
-"""Charts of a convergence: accuracy and loss of each mode, and what a step of it costs."""
+"""Charts of a convergence record: accuracy and loss of each mode, and the cost of its step."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from xbench.report.page.model import Badge, Cell, Column, Figure, Table, Trace
 from xbench.units import format_bytes, format_count, format_seconds
 
 SMOOTH = 40
-"""Training losses are drawn as the means of this many groups of steps."""
+"""Approximate number of points of a training-loss curve; each is the mean over a group of steps."""
 
 
 def without_accuracy(mode: Converged) -> str:
-    """What stands in a table in place of an accuracy."""
+    """Return the cell of a table for a mode without an accuracy."""
     return "not trained" if mode.status == "not trained" else "FAILED"
 
 
 def accuracy_figure(record: Convergence) -> Figure | None:
-    """Mean accuracy over seeds with its interval, and every seed's own. None where nothing ended."""
+    """Draw the mean accuracy over seeds with its interval, and every seed's own. None if no mode finished."""
     shown = [mode for mode in record.modes.values() if mode.accuracy is not None]
     if not shown:
         return None
@@ -65,7 +65,7 @@ def accuracy_figure(record: Convergence) -> Figure | None:
 
 
 def _reach(mode: Converged, side: int) -> float:
-    """How far the interval reaches to a side of the mean [percentage points]; 0 without an interval."""
+    """Return the distance from the mean to one end of its interval [percentage points]; 0 without an interval."""
     if mode.accuracy is None or mode.accuracy.ci95 is None:
         return 0.0
     return rounded(100 * abs(mode.accuracy.ci95[side] - mode.accuracy.mean))
@@ -81,7 +81,7 @@ def _band(record: Convergence) -> list[dict[str, object]]:
 
 
 def curves_figure(record: Convergence) -> Figure | None:
-    """Test accuracy by epoch: the mean over seeds, and each seed behind it. None without curves."""
+    """Draw test accuracy by epoch: the mean over seeds, and each seed behind it. None without curves."""
     traces = _traces(record, lambda curve: [100 * value for value in curve.test_accuracy], group=1)
     if not traces:
         return None
@@ -100,7 +100,7 @@ def curves_figure(record: Convergence) -> Figure | None:
 
 
 def losses_figure(record: Convergence) -> Figure | None:
-    """Training loss by step: groups of steps averaged. None without curves."""
+    """Draw training loss by step, averaged over groups of steps. None without curves."""
     longest = max((len(curve.train_loss) for curve in record.curves), default=0)
     group = max(1, longest // SMOOTH)
     traces = _traces(record, lambda curve: curve.train_loss, group=group)
@@ -151,7 +151,7 @@ def _thin(mode: str, mark: Mark, at: Sequence[int], values: Sequence[float]) -> 
 
 
 def grouped(values: Sequence[float], group: int) -> list[float]:
-    """The mean of each whole group of values."""
+    """Return the mean of each whole group of values."""
     whole = len(values) // group * group
     return [fmean(values[start : start + group]) for start in range(0, whole, group)]
 
@@ -205,7 +205,7 @@ def _epochs(record: Convergence) -> Table:
 
 
 def _losses(record: Convergence, group: int) -> Table:
-    """A row a group of steps, a column a mode: the mean over its seeds."""
+    """Return one row per group of steps and one column per mode, with means over the seeds."""
     means: dict[str, list[float]] = {}
     for mode in record.modes:
         curves = [grouped(curve.train_loss, group) for curve in record.curves if curve.mode == mode]
@@ -227,7 +227,7 @@ def _filled(curve: ConvergenceCurve, length: int) -> list[float | None]:
 
 
 def costs_table(record: Convergence) -> Table:
-    """Time, traffic, memory and computation of a step, a row a mode."""
+    """Return time, traffic, memory and computation of a step, one row per mode."""
     rows: list[list[Cell]] = [
         [
             mode.mode,

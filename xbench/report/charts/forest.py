@@ -1,4 +1,4 @@
-"""A row a wall-clock case: where its ratio lies, how far it may be from 1, and the noise floor of unchanged code."""
+"""Forest plot of wall-clock cases: each ratio with its interval, and the noise floor of unchanged code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LINE_PX = 16
 MARGIN_PX = 132
 LONG_NAME = 22
 REASON = 90
-"""Letters of a reason that have room in the place of an interval."""
+"""Characters of a reason that fit in place of an interval."""
 
 REACH, MIN_REACH = 5.0, 0.25
-"""How many thresholds the axis shows at most on either side of 1, and how much it may show at least."""
+"""Axis limit on either side of 1, in thresholds, and the lowest value of that limit as a share."""
 
 LOOKS: dict[RegressionVerdict, tuple[str, str, str]] = {
     "regressed": ("--c2", "x", "failed"),
@@ -33,23 +33,23 @@ LOOKS: dict[RegressionVerdict, tuple[str, str, str]] = {
     "not comparable": ("--c5", "square", "inconclusive"),
     "missing": ("--c5", "square", "inconclusive"),
 }
-"""Colour and shape of a verdict's mark, and the kind of its badge."""
+"""Colour and shape of each verdict's mark, and the kind of its badge."""
 
 
 def word(case: Judged) -> Badge:
-    """The verdict, set apart."""
+    """Return the verdict as a badge."""
     return Badge(case.verdict, LOOKS[case.verdict][2])
 
 
 def axis_name(case: Case) -> str:
-    """The name of a case beside a plot: the metric in a line of its own, and so the mode of a long name."""
+    """Return the name of a case beside a plot, with the metric on its own line. Long names have the mode on one too."""
     check, mode = shortened(case.check), shortened(case.mode)
     parting = "/<br>" if len(f"{case.check}/{case.mode}") > LONG_NAME else "/"
     return f"{check}{parting}{mode}<br>{case.metric}"
 
 
 def forest(cases: Sequence[Judged]) -> Figure | None:
-    """Wall-clock cases in the order given, confirmations below what they confirm. None where none has a ratio."""
+    """Draw wall-clock cases in the order given, with confirmations below. None if no case has a ratio."""
     measured = [(row, case, case.found) for row, case in enumerate(cases) if _ratio(case.found)]
     if not measured:
         return None
@@ -95,7 +95,7 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
 
 
 def case_rows(names: Sequence[str], low: float, high: float, title: str) -> Layout:
-    """Rows that are numbered from the top, over an axis of ratios with a line at 1."""
+    """Return a layout of rows, numbered from the top, over an axis of ratios with a line at 1."""
     return {
         "xaxis": {"title": {"text": title}, "range": [rounded(low), rounded(high)], "zeroline": False},
         "yaxis": {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.5, -0.5],
@@ -108,12 +108,12 @@ def case_rows(names: Sequence[str], low: float, high: float, title: str) -> Layo
 
 
 def height(names: Sequence[str]) -> int:
-    """Of a plot with a row a name [px]."""
+    """Return the height [px] of a plot with one row per name."""
     return MARGIN_PX + sum(ROW_PX + LINE_PX * (lines_of(name) - 1) for name in names)
 
 
 def band(rows: Sequence[int], shares: Sequence[float], name: str) -> Trace:
-    """A bar behind each row, from 1 / (1 + share) to 1 + share."""
+    """Return a bar behind each row, from 1 / (1 + share) to 1 + share."""
     return {
         "type": "bar", "orientation": "h", "name": name, "hoverinfo": "skip", "width": 0.72,
         "y": list(rows), "base": [rounded(1 / (1 + share)) for share in shares],
@@ -123,20 +123,20 @@ def band(rows: Sequence[int], shares: Sequence[float], name: str) -> Trace:
 
 
 def in_place(row: int, text: str) -> Layout:
-    """Words where a row has no interval."""
+    """Return text for a row without an interval."""
     return {"x": 0, "xref": "paper", "xanchor": "left", "xshift": 6, "y": row, "yanchor": "middle", "text": plain(text),
             "showarrow": False, "font": {"color": "--warn", "weight": 700}}  # fmt: skip
 
 
 def padded(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of an axis on which all of these and 1 can be seen."""
+    """Return the ends of an axis that shows all of these values and 1."""
     low, high = min(1.0, *values), max(1.0, *values)
     room = 0.06 * (high - low) or 0.01
     return low - room, high + room
 
 
 def wall_table(cases: Sequence[Judged]) -> Table:
-    """Every wall-clock case with all that its verdict rests on; a column for fresh launches where there were any."""
+    """Return every wall-clock case and the basis of its verdict, with a column for fresh launches if there were any."""
     fresh = any(case.confirmation is not None for case in cases)
     rows: list[list[Cell]] = [
         [
@@ -176,14 +176,14 @@ def _ends(*rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def _near(ends: tuple[float, float], cases: Sequence[Judged]) -> tuple[float, float]:
-    """Ends of the axis without what is so far off that the rest could not be told apart; unless all of it is."""
+    """Return the ends of the axis without values far off, unless every case is far off."""
     reach = max(MIN_REACH, REACH * max(case.threshold.share for case in cases))
     low, high = max(ends[0], 1 / (1 + reach)), min(ends[1], 1 + reach)
     return (low, high) if any(_beyond(0, case, low, high) is None for case in cases) else ends
 
 
 def _beyond(row: float, case: Judged, low: float, high: float) -> Layout | None:
-    """The ratio at the end of the axis that it is beyond; None where it is on the axis."""
+    """Return the ratio as text at the end of the axis that it exceeds; None if it is on the axis."""
     ratio = case.found.ratio if case.found is not None else None
     if ratio is None or low <= ratio <= high:
         return None
@@ -194,7 +194,7 @@ def _beyond(row: float, case: Judged, low: float, high: float) -> Layout | None:
 
 
 def _line(rows: Sequence[int], shares: Sequence[float]) -> Trace:
-    """The line that an interval's lower end has to pass."""
+    """Return the line that the interval's lower end of a regression exceeds."""
     return {
         "type": "scatter", "mode": "markers", "name": "half the threshold",
         "x": [rounded(1 + LINE * share) for share in shares], "y": list(rows),
@@ -227,14 +227,14 @@ def _hover(case: Judged, found: Found | None) -> str:
 
 
 def _beside(row: float, case: Judged) -> Layout:
-    """Ratio and verdict at the right of the plot."""
+    """Return ratio and verdict, to the right of the plot."""
     return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": row, "yanchor": "middle",
             "text": f"{_short(case.found)}<br>{case.verdict}", "showarrow": False,
             "align": "left", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
 
 
 def _short(found: Found | None) -> str:
-    """The ratio with its interval, in the room beside the plot."""
+    """Format the ratio with its interval, short enough for the room beside the plot."""
     if found is not None and found.ratio is not None and found.ci95 is None:
         return f"{found.ratio:.3f}, no interval"
     return told.ratio(found)
@@ -256,12 +256,12 @@ def _told(fresh: bool, far: bool) -> str:
 
 
 def walls(record: Regression) -> list[Judged]:
-    """The wall-clock cases, worst first."""
+    """Return the wall-clock cases, worst first."""
     return [case for case in told.worst_first(record.cases) if case.wall_clock]
 
 
 def floors_figure(record: Noise) -> Figure | None:
-    """A row a wall-clock case: the ratio of every A/A pair, and the floor as a band. None without pairs."""
+    """Draw one row per wall-clock case: the ratio of every A/A pair, and the floor as a band. None without pairs."""
     cases = wall_clock(record.suite.cases())
     rows = {case: row for row, case in enumerate(cases)}
     ratios = {case: _ratios(case, record) for case in cases}
@@ -298,7 +298,7 @@ def floors_figure(record: Noise) -> Figure | None:
 
 
 def floors_table(record: Noise) -> Table:
-    """Every wall-clock case with its floor, or that it is not known."""
+    """Return every wall-clock case with its noise floor, or that it is unknown."""
     rows: list[list[Cell]] = [list(row) for row in told.noise_rows(record)]
     columns = [Column("case", figures=False), Column("noise floor", figures=False), Column("least threshold")]
     labels = noise_labels(record)
@@ -307,18 +307,18 @@ def floors_table(record: Noise) -> Table:
 
 
 def noise_labels(record: Noise) -> list[Label]:
-    """Labels of the figures."""
+    """Return the labels of the figures."""
     return sorted({one.label for pair in record.pairs for one in (*pair.base, *pair.head)})
 
 
 def _ratios(case: Case, record: Noise) -> list[tuple[int, float]]:
-    """The number of every pair that measured the case, and its ratio."""
+    """Return the number and ratio of every pair that measured the case."""
     found = ((number, pair.ratio(case)) for number, pair in enumerate(record.pairs, start=1))
     return [(number, ratio) for number, ratio in found if ratio is not None]
 
 
 def _pairs(rows: dict[Case, int], ratios: dict[Case, list[tuple[int, float]]]) -> Trace:
-    """A ring a pair: rings that overlap can be told apart."""
+    """Return one ring per pair, because overlapping rings can be told apart."""
     points = [(case, number, ratio) for case, found in ratios.items() for number, ratio in found]
     return {
         "type": "scatter", "mode": "markers", "name": "one A/A pair",

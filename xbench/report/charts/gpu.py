@@ -1,6 +1,6 @@
-"""Counters of GPUs: a row a mode, one sentence for a profile, and one line where they are missing.
+"""GPU counters: one row per mode, one sentence for a profile, and one line if they are missing.
 
-Nothing is drawn of a run on CPUs.
+A run on CPUs has none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GPU_COLUMNS = (
 
 
 def draw_profile_gpu(use: GpuUse | None, missing: str | None, console: Console) -> None:
-    """A blank line and a sentence, if there is anything to say."""
+    """Print a blank line and a sentence, if there are counters."""
     if use is not None:
         console.print()
         gpus = "GPU" if use.devices == 1 else f"{use.devices} GPUs"
@@ -32,7 +32,7 @@ def draw_profile_gpu(use: GpuUse | None, missing: str | None, console: Console) 
 
 
 def draw_mode_gpus(modes: Mapping[str, ModeResult], missing: str | None, console: Console) -> None:
-    """A blank line and a row a mode, if there is anything to say."""
+    """Print a blank line and one row per mode, if there are counters."""
     uses = {name: result.gpu for name, result in modes.items() if result.gpu is not None}
     if uses:
         console.print()
@@ -62,7 +62,7 @@ def _draw_missing(missing: str | None, console: Console) -> None:
 
 
 def gpu_blocks(uses: Sequence[tuple[str, GpuUse | None]], missing: str | None, label: str) -> list[Block]:
-    """The same for a page: a row a mode (or one of a profile); nothing where the GPUs said nothing."""
+    """Return the same for a page: one row per mode, or one for a profile; empty if there are no counters."""
     rows = [[name, *_cells(use), _throttled(use, ": ")] for name, use in uses if use is not None]
     note = (
         "Busy: share of time in which any kernel ran. Power: of all devices together, and energy is that over samples. "
@@ -86,7 +86,7 @@ def _cells(use: GpuUse) -> list[str]:
 
 
 def _sentence(use: GpuUse) -> str:
-    """'busy 98 %, 1.98 GHz, 612 W, 1.23 J a sample, 41.2 GiB in use, up to 67 °C, throttled: no': what is known."""
+    """Format the known counters: 'busy 98 %, 1.98 GHz, 612 W, 1.23 J a sample, …, up to 67 °C, throttled: no'."""
     told = [
         f"busy {format_percent(use.utilisation, 0)}" if use.utilisation is not None else None,
         format_clock(use.sm_clock_mhz) if use.sm_clock_mhz is not None else None,
@@ -104,7 +104,7 @@ def _temperature(use: GpuUse) -> str:
 
 
 def _throttled(use: GpuUse, between: str) -> str:
-    """'no', or for how many of the readings and why; '–' where the GPU does not tell."""
+    """Format throttling as 'no', or as a share of the readings with reasons; '–' if the GPU does not report it."""
     if not use.throttled:
         return "–" if use.throttled_share is None else "no"
     return f"{format_percent(use.throttled_share, 0)}{between}{', '.join(use.throttled)}"

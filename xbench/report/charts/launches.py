@@ -1,4 +1,4 @@
-"""Every launch in the order of time: pairs as head over base, and launches of a baseline over their median."""
+"""Launches in the order of time: pairs as head over base, and launches of a baseline over their median."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xbench.units import format_seconds
 
 HEIGHT_PX = 400
 SPREAD = 0.6
-"""How wide the marks of one pair stand beside each other, of the room between two pairs."""
+"""Width of the marks of one pair, as a share of the distance between two pairs."""
 
 
 class Point(NamedTuple):
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 def pairs_over_time(
     title: str, said: str, pairs: Sequence[LaunchPair], confirmation: Sequence[LaunchPair] = ()
 ) -> Figure | None:
-    """The ratio of every case in every pair; `said` is what a reader has to know of them. None without a ratio."""
+    """Draw the ratio of every case in every pair. `said` explains them to the reader. None without a ratio."""
     label: dict[Case, Label] = {one.case: one.label for pair in (*pairs, *confirmation)
                                 for one in (*pair.base, *pair.head)}  # fmt: skip
     points = {case: [*_points(case, pairs, 0), *_points(case, confirmation, len(pairs))] for case in label}
@@ -60,7 +60,7 @@ def pairs_over_time(
 
 
 def launches_over_time(record: Baseline) -> Figure | None:
-    """Every launch of a baseline over the median of its case: drift is a slope. None without launches."""
+    """Draw every launch of a baseline over the median of its case; drift is a slope. None without launches."""
     found: dict[Case, list[tuple[int, Measurement]]] = {}
     for place, launch in enumerate(record.launches, start=1):
         for one in launch:
@@ -105,7 +105,7 @@ def _points(case: Case, pairs: Sequence[LaunchPair], before: int) -> list[Point]
 
 
 def _traces(points: Mapping[Case, Sequence[Point]]) -> list[Trace]:
-    """A trace a case, and one for all pairs that confirm."""
+    """Return one trace per case, and one for all confirming pairs."""
     look = marks(map(told.name_of, points))
     shift = {case: SPREAD * ((number + 0.5) / len(points) - 0.5) for number, case in enumerate(points)}
     traces = [_trace(case, [one for one in found if not one.fresh], shift[case], look[told.name_of(case)])
@@ -151,7 +151,7 @@ def _layout(points: Mapping[Case, Sequence[Point]], count: int, across: str, upr
 
 
 def _narrow(count: int) -> Layout:
-    """On a phone every fifth launch has its number."""
+    """Label every fifth launch on a narrow page."""
     return {"xaxis.dtick": 5} if 10 < count <= 24 else {}
 
 
@@ -161,7 +161,7 @@ def _level() -> Layout:
 
 
 def _parted(first: int) -> tuple[list[Layout], list[Layout]]:
-    """A line between the first pairs and those that confirm, and what stands right of it."""
+    """Return a line between the first pairs and the confirming ones, and the label to its right."""
     at = first + 0.5
     line = upright(at, color="--grid-strong", width=1, dash="dot")
     said = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
@@ -170,7 +170,7 @@ def _parted(first: int) -> tuple[list[Layout], list[Layout]]:
 
 
 def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
-    """A row a case of a pair; what a side did not measure is a dash. The phase is told where there are two."""
+    """Return one row per case and pair; '–' marks a missing measurement. With two phases there is a column for them."""
     rows: list[list[Cell]] = []
     parted = sum(bool(pairs) for _, pairs in phases) > 1
     for phase, pairs in phases:

@@ -1,4 +1,4 @@
-"""Layer by layer: when its backward pass ran, how large its gradient is, and how long that would travel by itself."""
+"""Charts of layers and of the link: backward passes, gradient sizes, and the cost function of one all-reduce."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xbench.report.page.model import Cell, Column, Figure, Table, Trace
 from xbench.units import format_bytes, format_seconds, format_signed_percent
 
 NAMED = 45
-"""Up to so many layers all names stand on the axis; of more, the largest's."""
+"""Most layers for which the axis shows all names; with more, it shows those of the largest gradients."""
 
 MIN_PX, MAX_PX, LAYER_PX = 260, 1100, 15
 MARGIN_PX = 130
@@ -34,9 +34,9 @@ MARGIN_PX = 130
 def waterfall(
     layers: Sequence[Layer], cost: CostModel | None, label: Label, of: str = "", number: int = 1
 ) -> Figure | None:
-    """Backward passes in the order in which gradients become ready, each with its gradient's own way and its bytes.
+    """Draw backward passes in gradient-ready order, each with its gradient's transfer alone and its bytes.
 
-    `of` and `number` tell several workloads of one page apart.
+    `of` and `number` distinguish several workloads on one page.
     """
     if not layers:
         return None
@@ -76,7 +76,7 @@ def waterfall(
 def _waterfall_traces(
     layers: Sequence[Layer], sends_s: Sequence[float] | None, unit: Unit, label: Label
 ) -> list[Trace]:
-    """Backward passes, the way of each gradient by itself where that is known, and the bytes."""
+    """Return the backward passes, the transfer time of each gradient alone if it is known, and the bytes."""
     told = [
         f"<b>{plain(layer.name)}</b> ({plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, ready after "
         f"{format_seconds(layer.ready_s)} ({label})<br>{format_bytes(layer.grad_bytes)} of gradients"
@@ -116,7 +116,7 @@ def _told(travels: bool) -> str:
 
 
 def _curve(cost: CostModel | None) -> CostCurve | None:
-    """T(bytes), where the record holds what it is made of."""
+    """Return T(bytes), if the record holds enough to make it."""
     try:
         return CostCurve.of(cost) if cost is not None else None
     except ValueError:
@@ -124,7 +124,7 @@ def _curve(cost: CostModel | None) -> CostCurve | None:
 
 
 def _ticks(layers: Sequence[Layer]) -> list[int]:
-    """Places whose names stand on the axis: all, or those of the largest gradients that leave room between them."""
+    """Return the rows named on the axis: all, or those of the largest gradients with enough room between them."""
     if len(layers) <= NAMED:
         return list(range(1, len(layers) + 1))
     apart = math.ceil(len(layers) / NAMED)
@@ -149,7 +149,7 @@ def _table(layers: Sequence[Layer], sends_s: Sequence[float], sent: bool) -> Tab
 
 
 def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
-    """T(bytes) as measured, and the line through it, on logarithmic axes. None where no size was measured."""
+    """Draw T(bytes) as measured, with the fitted line, on logarithmic axes. None if no size was measured."""
     if cost is None or not cost.points:
         return None
     points = [point for point in cost.points if point.transfer_s > 0 and point.nbytes > 0]
@@ -198,7 +198,7 @@ COST_HEADINGS = ("size", "transfer", "95 % CI", "wait", "fit", "times")
 
 
 def cost_rows(cost: CostModel) -> list[list[str]]:
-    """The measured points of the cost model; the wait for late ranks is not part of the transfer."""
+    """Return the measured points of the cost model. The wait for late ranks is not part of the transfer."""
     rows = []
     for point in cost.points:
         fitted_s = cost.alpha_s + cost.beta_s_per_byte * point.nbytes

@@ -1,4 +1,4 @@
-"""Every sample over time: what warm-up, drift and outliers look like, before any median was taken."""
+"""Every step over time, before any median: it shows warm-up, drift and outliers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from xbench.report.page.model import Cell, Column, Figure, Layout, Table, Trace
 from xbench.units import format_seconds
 
 GAP = 0.03
-"""Room between two launches, as a share of all that was measured."""
+"""Room between two launches, as a share of the whole measured time."""
 
 HEIGHT_PX = 430
 
 
 class Step(NamedTuple):
-    """One step: when it ended since the first launch began [s], how long it took, and of which block it is."""
+    """One step: its end [s] since the first launch began, its duration [s], its block, and whether it is warm-up."""
 
     at_s: float
     step_s: float
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 def over_time(record: Comparison) -> Figure | None:
-    """A mark for each step of each block: the mode's own, hollow in warm-up, ringed where its block is flagged."""
+    """Draw each step of each block as its mode's mark: hollow in warm-up, ringed if its block is flagged."""
     begins_s = _launches(record.samples)
     steps = [step for sample in record.samples for step in _steps(sample, begins_s[sample.launch])]
     if not steps:
@@ -66,7 +66,7 @@ def over_time(record: Comparison) -> Figure | None:
 
 
 def _launches(samples: Sequence[Sample]) -> dict[int, float]:
-    """When each launch began [s], were they one right after the other."""
+    """Return the start [s] of each launch, if launches directly followed one another."""
     lasted: dict[int, float] = defaultdict(float)
     for sample in samples:
         end_s = sample.started_s + sum(sample.warmup_s) + sum(sample.steps_s)
@@ -89,7 +89,7 @@ def _steps(sample: Sample, began_s: float) -> list[Step]:
 
 
 def _steady(mode: str, steps: Sequence[Step], mark: Mark, unit: Unit) -> Trace:
-    """The timed steps of a mode. A second job's are smaller."""
+    """Return the timed steps of a mode. A second job's marks are smaller."""
     timed = [step for step in steps if not step.warming]
     return {
         **_points(timed, unit),
@@ -141,7 +141,7 @@ def _said(step: Step) -> str:
 
 
 def _upright(steps: Sequence[Step], unit: Unit) -> Layout:
-    """Where a first step took many times the rest, the axis shows the rest, and a double click on it everything."""
+    """Return the axis of step times. If warm-up steps are much longer, it leaves them out until a double click."""
     longest_s = max(step.step_s for step in steps)
     typical_s = max((step.step_s for step in steps if not step.warming), default=longest_s)
     if longest_s <= 1.5 * typical_s:
@@ -159,7 +159,7 @@ def _launch(launch: int, at_s: float) -> Layout:
 
 
 def _table(record: Comparison) -> Table:
-    """A row a block: its median is the sample that statistics are made of."""
+    """Return one row per block. Its median is the sample of the statistics."""
     rows: list[list[Cell]] = [
         [
             sample.mode,

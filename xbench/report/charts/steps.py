@@ -1,7 +1,7 @@
 """One step on a time axis, measured above predicted, and two jobs that share a device in turns.
 
-Where the compute lane is empty although gradients travel in this step, the device waits for them: that is exposed
-communication, and it is hatched. Collectives that are under way at once lie below each other in their lane.
+If the compute lane is empty while gradients are in flight, the device waits for them. That is exposed communication,
+and it is hatched. Collectives in flight at once lie below each other in their lane.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table,
 from xbench.units import format_bytes, format_seconds
 
 MIN_WAIT = 0.002
-"""A gap shorter than this share of the step is the time between two layers, and no wait."""
+"""Share of the step below which a gap is the time between two layers, and no wait."""
 
 MAX_ROWS = 400
 LANE_PX = 46
@@ -43,7 +43,7 @@ STYLES: dict[str, Layout] = {
 
 
 class Lane(NamedTuple):
-    """A row of the figure: its name, and bars in sub-rows."""
+    """Row of the figure: its name, and bars in sub-rows."""
 
     name: str
     bars: Sequence[Bar]
@@ -51,7 +51,7 @@ class Lane(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A slice with what it is an example of, its sub-row, and what a pointer on it says."""
+    """Slice with its kind, its sub-row, and its hover text."""
 
     kind: str
     row: int
@@ -61,7 +61,7 @@ class Bar(NamedTuple):
 
 
 def waits(timeline: Timeline) -> list[Slice]:
-    """When the device waits for gradients: gaps of the compute lane, in a step whose gradients travel."""
+    """Return the device's waits for gradients: gaps of the compute lane, in a step with collectives."""
     end_s = end_of(timeline)
     if not timeline.communication or end_s <= 0:
         return []
@@ -74,12 +74,12 @@ def waits(timeline: Timeline) -> list[Slice]:
 
 
 def end_of(timeline: Timeline) -> float:
-    """When the last slice ends [s]."""
+    """Return the end of the last slice [s]."""
     return max((part.end_s for part in (*timeline.compute, *timeline.communication)), default=0.0)
 
 
 def sub_rows(slices: Sequence[Slice]) -> list[int]:
-    """For each slice the first row in which nothing else is under way when it starts."""
+    """Return for each slice the first sub-row that is free when it starts."""
     ends_s: list[float] = []
     rows = [0] * len(slices)
     for place in sorted(range(len(slices)), key=lambda place: slices[place].start_s):
@@ -91,7 +91,7 @@ def sub_rows(slices: Sequence[Slice]) -> list[int]:
 
 
 def comparison_steps(record: Comparison) -> list[Figure]:
-    """A figure for each mode with a recorded or predicted step, on one scale; all but the first two are folded."""
+    """Draw modes with a recorded step, and the best two, on one scale. All but the first two figures are folded."""
     order = [r.mode for r in ranking(record)]
     rivals = sorted(order[1:], key=lambda mode: mode != record.reference)
     first = [*order[:1], *rivals[:1]]
@@ -110,7 +110,7 @@ def comparison_steps(record: Comparison) -> list[Figure]:
 
 
 def profile_steps(record: Profile) -> list[Figure]:
-    """The predicted step of every plan, on one scale; all but the first two are folded."""
+    """Draw the predicted step of every plan on one scale. All but the first two figures are folded."""
     plans = sorted((plan for plan in record.plans.values() if plan.timeline is not None and plan.mode != "compute"),
                    key=lambda plan: plan.predicted_step_s)  # fmt: skip
     shown = [(plan.mode, _lanes("predicted", plan.timeline)) for plan in plans if plan.timeline is not None]
@@ -178,7 +178,7 @@ def figure_of(
     told: str = "",
     axis: str = "time since the step began",
 ) -> Figure:
-    """Lanes below each other on one time axis from 0 to `scale_s` [s]."""
+    """Draw lanes below each other on one time axis from 0 to `scale_s` [s]."""
     unit = time_unit(scale_s)
     bars = [(place, lane.rows, bar) for place, lane in enumerate(lanes) for bar in lane.bars]
     traces = [_trace(kind, unit, [one for one in bars if one[2].kind == kind]) for kind in STYLES]
@@ -204,7 +204,7 @@ def figure_of(
 
 
 def _trace(kind: str, unit: Unit, bars: Sequence[tuple[int, int, Bar]]) -> Trace:
-    """All bars of one kind. The bars of a lane are 0.84 of a row high, shared by its sub-rows."""
+    """Return all bars of one kind. The sub-rows of a lane share a height of 0.84 of a row."""
     height = 0.84
     return {
         "type": "bar", "orientation": "h", "name": kind,
@@ -224,7 +224,7 @@ def _table(result: ModeResult) -> Table:
 
 
 def _slices_table(mode: str, timelines: Sequence[tuple[str, Timeline | None]]) -> Table:
-    """Each lane's totals; then every collective, up to MAX_ROWS of them."""
+    """Return each lane's totals, then every collective, up to MAX_ROWS of them."""
     rows: list[list[Cell]] = []
     travels: list[list[Cell]] = []
     for whose, timeline in timelines:
@@ -266,7 +266,7 @@ TOLD = (
 
 
 def comparison_turns(record: Comparison) -> list[Figure]:
-    """A figure for each mode whose turns were recorded."""
+    """Draw one figure for each mode whose turns were recorded."""
     shown = [result for result in record.modes.values() if result.turns]
     return [_figure(record, result, place) for place, result in enumerate(shown)]
 
@@ -288,7 +288,7 @@ def _figure(record: Comparison, result: ModeResult, place: int) -> Figure:
 
 
 def _held(turns: Sequence[TurnTaken]) -> list[Bar]:
-    """The turns, and between them when the device waited for gradients."""
+    """Return the turns as bars, and the device's waits for gradients between them."""
     bars = [_bar(f"turn of {LETTERS[turn.job]}", turn.start_s, turn.computed_s) for turn in turns]
     return bars + [_bar(WAITS, *wait) for wait in waits_before(turns) if wait is not None]
 
@@ -328,14 +328,14 @@ def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
 
 
 MIN_WAIT_S = 1e-6
-"""A shorter gap is rounding."""
+"""Gap [s] below which the cause is rounding."""
 
 
 def waits_before(turns: Sequence[TurnTaken]) -> list[tuple[float, float] | None]:
-    """For each turn, from when to when [s] nobody held the device because its job's gradients were on their way.
+    """Return for each turn the interval [s] in which no job held the device because its job's gradients were in flight.
 
-    A job asks for its next turn when they have arrived; the rest of a gap is the turn being passed on. Where the record
-    does not say when they arrived, as before a job's first turn, the whole gap counts.
+    A job asks for its next turn when they have arrived. The rest of a gap is the time to pass the turn on. If the
+    arrival is unknown, as before a job's first turn, the whole gap counts.
     """
     found: list[tuple[float, float] | None] = []
     arrived_s: dict[int, float | None] = {}

@@ -1,8 +1,8 @@
-"""Drawings in text: recorded steps as two lanes a mode, and bars with the interval of what they show.
+"""Text drawings: recorded steps as two lanes per mode, and bars with an interval.
 
-A column of a lane is filled where it was busy for at least half of its time. The compute lane is empty where the device
-waits for gradients: that is exposed communication, and it is shaded. Nothing is drawn of a record without timelines. A
-bar is `██████├─┼─┤`, or `██████│` where the interval is narrower than a column.
+A column of a lane is filled if the lane was busy for at least half of its time. If the compute lane is empty, the
+device waits for gradients. That is exposed communication, and it is shaded. A record without timelines has no lanes. A
+bar is `██████├─┼─┤`, or `██████│` if the interval is narrower than a column.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from xbench.units import format_percent, format_seconds
 COMPUTING, WAITING, TRAVELLING = "█", "░", "▄"
 MIN_COLUMNS, MAX_COLUMNS = 10, 80
 FAR_OFF = 0.1
-"""A recorded step that differs from the mode's median by a larger share needs a word."""
+"""Relative difference between a recorded step and the mode's median above which a warning is shown."""
 
 _MARGIN = 22
 
 
 def render_timelines(record: Comparison, console: Console) -> None:
-    """The best mode and the reference (or the next best), as far as steps of them were recorded."""
+    """Draw recorded steps of the best mode and of the reference (or the next best mode)."""
     drawn = _shown(record)
     scale_s = max((_end_s(timeline) for _, timeline in drawn), default=0.0)
     if scale_s <= 0:
@@ -59,10 +59,9 @@ def render_timelines(record: Comparison, console: Console) -> None:
 
 
 def far_off(record: Comparison, result: ModeResult) -> str | None:
-    """By how much the recorded step misses the mode's median; None where it is near, or where the two do not compare.
+    """Say how far the recorded step is from the mode's median; None if it is near or not comparable.
 
-    A recorded step is one of the first job, so it compares with the median of one job, or of two equal ones that do
-    not share the devices.
+    A recorded step belongs to the first job. It is comparable if the mode is not paired and all jobs are equal.
     """
     paired = {mode.text for mode in record.spec.modes if mode.paired}
     equal = all(job.workload == record.jobs[0].workload for job in record.jobs)
@@ -79,7 +78,7 @@ def far_off(record: Comparison, result: ModeResult) -> str | None:
 
 
 def lane(slices: Sequence[Slice], scale_s: float, columns: int, mark: str) -> str:
-    """`columns` characters for 0 to `scale_s` [s]: `mark` where the slices fill at least half of a column, or ' '."""
+    """Return `columns` characters for 0 to `scale_s` [s]: `mark` where slices fill at least half of one, else ' '."""
     busy: list[tuple[float, float]] = []
     for start_s, end_s in sorted((part.start_s, part.end_s) for part in slices):
         if busy and start_s <= busy[-1][1]:
@@ -95,7 +94,7 @@ def lane(slices: Sequence[Slice], scale_s: float, columns: int, mark: str) -> st
 
 
 def _shown(record: Comparison) -> list[tuple[str, Timeline]]:
-    """Of the modes with a recorded step the best, and the reference, or the next best where that is the best."""
+    """Return the best mode with a recorded step, and the reference, or the next best if the reference is best."""
     recorded = [(result.mode, result.timeline) for result in ranking(record) if result.timeline is not None]
     others = sorted(recorded[1:], key=lambda pair: pair[0] != record.reference)
     return [*recorded[:1], *others[:1]]
@@ -110,7 +109,7 @@ LEGEND = f"bar: time per sample from 0, {LOW}{BETWEEN}{HIGH} or {NARROW} its 95 
 
 
 def bar(value: float, interval: Interval, longest: float, columns: int) -> str:
-    """At most `columns` characters for 0 to `longest`, which is above 0 and at least the interval's upper end."""
+    """Return at most `columns` characters for 0 to `longest`, which is above 0 and not below the interval's end."""
 
     def column(at: float) -> int:
         return min(columns - 1, max(0, int(at / longest * columns)))

@@ -1,11 +1,12 @@
 """Steps of a comparison or a profile as processes of a trace.
 
-One process a rank for the recorded step of a mode, one below them for the step that the model predicts. In a process:
-what the device computes, and where it waits for gradients; each bucket on its way, with an arrow from the layer whose
-gradient completed it; the bytes in flight. For two jobs in turns, the device's turns as they were recorded, and below
-them those of the model. A process's name says which rank's clock it is and whether it is real, emulated or simulated.
-What a record does not hold is not drawn, and `otherData` says what that is: older records have rank 0's step alone, and
-no turns.
+The recorded step of a mode has one process per rank. The predicted step has one process below them. A process shows
+what the device computes, and its waits for gradients. It shows each bucket in flight, with an arrow from the layer
+whose gradient completed it. A counter shows the bytes in flight.
+
+For two jobs in turns, processes show the recorded turns of the device, and below them the predicted ones. A process's
+name gives the rank whose clock it uses, and the label real, emulated or simulated. `otherData` lists what the record
+does not hold. Older records hold only rank 0's step, and no turns.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from xbench.text import and_of
 Event = dict[str, Any]
 
 JUST_BEFORE_NS = 1
-"""A flow leaves a slice this long before its end: at the end itself the slice is over."""
+"""Time [ns] before the end of a slice at which a flow may still leave it; at the end itself, the slice is over."""
 
 MAX_TRACKS = 8
-"""Tracks of one kind in a process: a schedule with a bucket a tensor has dozens under way at once."""
+"""Most tracks of one kind in a process. A schedule with one bucket per tensor has dozens in flight at once."""
 
 _FLOWS = 1_000_000
-"""Numbers of flows that a process has for itself: in a trace they are one sequence."""
+"""Range of flow numbers of each process. Flow numbers are global in a trace."""
 
 
 class Bar(NamedTuple):
-    """A slice as it was drawn: on which track, and from when to when [ns]."""
+    """Drawn slice: its track, and its start and end [ns]."""
 
     track: int
     start_ns: int
@@ -48,9 +49,9 @@ class Bar(NamedTuple):
 
 @dataclass
 class Process:
-    """One process of the trace: a rank's step, or what the model says of it.
+    """One process of the trace: a rank's step, or a prediction.
 
-    Times are seconds from the start of it, which is at `begins_s` of the trace.
+    Times are in seconds from the start of the process, which lies at `begins_s` in the trace.
     """
 
     name: str
@@ -61,11 +62,11 @@ class Process:
     _flows: int = 0
 
     def slice(self, track: str, name: str, start_s: float, end_s: float, category: str, **facts: Any) -> Bar:
-        """Something that took from `start_s` to `end_s`, on `track` or, while that is busy, on 'track (2)', and so on.
+        """Add a slice from `start_s` to `end_s` on `track`, or on 'track (2)' and so on while it is busy.
 
-        There are `MAX_TRACKS` of a kind, and more only for a slice that ends before one is free. Where all are busy
-        the slice begins when the first is free, and its fact `since_us` says when it really began. Slices of a track
-        have to come in order of their start.
+        There are at most `MAX_TRACKS` of a kind, except for a slice that ends before one is free. If all are busy, the
+        slice begins when the first is free, and its fact `since_us` gives its real start. Slices of a track must be
+        added in order of their start.
         """
         start_ns, end_ns = _ns(start_s), max(_ns(start_s), _ns(end_s))
         number = 1
@@ -83,11 +84,11 @@ class Process:
         return Bar(tid, start_ns, end_ns)
 
     def mark(self, name: str, **facts: Any) -> None:
-        """A word across the whole process, at its beginning."""
+        """Add a note across the whole process, at its beginning."""
         self._add("i", name, self._tid("note", 1), 0, cat="note", s="p", args=facts)
 
     def counter(self, unit: str, what: str, changes: Iterable[tuple[float, float]]) -> None:
-        """A curve from what is added at each time [s], named by both; changes at one time are one step."""
+        """Add a curve from the change at each time [s]. Changes at one time make one step."""
         steps: dict[int, float] = {0: 0.0}
         for at_s, added in changes:
             steps[_ns(at_s)] = steps.get(_ns(at_s), 0.0) + added
@@ -97,9 +98,9 @@ class Process:
             self._add("C", unit, 0, at_ns, args={what: value})
 
     def flow(self, name: str, source: Bar, leaves_s: float, target: Bar) -> None:
-        """An arrow from inside `source`, at `leaves_s` or earlier, to the start of `target`.
+        """Add an arrow from inside `source`, at `leaves_s` or earlier, to the start of `target`.
 
-        There is none where the one is not before the other, or where one of them took no time.
+        No arrow is added if `source` is not before `target`, or if one of them took no time.
         """
         latest_ns = min(source.end_ns - JUST_BEFORE_NS, target.start_ns)
         leaves_ns = min(_ns(leaves_s), latest_ns) if math.isfinite(leaves_s) else latest_ns
@@ -110,7 +111,7 @@ class Process:
         self._add("f", name, target.track, target.start_ns, cat="flow", id=self._flows, bp="e")
 
     def described(self, order: int) -> list[Event]:
-        """The metadata events: what the process and its tracks are called, and in which order tracks stand."""
+        """Return the metadata events: names of the process and its tracks, and the order of tracks."""
 
         def said(what: str, tid: int, **value: Any) -> Event:
             return {"ph": "M", "name": what, "tid": tid, "ts": 0, "args": value}
@@ -130,9 +131,9 @@ class Process:
 
 
 def document(processes: Iterable[Process], other: Mapping[str, Any]) -> str:
-    """The trace as JSON text, one event a line: metadata first, then everything in order of time.
+    """Return the trace as JSON text, one event a line: metadata first, then all events in order of time.
 
-    Processes are numbered as they come, from 1, and stand in that order.
+    Processes are numbered from 1, in the order given.
     """
     described: list[Event] = []
     happened: list[Event] = []
@@ -146,7 +147,7 @@ def document(processes: Iterable[Process], other: Mapping[str, Any]) -> str:
 
 
 def _placed(event: Event, pid: int) -> Event:
-    """The event in its process: no flow has another's number, and no track the process's own (of a main thread)."""
+    """Return the event with its process number, a unique flow number, and a track number unlike the process's own."""
     flow = {"id": pid * _FLOWS + event["id"]} if "id" in event else {}
     return {**event, "pid": pid, "tid": event["tid"] + (event["tid"] >= pid), **flow}
 
@@ -159,7 +160,7 @@ COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
 IN_FLIGHT = "bytes", "in flight"
 WAITING = "waits for gradients (exposed)"
 MIN_WAIT_S = 1e-6
-"""A shorter gap between two slices is rounding."""
+"""Gap [s] between two slices below which the cause is rounding."""
 
 SETTLED_ROUNDS, SHOWN_ROUNDS = 16, 2
 
@@ -182,12 +183,12 @@ _BUCKET = re.compile(r"bucket (\d+)(?: reduce-scatter| \d+ of \d+)?")
 
 
 def comparison_trace(record: Comparison) -> tuple[list[Process], list[str]]:
-    """Processes of a comparison, and what a reader of the trace has to know."""
+    """Return the processes of a comparison, and notes for the reader of the trace."""
     return list(_comparison(record)), _missing(record)
 
 
 def profile_trace(record: Profile) -> tuple[list[Process], list[str]]:
-    """Predicted steps of a profile, and that it recorded none."""
+    """Return the predicted steps of a profile, and a note that it recorded none."""
     gradients = _Gradients(record.layers)
     processes = [_predicted(record.workload.title, plan, gradients) for plan in record.plans.values()
                  if plan.timeline is not None]  # fmt: skip
@@ -195,7 +196,7 @@ def profile_trace(record: Profile) -> tuple[list[Process], list[str]]:
 
 
 def _missing(record: Comparison) -> list[str]:
-    """What a reader of the trace has to know, and what the record does not hold."""
+    """Return notes for the reader of the trace, also on what the record does not hold."""
     notes = [RECORDED, ARROWS]
     ranks = record.fabric.hosts * record.fabric.ranks_per_host
     recorded = [1 + len(mode.other_ranks) for mode in record.modes.values() if mode.timeline is not None]
@@ -234,7 +235,7 @@ def _comparison(record: Comparison) -> Iterator[Process]:
 def _recorded(
     record: Comparison, title: str, result: ModeResult, first: Timeline, gradients: _Gradients
 ) -> Iterator[Process]:
-    """The step that was measured, a process a rank. The world that they are of is that of one job's processes."""
+    """Return the recorded step, one process per rank. Ranks are those of one job."""
     ranks = record.fabric.hosts * record.fabric.ranks_per_host
     earliest_s = min([0.0, *(other.starts_s for other in result.other_ranks)])
     seen = [(0, 0.0, first), *((other.rank, other.starts_s, other) for other in result.other_ranks)]
@@ -246,14 +247,14 @@ def _recorded(
 
 
 def _predicted(title: str, plan: Plan, gradients: _Gradients, mode: str | None = None) -> Process:
-    assert plan.timeline is not None  # its caller asked
+    assert plan.timeline is not None  # the caller checked it
     process = Process(f"{title} · {mode or plan.mode} · predicted step ({plan.timeline.label})")
     _draw(process, plan.timeline, plan, gradients)
     return process
 
 
 def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _Gradients) -> None:
-    """One step: both lanes, the arrows between them, and the counter."""
+    """Draw one step: both lanes, the arrows between them, and the counter."""
     facts = {"label": timeline.label}
     computed: list[tuple[Slice, Bar]] = []
     now_s = 0.0
@@ -288,10 +289,10 @@ def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _G
 
 
 def _bucket_of(sent: Slice, plan: Plan | None, *, recorded: bool) -> list[str]:
-    """The parameters whose gradients a collective carries; none where the record does not say for sure.
+    """Return the parameters whose gradients a collective carries; empty if the record leaves it open.
 
-    Recorded collectives are numbered as they were launched: those of `dear` begin with an all-gather a bucket, and
-    parts of `priority` are not told apart. What is found has to have the plan's size.
+    Recorded collectives are numbered in launch order. Those of `dear` begin with one all-gather per bucket. Recorded
+    parts of `priority` are not assigned. The size found must be that of the plan.
     """
     match = _BUCKET.fullmatch(sent.name)
     if match is None or plan is None or (recorded and plan.parts is not None):
@@ -306,32 +307,32 @@ def _bucket_of(sent: Slice, plan: Plan | None, *, recorded: bool) -> list[str]:
 
 
 class _Gradients:
-    """Which layer each parameter belongs to, and when its gradient was ready in the profile."""
+    """Layer of each parameter, and the time at which its gradient was ready in the profile."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layer = {tensor.name: layer.name for layer in layers for tensor in layer.tensors}
         self._ready_s = {tensor.name: tensor.ready_s for layer in layers for tensor in layer.tensors}
 
     def ready_s(self, bucket: Sequence[str]) -> float:
-        """Since the start of backward, of the last of the bucket; endless where the record does not say."""
+        """Return the time [s] from the start of backward until the whole bucket was ready; inf if it is unknown."""
         return max((self._ready_s.get(name, float("inf")) for name in bucket), default=float("inf"))
 
     def last_of(self, bucket: Sequence[str], computed: Sequence[tuple[Slice, Bar]]) -> tuple[Slice, Bar] | None:
-        """The slice of backward in which the bucket's last gradient was accumulated."""
+        """Return the slice of backward that accumulated the bucket's last gradient."""
         names = {f"backward {self._layer.get(name, name.rpartition('.')[0])}" for name in bucket}
         found = [one for one in computed if one[0].name in names or one[0].name == "backward"]
         return max(found, key=lambda one: one[0].end_s, default=None)
 
 
 def _recorded_turns(record: Comparison, result: ModeResult) -> Process | None:
-    """The turns that were measured, where the record holds any."""
+    """Return the recorded turns; None if the record holds none."""
     if not result.turns:
         return None
     return _drawn_turns(record, result.mode, "recorded turns", result.label, result.turns)
 
 
 def _predicted_turns(record: Comparison, result: ModeResult) -> Process | None:
-    """Two rounds of the turns that the model predicts; None where the record has not all that it takes."""
+    """Return two rounds of predicted turns; None if the record lacks data for them."""
     jobs = _job_times(record, result)
     if result.pattern is None or not jobs or any(letter not in LETTERS[: len(jobs)] for letter in result.pattern):
         return None
@@ -352,7 +353,7 @@ def _predicted_turns(record: Comparison, result: ModeResult) -> Process | None:
 
 
 def _drawn_turns(record: Comparison, mode: str, what: str, label: Label, turns: Sequence[TurnTaken]) -> Process:
-    """The device's turns on one track, and on one a job how long its gradients travel on after its turn."""
+    """Draw the device's turns on one track, and each job's gradients in flight after its turns on another."""
     titles = [f"{LETTERS[place]} ({job.workload.title})" for place, job in enumerate(record.jobs)]
     process = Process(f"{' + '.join(titles)} · {mode} · {what} ({label})")
     for turn, wait in zip(turns, waits_before(turns), strict=True):
@@ -369,7 +370,7 @@ def _drawn_turns(record: Comparison, mode: str, what: str, label: Label, turns: 
 
 
 def _job_times(record: Comparison, result: ModeResult) -> list[JobTimes]:
-    """What the model knows of every job, of equal jobs what it knows of the first; empty where it does not suffice."""
+    """Return the model's times of every job; for equal jobs, those of the first. Empty if the record lacks data."""
     twins = all(job.workload == record.jobs[0].workload for job in record.jobs)
     carrier = next((mode.carrier for mode in record.spec.modes if mode.text == result.mode), None)
     found = []

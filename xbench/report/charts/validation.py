@@ -1,4 +1,4 @@
-"""Charts of a validation: how far off each prediction was, and every prediction against its measurement."""
+"""Charts of a validation: the error of each prediction, and every prediction against its measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_SPEED = (
 
 
 def goals_table(record: Validation) -> Table:
-    """A row a claim."""
+    """Return one row per claim."""
     rows: list[list[Cell]] = [
         [goal.claim, goal.found, Badge("held", "held") if goal.held else Badge("NOT HELD", "failed")]
         for goal in record.goals
@@ -30,7 +30,7 @@ def goals_table(record: Validation) -> Table:
 
 
 def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: Sequence[str]) -> Figure:
-    """A row a cell, a mark a mode: predicted over measured, minus one."""
+    """Draw one row per cell, one mark per mode: predicted over measured, minus one."""
     shown = [cell for cell in cells if cell.points]
     names = [plain(name_of(cell)).replace(", ", ",<br>", 1) for cell in shown]
     traces: list[Trace] = []
@@ -66,7 +66,7 @@ def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: 
 
 
 def steps_figure(record: Validation) -> Figure:
-    """Every prediction against its measurement, on logarithmic axes; on the diagonal they agree."""
+    """Draw every prediction against its measurement on logarithmic axes. They agree on the diagonal."""
     pairs = [(cell, point) for cell in record.cells for point in cell.points]
     ends_s = sorted(chain.from_iterable((p.predicted_step_s, p.measured_step_s.median) for _, p in pairs))
     low, high = rounded(ends_s[0] / 1.2), rounded(ends_s[-1] * 1.2)
@@ -143,7 +143,7 @@ def _points_table(title: str, cells: Sequence[ValidationCell]) -> Table:
 
 
 def errors_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A row a group of predictions."""
+    """Return one row per group of predictions."""
     columns = [Column(name, figures=place > 0) for place, name in enumerate(headings)]
     shown = [[cell.replace("-", "−") if place == 5 else cell for place, cell in enumerate(row)] for row in rows]
     return Table("Error of predictions: predicted over measured, minus one", columns, shown, AT_SPEED, opened=True)

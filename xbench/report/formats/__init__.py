@@ -1,1 +1,1 @@
-"""Formats of a report: each walks the view of a record."""
+"""Formats of a report. Each reads the view of a record."""

@@ -1,28 +1,28 @@
-"""A record as tidy tables: one row an observation, one column a variable, base units in the columns' names.
+"""Tidy tables of a record: one row per observation, one column per variable, units in the columns' names.
 
-Every row carries its label (real, emulated, simulated) and, of what was measured on one fabric, what it is of
-(workload, fabric, ranks), so tables of several records can be laid on top of each other. What a kind of record has, its
-main table first:
+Every row holds its label (real, emulated or simulated). Rows measured on one fabric also hold workload, fabric and
+ranks. Tables of several records can therefore be appended to each other. These are the tables of each kind of record,
+the main one first:
 
 | kind | tables |
 | --- | --- |
-| comparison | `samples` (one row a block; a mode without any has one that says failed), `steps`, `modes`, `layers` |
-| profile | `layers`, `samples` (one row a step), `plans` |
+| comparison | `samples` (one row per block, or one per mode without blocks), `steps`, `modes`, `layers` |
+| profile | `layers`, `samples` (one row per step), `plans` |
 | scaling | `points` |
 | validation | `points` |
 | convergence | `steps`, `epochs`, `modes` |
 | tuned | `tried` |
-| regression | `cases`, `launches` (one row a case, side and pair) |
+| regression | `cases`, `launches` (one row per case, side and pair) |
 | baseline | `launches` |
 | noise | `floors`, `launches` |
-| cluster | `runs` (one row a policy, restart cost and seed), `results`, `curves` |
-| live | `jobs`, `speeds` (one row a job and number of workers), `spans` (one row an incarnation) |
+| cluster | `runs` (one row per policy, restart cost and seed), `results`, `curves` |
+| live | `jobs`, `speeds` (one row per job and number of workers), `spans` (one row per incarnation) |
 | restart | `restarts`, `results`, `losses` |
 
-As CSV each table is a text with a heading; `render` is the main table.
+A CSV text holds one table with a heading; `render` returns the main table.
 
-RFC 4180 but for line ends, which are those of this system's tools. A missing value is an empty cell. A text that a
-spreadsheet would take for a formula (it begins with = + - @) gets an apostrophe in front; numbers stay numbers.
+The format is RFC 4180, but lines end in a newline alone. A missing value is an empty cell. A text that a spreadsheet
+would read as a formula (it begins with = + - @) gets an apostrophe in front. Numbers stay numbers.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from xbench.report.view import Table
 
 
 def render(record: AnyRecord) -> str:
-    """The main table: of a comparison its samples, of a profile its layers."""
+    """Return the main table: a comparison's samples, a profile's layers."""
     return _text(next(iter(tables_with_rows(record).values())))
 
 
 def tables(record: AnyRecord) -> dict[str, str]:
-    """Every table by name, the main one first. One without rows is left out, unless it is the main one."""
+    """Return every table by name, the main one first. Tables without rows are omitted, except the main one."""
     return {name: _text(table) for name, table in tables_with_rows(record).items()}
 
 
 def tables_with_rows(record: AnyRecord) -> dict[str, Table]:
-    """The tables that have rows; the main one comes first and is there even without any."""
+    """Return the tables that have rows. The main one comes first and is always there."""
     found = view_of(record).tables()
     main = next(iter(found))
     return {name: table for name, table in found.items() if table or name == main}
@@ -79,7 +79,7 @@ _WITH_GAPS = {bool: "boolean", int: "Int64"}
 
 
 def data_frame(record: AnyRecord, table: str) -> DataFrame:
-    """The table of that name. Raises UsageError for a table that the record does not have, or where pandas is not."""
+    """Return a table as a data frame. Raises UsageError for an unknown table, or if pandas is not installed."""
     found = tables_with_rows(record)
     if table not in found:
         raise UsageError(f"this {record.kind} record has no table {table!r}: it has {', '.join(found)}")

@@ -1,7 +1,7 @@
-"""The report as one HTML file that opens anywhere, without a network.
+"""One HTML file per report. It opens in any browser, without a network.
 
-`page` makes it of one record of any kind, or of several comparisons side by side. What a record's page shows is in
-the view of its kind; the figures are plain plotly traces; `assemble` puts template, style and scripts together.
+`page` makes it from one record of any kind, or from several comparisons side by side. The view of a kind holds the
+content of its page. Figures are plain plotly traces. `assemble` joins template, style and scripts.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from xbench.report.kinds import view_of
 from xbench.report.page.model import Figure, Page, Table, figures
 
 MAX_ROWS = 20
-"""Rows of the table in a notebook cell."""
+"""Most rows of the table in a notebook cell."""
 
 
 def page(records: Sequence[AnyRecord]) -> str:
-    """The HTML of one record, or of several that can be compared. Raises UsageError where they cannot."""
+    """Return the HTML of one record, or of several that can be compared. Raises UsageError if they cannot be."""
     return assemble(contents(records))
 
 
 def render(record: AnyRecord) -> str:
-    """The HTML of one record."""
+    """Return the HTML of one record."""
     return page([record])
 
 
 def contents(records: Sequence[AnyRecord]) -> Page:
-    """What stands on the page of these records. Raises UsageError as `page` does."""
+    """Return the page of these records. Raises UsageError as `page` does."""
     if not records:
         raise UsageError("there is no result to report on")
     if len(records) > 1:
@@ -47,9 +47,9 @@ def contents(records: Sequence[AnyRecord]) -> Page:
 
 
 def summary(record: AnyRecord) -> str:
-    """A notebook cell: the answer and the first table of the page, without style sheets, scripts or plots.
+    """Return a notebook cell: the answer and the first table of the page, without style sheets, scripts or plots.
 
-    It is a `<div>` in the notebook's own colours. The table has at most MAX_ROWS rows and says how many it leaves out.
+    It is a `<div>` in the notebook's own colours. The table has at most MAX_ROWS rows and says how many it omits.
     """
     page = contents([record])
     template = environment().from_string(own_file("summary.html.jinja"))
@@ -66,7 +66,7 @@ def _first_table(page: Page) -> Table | None:
 
 
 def assemble(page: Page) -> str:
-    """The whole document. The same page makes the same bytes."""
+    """Return the whole document. The same page always gives the same bytes."""
     plotly, script = _plotly(), own_file("page.js") + own_file("keys.js")
     scripts = f"script-src {_hash(plotly)} {_hash(script)}"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; {scripts}"
@@ -81,19 +81,19 @@ def assemble(page: Page) -> str:
 
 
 def environment() -> Environment:
-    """How templates are rendered: every text in them is escaped."""
+    """Return the settings of templates, which escape every text."""
     return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
                        keep_trailing_newline=True)  # fmt: skip
 
 
 @cache
 def own_file(name: str) -> str:
-    """The text of a file of this package: a template, a style sheet, a script."""
+    """Return the text of a file of the page: a template, a style sheet or a script."""
     return (files("xbench.report.page") / name).read_text(encoding="utf-8")
 
 
 def _data(page: Page) -> str:
-    """What the script draws, as JSON that no '</script>' can end."""
+    """Return the figures for the script, as JSON that no '</script>' can end."""
     drawn = [
         {
             "key": figure.key,
@@ -108,7 +108,7 @@ def _data(page: Page) -> str:
 
 
 def _plotly() -> str:
-    """plotly.js's basic bundle: bars and scatter plots are all that pages draw."""
+    """Return plotly.js's basic bundle. Pages draw only bars and scatter plots."""
     return own_file("plotly-basic.min.js")
 
 

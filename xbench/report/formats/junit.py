@@ -1,8 +1,9 @@
-"""JUnit XML: what CI systems draw their test tables from. Cases of any kind; of a record, one case a mode.
+"""JUnit XML, the source of test tables in CI systems. Any kind of record has cases; a comparison has one per mode.
 
-There is no standard but what Jenkins and GitLab read: `testsuites` of `testsuite`s of `testcase`s, where a case holds
-nothing (it passed), a `failure` (the gate that it stands for was not met), an `error` (it could not be judged) or a
-`skipped`. Characters that XML 1.0 cannot hold, such as the escapes of a coloured log, become U+FFFD.
+No standard exists, so this follows what Jenkins and GitLab read: `testsuites` of `testsuite`s of `testcase`s. A passed
+case is empty or has output. A `failure` means that the case's requirement was not met, and an `error` that it could not
+be judged. The third element is `skipped`. Characters that XML 1.0 cannot hold, such as the escapes of a coloured log,
+become U+FFFD.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 def render(record: AnyRecord, strict: bool = False) -> str:
-    """JUnit XML of any kind of record. `strict`: what a check could not judge is a failure."""
+    """Return JUnit XML for any kind of record. With `strict`, a case that a check could not judge is a failure."""
     properties = {"command": record.command, "created": record.created, "kind": record.kind}
     properties |= view_of(record).properties()
     return junit_xml(cases(record, strict), suite=f"xbench {record.kind}", properties=properties)
 
 
 def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
-    """The cases of any kind of record, modes in their order; a run that ended early has one of its own, an error."""
+    """Return the cases of a record, modes in their order. A run that ended early has one more case, an error."""
     found = view_of(record).cases(strict)
     if not record.complete:
         why = getattr(record, "error", None) or "it ended before everything was measured"
@@ -39,9 +40,10 @@ def cases(record: AnyRecord, strict: bool = False) -> list[Case]:
 
 
 def junit_xml(cases: Iterable[Case], *, suite: str = "xbench", properties: Mapping[str, str] | None = None) -> str:
-    """The cases as one document, a `testsuite` a group in order of first mention; `properties` stand in each of them.
+    """Return the cases as one document, with one `testsuite` per group in order of first mention.
 
-    The text of a case that failed is the body of its `failure`, of one that passed its `system-out`.
+    `properties` appear in each suite. A case's text becomes the body of its `failure`, or its `system-out` if it
+    passed.
     """
     groups: dict[str, list[Case]] = {}
     for case in cases:
@@ -73,7 +75,7 @@ def _add(parent: ET.Element, case: Case) -> None:
 
 
 def _counts(cases: list[Case]) -> dict[str, str]:
-    """The attributes that sum up a suite."""
+    """Return the attributes with a suite's totals."""
 
     def count(status: Status) -> str:
         return str(sum(case.status == status for case in cases))
@@ -88,7 +90,7 @@ def _counts(cases: list[Case]) -> dict[str, str]:
 
 
 def _seconds(time_s: float | None) -> str:
-    """Seconds without an exponent, which some readers do not know."""
+    """Format seconds without an exponent, which some readers do not accept."""
     return f"{time_s or 0.0:.9f}".rstrip("0").rstrip(".")
 
 

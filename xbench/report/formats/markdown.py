@@ -1,6 +1,6 @@
-"""A record as Markdown, for a pull request: the answer, one table, and the rest folded.
+"""A record as Markdown for a pull request: the answer, one table, and folded details.
 
-GitHub-flavoured. Every time says whether it is real, emulated or simulated, and a mode that failed has a row that says
+The text is GitHub-flavoured. Every time has its label real, emulated or simulated. A failed mode has a row that says
 so. Layers, environment and command are in folded sections.
 """
 
@@ -11,6 +11,6 @@ from xbench.report.kinds import view_of
 
 
 def render(record: AnyRecord) -> str:
-    """Markdown of any kind of record, ending in a line end."""
+    """Return Markdown for any kind of record, ending in a line end."""
     view = view_of(record)
     return "\n\n".join(part for part in [*view.markdown(), view.markdown_command()] if part) + "\n"

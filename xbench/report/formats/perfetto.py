@@ -14,7 +14,7 @@ LABELS = (
 
 
 def render(record: AnyRecord) -> str:
-    """The trace as JSON text. Raises SpecError for a record that holds no step to draw."""
+    """Return the trace as JSON text. Raises SpecError for a record without steps to draw."""
     trace = view_of(record).trace()
     if not trace.processes:
         raise SpecError(

@@ -1,8 +1,8 @@
-"""Tables for people, in a terminal or a log.
+"""Tables for people, on a terminal or in a log.
 
-The answer comes first, in words; then the figures it rests on; then what bounds them, how they were made, and what went
-wrong. Colour repeats what words already say. Below 84 columns tables become stacked blocks. A mode that failed, or
-that trained another network than DDP, shows why and never a time.
+The answer comes first, in words. Then come the figures behind it, their bounds, how they were made, and what went
+wrong. Colour repeats what words already say. Below 84 columns, tables become stacked blocks. A mode that failed, or
+that trained another network than DDP, shows the reason and never a time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from xbench.report.view import Detail
 def show(
     record: AnyRecord, console: Console, *, verbose: bool = False, all_layers: bool = False, place: str = RECORD
 ) -> None:
-    """Draw any kind of record; `place` is its path, for commands that are advised.
+    """Draw any kind of record; `place` is its path in suggested commands.
 
-    `verbose`: every table and note of a comparison, a profile or a scaling.
+    With `verbose`, a comparison, a profile or a scaling shows every table and note.
     """
     view_of(record).draw(console, Detail(verbose, all_layers, place))
 
 
 def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, verbose: bool = False, all_layers: bool = False) -> str:
-    """What `show` draws, as plain text of `width` columns."""
+    """Return what `show` draws, as plain text of `width` columns."""
     console = HarmlessConsole(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
                       markup=False, emoji=False, _environ={})  # fmt: skip
     show(record, console, verbose=verbose, all_layers=all_layers)

@@ -27,5 +27,5 @@ for _kind, _view in (
 
 
 def view_of(record: AnyRecord) -> View[Any]:
-    """The record, ready for any format."""
+    """Return the view of a record."""
     return VIEWS.load(record.kind)(record)

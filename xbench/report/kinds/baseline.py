@@ -1,4 +1,4 @@
-"""Views of what later checks are held against: a baseline, and the noise floor of a machine."""
+"""Views of records that later checks use: a baseline, and the noise floor of a machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StoredView(View[S]):
         return [environment_section(side.environment, source, *workload_facts(side.workloads))]
 
     def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
-        """Title, headings and rows of the one table, and which columns stand left."""
+        """Return title, headings and rows of the table, and the columns that are aligned left."""
         raise NotImplementedError
 
     def draw(self, console: Console, detail: Detail) -> None:
@@ -85,20 +85,20 @@ class StoredView(View[S]):
         ]
 
     def markdown_title(self) -> str:
-        """Title of the Markdown summary."""
+        """Return the title of the Markdown summary."""
         raise NotImplementedError
 
     def markdown_command(self) -> str:
         return ""
 
     def failure_rows(self) -> list[Row]:
-        """The tidy table of what failed."""
+        """Return the tidy table of failures."""
         record = self.record
         of = {"created": record.created, "complete": record.complete}
         return [{**of, "label": None, **failure.model_dump()} for failure in record.failures]
 
     def failure_cases(self, group: str) -> list[Case]:
-        """One case a launch that failed."""
+        """Return one case for each failed launch."""
         return [
             Case(group, f"{failure.check}/{failure.mode or 'all modes'}", status="error", message=said)
             for failure, said in zip(self.record.failures, self.failures(), strict=True)
@@ -106,7 +106,7 @@ class StoredView(View[S]):
 
 
 class BaselineView(StoredView[Baseline]):
-    """What `regress check` without `--base` compares with."""
+    """Baseline that `regress check` without `--base` compares with."""
 
     name = "Baseline"
 
@@ -156,7 +156,7 @@ class BaselineView(StoredView[Baseline]):
 
 
 class NoiseView(StoredView[Noise]):
-    """How far apart unchanged code looks here, by case, and the thresholds that follow."""
+    """Noise floor of each case on this machine, and the thresholds that follow."""
 
     name = "Noise floor"
 
@@ -208,7 +208,7 @@ class NoiseView(StoredView[Noise]):
 
 
 def baseline_table(record: Baseline) -> Table:
-    """What `regress check` without `--base` compares with, and what of the suite is not in it."""
+    """Return the baseline's cases, and the cases of the suite that it lacks."""
     found = told.baseline_rows(record)
     rows: list[list[Cell]] = [
         [row.name, told.value(row.median, row.unit), row.launches, row.floor, label_badge(row.label)] for row in found
@@ -226,12 +226,12 @@ def baseline_table(record: Baseline) -> Table:
 
 
 def workload_facts(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
-    """What each check trains, by its name."""
+    """Return the workload of each check, by the check's name."""
     return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
 
 
 def launch_rows(pairs: Iterable[LaunchPair], of: Row, phase: str) -> Iterator[Row]:
-    """One row a case, side and pair, in the order of time."""
+    """Return one row per case, side and pair, in the order of time."""
     for pair in pairs:
         sides = {"base": pair.base, "head": pair.head}
         second = "head" if pair.first == "base" else "base"

@@ -1,4 +1,4 @@
-"""View of `xbench cluster compare`: the answer, a table a restart cost, and what it rests on.
+"""View of `xbench cluster compare`: the answer, a table for each restart cost, and their basis.
 
 Every number is simulated.
 """
@@ -22,7 +22,7 @@ from xbench.units import format_duration
 
 
 class ClusterView(View[ClusterComparison]):
-    """Policies of a cluster beside each other."""
+    """Policies of a cluster side by side."""
 
     name = "Cluster"
     keeps_empty_sections = True

@@ -1,7 +1,7 @@
-"""Several comparisons beside each other, over time or over machines: what changed, in what, and between what.
+"""Page of several comparisons side by side, over time or over machines, with their differences.
 
-A time compares only with a time from the same kind of machine, on the same workload and fabric; a ratio to the same
-reference says more. The page shows both and names every difference.
+A time is comparable only with one from the same kind of machine, workload and fabric. A ratio to the same reference is
+more widely comparable. The page shows both and names every difference.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from xbench.text import and_of
 from xbench.units import format_seconds
 
 FEW, FEW_NARROW = 8, 3
-"""Up to so many records have room for a date and a name under them, where the page is wide and where it is narrow."""
+"""Most records that have room for dates and names below them, on a wide page and on a narrow one."""
 
 Point = tuple[int, ModeResult, tuple[float, float, float]]
-"""A result's number, what it says of a mode, and a figure of that with the ends of its interval."""
+"""Number of a result, its mode's result, and a figure with the ends of its interval."""
 
 BESIDE = 0.4
-"""How far the marks of one record lie apart, all modes together; records are 1 apart."""
+"""Width of the marks of one record, all modes together; records are 1 apart."""
 
 
 def comparable(records: Sequence[AnyRecord]) -> list[Comparison]:
-    """The records, if they can stand beside each other. Raises UsageError where that makes no sense."""
+    """Return the records if they can be compared. Raises UsageError if one is no comparison or they share no mode."""
     comparisons = []
     for place, record in enumerate(records, start=1):
         if not isinstance(record, Comparison):
@@ -51,7 +51,7 @@ def comparable(records: Sequence[AnyRecord]) -> list[Comparison]:
 
 
 def several_page(records: Sequence[AnyRecord]) -> Page:
-    """Times, ratios, differences, and each record's own answer. Raises UsageError as `comparable` does."""
+    """Return a page of times, ratios, differences, and each record's answer. Raises UsageError as `comparable` does."""
     shown = comparable(records)
     labels: list[Label] = sorted({result.label for record in shown for result in record.modes.values()})
     cautions = _cautions(shown)
@@ -78,7 +78,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
 
 
 def _answer(records: Sequence[Comparison]) -> list[str]:
-    """How often which mode was found fastest, of one job and of two."""
+    """Say how often each mode was fastest, over all questions of one job and of two."""
     winners: Counter[str] = Counter()
     orders = [(record, order) for record in records for order in rankings(record) or [[]]]
     for record, order in orders:
@@ -106,7 +106,7 @@ def _incomplete(records: Sequence[Comparison]) -> str | None:
 
 
 def _cautions(records: Sequence[Comparison]) -> list[str]:
-    """What makes times, or ratios, hard to compare."""
+    """Return warnings about times, or ratios, that are hard to compare."""
     found = []
     if len({tuple(map(str, must_match(record.environment))) for record in records}) > 1:
         found.append("Machines or software differ: compare ratios rather than times.")
@@ -214,7 +214,7 @@ def _lines(
     estimate: Callable[[ModeResult], tuple[float, float, float] | None],
     said: Callable[[ModeResult], str],
 ) -> list[Trace]:
-    """A line a mode through the records that have it, with whiskers."""
+    """Return one line with whiskers per mode, through the records that hold it."""
     modes = _modes(records)
     traces = []
     for place, (mode, mark) in enumerate(marks(modes).items()):
@@ -230,7 +230,7 @@ def _lines(
 
 
 def _parted(points: Sequence[Point], records: Sequence[Comparison]) -> list[Point | None]:
-    """The points, with None where a line would join results of different workloads or fabrics."""
+    """Return the points, with None where a line would join results of different workloads or fabrics."""
     found: list[Point | None] = []
     for before, point in zip([None, *points], points, strict=False):
         if before is not None and _setting(records[before[0] - 1]) != _setting(records[point[0] - 1]):
@@ -284,7 +284,7 @@ def _over(records: Sequence[Comparison], upright: Layout, *shapes: Layout) -> La
 
 
 def _names(records: Sequence[Comparison], few: int) -> list[str]:
-    """Under each record its number; of up to `few`, also when, where and with which commit it was made."""
+    """Return the number of each record; for up to `few` records also its date, host and commit."""
     if len(records) > few:
         return [str(number) for number in range(1, len(records) + 1)]
     return [
@@ -304,7 +304,7 @@ def _matrix(title: str, records: Sequence[Comparison], cell: Callable[[Compariso
 
 
 def _differences(records: Sequence[Comparison]) -> Table:
-    """What is not the same in all of them; what is, in the note."""
+    """Return what differs between the records; the note lists what does not."""
     every = [_comparable_facts(record) for record in records]
     names = list(dict.fromkeys(name for facts in every for name in facts))
     different = [name for name in names if len({facts.get(name, "–") for facts in every}) > 1]

@@ -1,8 +1,8 @@
-"""View of a comparison: the answer, the figures it rests on, what bounds them and how they were made.
+"""View of a comparison: the answer, the figures behind it, their bounds and how they were made.
 
-A mode that failed, or that trained another network than DDP, shows why and never a time. In JUnit a mode that did not
-pass the correctness gate is a failure, one that crashed an error, one that this machine cannot run skipped; the time of
-a case is the mode's median step.
+A mode that failed, or that trained another network than DDP, shows the reason and never a time. In JUnit, a mode that
+failed its parity check is a failure, and one that crashed is an error. A mode that this machine cannot run is skipped.
+The time of a case is the mode's median step.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from xbench.units import format_seconds, format_signed_percent
 
 
 class ComparisonView(MeasuredView[Comparison]):
-    """Modes beside each other."""
+    """Modes side by side."""
 
     name = "Comparison"
 
@@ -60,7 +60,7 @@ class ComparisonView(MeasuredView[Comparison]):
         return f"{self.titles()} on {self.record.fabric.spec}"
 
     def titles(self) -> str:
-        """The workloads by name."""
+        """Return the titles of the workloads."""
         return " and ".join(dict.fromkeys(job.workload.title for job in self.record.jobs)) or "nothing"
 
     def subtitle(self) -> str:
@@ -83,12 +83,12 @@ class ComparisonView(MeasuredView[Comparison]):
         return self.record.jobs
 
     def twins(self) -> bool:
-        """Whether all of several jobs are alike."""
+        """True if there are several jobs and all are alike."""
         jobs = self.record.jobs
         return len(jobs) > 1 and all(job.workload == jobs[0].workload for job in jobs)
 
     def different_jobs(self) -> list[Job]:
-        """One of several jobs that are alike, else all."""
+        """Return the first job if all are alike, else all jobs."""
         return self.record.jobs[:1] if self.twins() else self.record.jobs
 
     def contention(self) -> Contention | None:
@@ -101,12 +101,12 @@ class ComparisonView(MeasuredView[Comparison]):
         return {"answer": " ".join(self.headline()), **super().properties()}
 
     def notes(self) -> list[str]:
-        """What there is to say of single modes."""
+        """Return notes on single modes."""
         noted = [f"{result.mode}: {result.note}" for result in self.record.modes.values() if result.note]
         return [*noted, *own_steps(self.record)]
 
     def cautions(self) -> list[str]:
-        """What predictions of short steps are worth."""
+        """Warn about predictions of short steps."""
         return short_step_caution(result.predicted_step_s for result in self.record.modes.values())
 
     def draw(
@@ -116,7 +116,7 @@ class ComparisonView(MeasuredView[Comparison]):
         said: Sequence[str] | None = None,
         follows: Sequence[Advice] | None = None,
     ) -> None:
-        """`said` and `follows`: what a command has to say in place of the answer and of what follows from it."""
+        """Draw the record. A command may pass `said` in place of the answer, and `follows` in place of the advice."""
         record = self.record
         self.draw_top(console)
         headline(console, self.headline() if said is None else said)
@@ -144,7 +144,7 @@ class ComparisonView(MeasuredView[Comparison]):
         self.draw_bottom(console, effort=sentences.effort_line(record), verbose=detail.verbose)
 
     def times(self) -> str:
-        """How many jobs of one workload there are."""
+        """Say how many jobs of one workload there are."""
         return f" ({len(self.record.jobs)} jobs of it where a mode is paired)" if self.twins() else ""
 
     def markdown(self) -> list[str]:
@@ -167,7 +167,7 @@ class ComparisonView(MeasuredView[Comparison]):
         if found is None:
             return []
         code = [Code(found.code, "the lines to paste")] if found.code else []
-        return [Sentences([found.told]), *code, *following(self.advice()[1:])]  # the first of them is those lines
+        return [Sentences([found.told]), *code, *following(self.advice()[1:])]  # the first advice is these lines
 
     def sections(self) -> list[Section]:
         record = self.record
@@ -189,7 +189,7 @@ class ComparisonView(MeasuredView[Comparison]):
         ]
 
     def layer_charts(self) -> list[Block]:
-        """Layers of each workload, and what the link costs."""
+        """Return charts of the layers of each workload, and of the link's cost function."""
         record, label, jobs = self.record, self.record.fabric.label, self.different_jobs()
         charts = []
         for number, job in enumerate(jobs, start=1):
@@ -198,7 +198,7 @@ class ComparisonView(MeasuredView[Comparison]):
         return [chart for chart in (*charts, link_cost(record.cost_model, label)) if chart is not None]
 
     def basis(self) -> list[tuple[str, str]]:
-        """What was run, as names and sentences."""
+        """Return the conditions of the run, as pairs of a name and a sentence."""
         record = self.record
         pairs = [workload_pair(job.workload, self.times()) for job in self.different_jobs()]
         bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
@@ -232,7 +232,7 @@ def _samples(record: Comparison) -> list[Block]:
 def _case(group: str, record: Comparison, result: ModeResult) -> Case:
     status = _status(result)
     if status == "passed":
-        assert result.step_s is not None  # it is trusted
+        assert result.step_s is not None  # a passed case is trusted
         return Case(group, result.mode, result.step_s.median, message=_told(record, result))
     return Case(group, result.mode, None, status, sentences.failure_line(result) or "not measured")
 
@@ -246,7 +246,7 @@ def _status(result: ModeResult) -> Status:
 
 
 def _is_missing(result: ModeResult) -> bool:
-    """Whether the mode failed because what carries it is not on that machine: the error then names the remedy."""
+    """True if the mode failed because its software is not on that machine; the error then names the remedy."""
     name = result.mode.partition("@")[0].partition(":")[0]
     remedy = mode_info(name).remedy
     return remedy is not None and f"{remedy} builds it" in (result.error or "")

@@ -1,4 +1,4 @@
-"""Tables of a comparison: on a terminal, in Markdown, and tidy. A row a mode, a block, a step."""
+"""Tables of a comparison: on a terminal, in Markdown, and tidy ones with a row per mode, block or step."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red",
 _STACKED_BAR_COLUMNS = 40
 _MIN_BAR_COLUMNS, _MAX_BAR_COLUMNS = 6, 30
 _DISPENSABLE = ("buckets", "removed")
-"""Columns that are left out one after the other where the terminal is too narrow; before them a label that all share,
-for the answer says it as well."""
+"""Columns omitted one by one on a narrow terminal.
+
+A label that all rows share is omitted first, because the answer states it.
+"""
 
 Setting = Callable[[Label], Row]
-"""Columns that every tidy table begins with, by the label of the row."""
+"""Columns at the start of every tidy table, for a row's label."""
 
 
 def draw_modes(record: Comparison, console: Console) -> None:
-    """Both tables and their legend; a block a mode where the terminal is too narrow for tables."""
+    """Draw both tables and their legend, or one block per mode if the terminal is too narrow for tables."""
     longest_s = max(
         (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)
          for r in record.modes.values() if trusted(r) and r.seconds_per_sample), default=0.0
@@ -60,7 +62,7 @@ def _styled(verdict: str) -> Text:
 
 
 def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Table, Table] | None:
-    """Both tables with as many columns as the terminal has room for; None where it is too narrow for the fewest."""
+    """Return both tables with as many columns as fit on the terminal; None if not even the fewest fit."""
     times = steps = None
     for spread in (True, False):
         spare = spare_columns(console, _time_table(record, spread, longest_s, 0))
@@ -78,7 +80,7 @@ def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Tab
 
 
 def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
-    """Seconds per sample and how they compare: the figures behind the answer. `spread`: intervals in figures too."""
+    """Return seconds per sample, ratios and verdicts: the figures behind the answer. `spread` adds interval columns."""
     table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}",
                    ("mode", "left"), *([("jobs", "right")] if paired_modes(record) else []),
                    ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
@@ -103,7 +105,7 @@ def _bar(estimate: Estimate, longest_s: float, columns: int) -> Text:
 
 
 def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
-    """Where the step goes: what was measured, what the model said, what is left."""
+    """Return where the step goes: measured, predicted, exposed and removed."""
     rows = {with_turns(result): step_cells(result) for result in record.modes.values()}
     shown = [heading for heading in next(iter(rows.values())) if heading not in left_out]
     sides = [(heading, "left" if heading in ("same network", "label") else "right") for heading in shown]
@@ -114,7 +116,7 @@ def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
 
 
 def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
-    """One mode as a block, for narrow terminals."""
+    """Draw one mode as a block, for narrow terminals."""
     judged = verdict(record, result)
     jobs = f" of {jobs_of(record, result.mode)} jobs" if result.mode in paired_modes(record) else ""
     console.print(Text.assemble((result.mode, "bold"), jobs, " ", _styled(judged)))
@@ -139,7 +141,7 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
 
 
 def markdown_modes(record: Comparison) -> str:
-    """A row a mode, as Markdown."""
+    """Return one row per mode, as Markdown."""
     ratio = markup.Markup(f"ratio to {markup.code(references(record))} [95 % CI]")
     jobs = ["jobs"] if paired_modes(record) else []
     headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
@@ -168,7 +170,7 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
 
 
 def sample_rows(record: Comparison, of: Setting) -> Iterator[Row]:
-    """Blocks as they were timed; those of a mode that failed say so, and a failed mode without any has one bare row."""
+    """Return one row per block, with the mode's status. A mode without blocks has one row without figures."""
     seen: set[str] = set()
     for sample in record.samples:
         seen.add(sample.mode)
@@ -190,7 +192,7 @@ def sample_rows(record: Comparison, of: Setting) -> Iterator[Row]:
 
 
 def step_rows(record: Comparison, of: Setting) -> Iterator[Row]:
-    """Every step of every block, warm-up included and marked."""
+    """Return every step of every block, with warm-up steps marked."""
     for sample in record.samples:
         timed = [("warm-up", took_s) for took_s in sample.warmup_s] + [("timed", took_s) for took_s in sample.steps_s]
         for number, (phase, took_s) in enumerate(timed):
@@ -216,7 +218,7 @@ def _title(record: Comparison, job: int | None) -> str:
 
 
 def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
-    """What was concluded of each mode; one that failed has its reason, and no time."""
+    """Return the results of each mode. A failed mode has its error, and no time."""
     for name, result in record.modes.items():
         fine = trusted(result)
         step, sample, ratio = result.step_s, result.seconds_per_sample, result.ratio
@@ -249,12 +251,12 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
 
 
 def _status(result: ModeResult | None) -> str:
-    """ok, failed (what passed no gate included), or not measured."""
+    """Return ok, failed (also after a failed parity check), or not measured."""
     if result is not None and trusted(result):
         return "ok"
     return "not measured" if result is not None and result.status == "not measured" else "failed"
 
 
 def _same_network(result: ModeResult) -> str | None:
-    """yes, not shown or FAILED; 'no (ranks agree)' of modes that train another network on purpose."""
+    """Return yes, not shown or FAILED; 'no (ranks agree)' for modes that train another network on purpose."""
     return parity_cell(result).partition(" (±")[0] if result.parity is not None else None

@@ -1,4 +1,4 @@
-"""View of `xbench converge`: what each mode does to accuracy, in words; then beside it what a step costs."""
+"""View of `xbench converge`: each mode's effect on accuracy in words, then the cost of its step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOTE = (
 
 
 class ConvergenceView(View[Convergence]):
-    """Accuracy first, then loss, then the price."""
+    """Accuracy first, then loss, then costs."""
 
     name = "Convergence"
     cut_short = "the run ended early"
@@ -190,7 +190,7 @@ def _draw_costs(record: Convergence, console: Console) -> None:
 
 
 def verdicts(record: Convergence) -> list[str]:
-    """One sentence a mode: where its accuracy lies by the reference's interval, or why it has none."""
+    """Return one sentence per mode: its accuracy against the reference's interval, or why it has none."""
     base = record.modes[record.reference]
     said: list[str] = []
     if base.accuracy is not None:
@@ -210,7 +210,7 @@ def verdicts(record: Convergence) -> list[str]:
 
 
 def failed(mode: Converged) -> str:
-    """'optimal FAILED: why', or 'optimal was not trained', of a mode that has no accuracy."""
+    """Return 'optimal FAILED: why' or 'optimal was not trained', for a mode without an accuracy."""
     if mode.status == "not trained":
         return f"{mode.mode} was not trained"
     return f"{mode.mode} FAILED: {mode.error or 'no reason was recorded'}"
@@ -247,7 +247,7 @@ def _cells(mode: Converged) -> tuple[str, ...]:
 
 
 def by_formula(record: Convergence) -> list[str]:
-    """A sentence for each mode that leaves gradients out: what it should cost, and how far off what was measured is."""
+    """Return one sentence per mode that omits gradients: its predicted cost, and the error of the prediction."""
     return [
         f"{mode.mode} by the formula (simulated): {_by_formula(mode, mode.formula)}."
         for mode in record.modes.values()
@@ -256,7 +256,7 @@ def by_formula(record: Convergence) -> list[str]:
 
 
 def _by_formula(mode: Converged, formula: WorkFormula) -> str:
-    """'sent 301.1 KiB, 1.2 % more measured; kept 5.0 MiB, as measured; ...'."""
+    """Format a prediction: 'sent 301.1 KiB, measured 1.2 % more; kept 5.0 MiB, as measured; ...'."""
     quantities = (
         ("sent", formula.sent_bytes, mode.sent_bytes, format_bytes(round(formula.sent_bytes))),
         ("kept", formula.activation_bytes, mode.activation_bytes, format_bytes(round(formula.activation_bytes))),

@@ -1,6 +1,6 @@
-"""View of `xbench cluster run`: the answer, completion times beside the simulated ones, and who ran when.
+"""View of `xbench cluster run`: the answer, completion times beside simulated ones, and the spans of every job.
 
-Live times are real. Simulated ones are of the same jobs: a forecast, and what the run's own measurements give.
+Live times are real. Simulated times are of the same jobs: a forecast, and a simulation with the run's own measurements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOTE = (
 
 
 class LiveView(View[LiveRun]):
-    """A run of jobs on this machine's slots."""
+    """Run of jobs on this machine's or a cluster's slots."""
 
     name = "Cluster run"
     cut_short = "it ended before every job did"
@@ -51,7 +51,7 @@ class LiveView(View[LiveRun]):
         return ["real", "simulated"]
 
     def failures(self) -> list[str]:
-        """A sentence a job that was given up."""
+        """Return one sentence for each job that was given up."""
         return [f"{job.name} failed: {job.reason}" for job in self.record.jobs if job.status == "failed"]
 
     def draw(self, console: Console, detail: Detail) -> None:
@@ -123,7 +123,7 @@ def _case(group: str, job: LiveResult) -> Case:
 
 
 def row(job: LiveResult) -> list[str]:
-    """The cells of a job, as in `HEADINGS`."""
+    """Return the cells of a job, for the columns in `HEADINGS`."""
     simulated = job.simulated_restarts
     return [
         job.name,
@@ -140,7 +140,7 @@ def row(job: LiveResult) -> list[str]:
 
 
 def basis(record: LiveRun) -> list[tuple[str, str]]:
-    """What was run and measured, as names and sentences."""
+    """Return the setup and measurements of the run, as pairs of a name and a sentence."""
     believed = format_duration(record.believed_restart_s)
     measured = "not measured" if record.overhead_s is None else f"{format_seconds(record.overhead_s)} (real)"
     incarnations = len(record.spans)
@@ -153,7 +153,7 @@ def basis(record: LiveRun) -> list[tuple[str, str]]:
 
 
 def _times(record: LiveRun) -> Figure:
-    """Three bars a job."""
+    """Draw three bars per job."""
     bars = (("live", "jct_s"), ("forecast", "forecast_jct_s"), ("fitted", "simulated_jct_s"))
     times = [time_s for job in record.jobs for _, key in bars if (time_s := getattr(job, key)) is not None]
     unit = long_unit(max(times, default=0.0))
@@ -188,7 +188,7 @@ def _times(record: LiveRun) -> Figure:
 
 
 def _gantt(record: LiveRun) -> Figure:
-    """A line a job, a bar an incarnation."""
+    """Draw one line per job, with a bar for each incarnation."""
     end_s = max(span.from_s if span.to_s is None else span.to_s for span in record.spans)
     unit = long_unit(end_s)
     traces: list[Trace] = []

@@ -1,4 +1,4 @@
-"""What the views of a comparison and a profile share: header and footer, layers, and how it was measured."""
+"""Common parts of the views of a comparison and a profile: header, footer, layers and measurement."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ M = TypeVar("M", bound=Comparison | Profile)
 
 
 class MeasuredView(View[M]):
-    """A record of real or emulated steps."""
+    """View of a record of real or emulated steps."""
 
     @abstractmethod
     def jobs(self) -> Sequence[Job | Profile]:
-        """The jobs, each with a workload and layers."""
+        """Return the jobs, each with a workload and layers."""
 
     @abstractmethod
     def contention(self) -> Contention | None:
-        """What collectives and computation cost each other, where that was measured."""
+        """Return how collectives and computation slow each other, if that was measured."""
 
     def draw_top(self, console: Console) -> None:
-        """Say that the run ended early or that modes failed, if so."""
+        """Print that the run ended early or that modes failed, if so."""
         note = self.incomplete()
         if note:
             say(console, note, "bold yellow")
             console.print()
 
     def draw_bottom(self, console: Console, *, effort: str | None = None, verbose: bool = False) -> None:
-        """Fabric, cost model, effort, machine, warnings; notes on the usual set-up of ranks where `verbose`."""
+        """Print fabric, cost model, effort, machine and warnings; with `verbose`, also the usual setup of ranks."""
         record = self.record
         fact(console, "fabric", sentences.fabric_line(record.fabric))
         for note in record.fabric.notes:
@@ -68,26 +68,26 @@ class MeasuredView(View[M]):
             fact(console, "-v", f"shows {and_of(hidden)} too")
 
     def hidden_tables(self) -> list[str]:
-        """Tables that a terminal shows with -v alone."""
+        """Name the tables that a terminal shows only with -v."""
         return []
 
     def fabric_facts(self) -> list[tuple[str, str]]:
-        """What connected the ranks, and what collectives cost."""
+        """Return facts on the connection between the ranks, and on the cost of collectives."""
         record, contention = self.record, sentences.contention_line(self.contention())
         pairs = fabric_pairs(record.fabric, record.cost_model, record.emulated, sentences.tuning_line(record.spec))
         return [*pairs, *([("contention", contention)] if contention is not None else [])]
 
     def markdown_title(self, workload: str) -> str:
-        """Workload, fabric and label."""
+        """Return a title with workload, fabric and label."""
         fabric = self.record.fabric
         return f"### {markup.plain(workload)} on {markup.code(fabric.spec)} ({fabric.label})"
 
     def markdown_layers(self) -> list[str]:
-        """The layers of every job, folded."""
+        """Return the layers of every job, folded."""
         return [_layers(job.workload.title, job.layers, self.record.fabric.label) for job in self.jobs()]
 
     def markdown_how(self, effort: str | None = None) -> str:
-        """Workload, bounds, fabric, cost model, effort and machine, folded."""
+        """Return workload, bounds, fabric, cost model, effort and machine, folded."""
         record = self.record
         told = [("workload", sentences.workload_line(job.workload)) for job in self.jobs()]
         if record.bounds is not None:
@@ -107,7 +107,7 @@ class MeasuredView(View[M]):
         return markup.details("Environment", markup.facts(list(dict.fromkeys(told))))
 
     def setting(self, label: Label) -> Row:
-        """Columns that every tidy table begins with."""
+        """Return the columns at the start of every tidy table."""
         record = self.record
         return {
             "label": label,
@@ -119,7 +119,7 @@ class MeasuredView(View[M]):
         }
 
     def layer_rows(self) -> Table:
-        """Tidy table of the layers in gradient-ready order, 1 nearest the loss."""
+        """Return the tidy table of layers in gradient-ready order; 1 is nearest the loss."""
         return [
             {
                 **self.setting(self.record.fabric.label),
@@ -137,7 +137,7 @@ class MeasuredView(View[M]):
         ]
 
     def trace_of(self, processes: Sequence[Process], notes: Sequence[str]) -> StepTrace:
-        """The trace with facts of the run."""
+        """Return the trace with facts of the run."""
         record, early = self.record, self.incomplete()
         facts = {
             "machine": sentences.environment_line(record.environment),
@@ -147,7 +147,7 @@ class MeasuredView(View[M]):
 
 
 def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
-    """The layers that take longest, in gradient-ready order."""
+    """Return the layers that take longest, in gradient-ready order."""
     if not layers:
         return ""
     numbered = list(enumerate(layers, start=1))

@@ -1,4 +1,4 @@
-"""View of a profile: the step, its layers, what communication costs, and the plans that follow."""
+"""View of a profile: the step, its layers, the cost of communication, and the plans."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProfileView(MeasuredView[Profile]):
         return f"{self.record.workload.title} on {self.record.fabric.spec}"
 
     def headline(self) -> list[str]:
-        """What to use, if there are plans; then the step."""
+        """Return the recommended mode, if there are plans; then the step."""
         step = [sentences.step_line(self.record.step, self.record.fabric.label)] if self.record.step is not None else []
         found = [one.told for one in self.advice() if one.command is None]
         return [*found, *step] or ["Nothing was measured."]
@@ -102,11 +102,11 @@ class ProfileView(MeasuredView[Profile]):
         self.draw_bottom(console, verbose=detail.verbose)
 
     def plan_notes(self) -> list[str]:
-        """What there is to say of single plans."""
+        """Return notes on single plans."""
         return [f"{plan.mode}: {plan.note}" for plan in self.record.plans.values() if plan.note]
 
     def cautions(self) -> list[str]:
-        """What predictions of short steps are worth."""
+        """Warn about predictions of short steps."""
         return short_step_caution(plan.predicted_step_s for plan in self.record.plans.values())
 
     def markdown(self) -> list[str]:
@@ -197,7 +197,7 @@ class ProfileView(MeasuredView[Profile]):
 
 
 def _step_lines(step: StepTimes, label: Label) -> list[str]:
-    """The bare step, the instrumented one with its parts, and what the instruments cost."""
+    """Describe the bare step, the instrumented one with its parts, and the cost of the instruments."""
     above = f"That is more than the goal of {format_percent(OVERHEAD_GOAL, 0)}, so read the parts as shares."
     return [
         sentences.step_line(step, label),
@@ -223,7 +223,7 @@ def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) ->
 
 
 def _top_layers(layers: Sequence[Layer], all_layers: bool) -> list[tuple[int, Layer]]:
-    """(Place in ready order, layer) of the layers to show, in ready order; 1 is nearest the loss."""
+    """Return the (number, layer) pairs to show, in gradient-ready order; 1 is nearest the loss."""
     numbered = list(enumerate(layers, start=1))
     if all_layers or len(layers) <= TOP_LAYERS:
         return numbered
@@ -248,7 +248,7 @@ def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
 
 
 def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> list[list[str]]:
-    """What each schedule would do with this profile; the gap is to the best schedule here, which no control is."""
+    """Return the predictions of each schedule. The gap is to the best schedule here, and controls have none."""
     best_s = min((plan.predicted_step_s for plan in plans if not is_control(plan.mode)), default=0.0)
     return [
         [
@@ -266,7 +266,7 @@ def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> lis
 def _fitting(
     console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
 ) -> RichTable:
-    """A table of these rows, without as many dispensable columns, in their order, as the terminal has no room for."""
+    """Return a table of these rows; columns in `dispensable` are omitted one by one until it fits the terminal."""
     for count in range(len(dispensable) + 1):
         kept = [at for at, heading in enumerate(headings) if heading not in dispensable[:count]]
         table = titled_table(title, *((headings[at], "left" if headings[at] == "mode" else "right") for at in kept))
@@ -278,7 +278,7 @@ def _fitting(
 
 
 def step_table(step: StepTimes, label: Label) -> Table:
-    """The step and its parts, as instrumented, beside the bare loop."""
+    """Return the step and its instrumented parts, beside the bare loop."""
 
     def interval(ci95: tuple[float, float]) -> str:
         return f"{format_seconds(ci95[0])} – {format_seconds(ci95[1])}"
@@ -299,7 +299,7 @@ def step_table(step: StepTimes, label: Label) -> Table:
 
 
 def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
-    """A bar a plan, shortest first: what is hidden or computed, and what stays exposed. None without plans."""
+    """Draw one bar per plan, shortest first: compute, and exposed communication. None without plans."""
     order = sorted(plans, key=lambda plan: plan.predicted_step_s)
     if not order:
         return None
@@ -354,7 +354,7 @@ def _plan_table(plans: Sequence[Plan]) -> Table:
 
 
 def series_figure(record: Profile) -> Figure | None:
-    """Every measured step of every series, in order. None where none was kept."""
+    """Draw every measured step of every series, in order. None if none was kept."""
     series = {name: values for name, values in record.samples.items() if values}
     if not series:
         return None

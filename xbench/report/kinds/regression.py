@@ -1,8 +1,8 @@
-"""View of a check for regressions: the answer first, then the worst cases, why, and every launch behind them.
+"""View of a check for regressions: the answer, then the worst cases, the reasons, and every launch behind them.
 
-On a narrow terminal a case is a stacked block. Colour repeats what the verdict says. In JUnit a regression is a
-failure, and so is a changed workload. What was not judged is skipped, with the reason, or an error where head failed;
-under `strict` everything that is not judged is a failure, as the exit code is then.
+On a narrow terminal, a case is a stacked block. Colour repeats the verdict. In JUnit, a regression is a failure, and so
+is a changed workload. A case that was not judged is skipped, with its reason, or an error if head failed. With `strict`
+every case that was not judged is a failure, as in the exit code.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _counted(cases: Sequence[Judged], console: Console) -> None:
 
 
 def _titled(title: str, cases: Iterable[Judged]) -> tuple[str, list[tuple[str, str]]]:
-    """The title with the label that all figures share; else a column for the labels."""
+    """Add the label that all figures share to the title; else return a column for labels."""
     labels = {case.label for case in cases if case.label is not None}
     return (f"{title} ({labels.pop()})", []) if len(labels) == 1 else (title, [("label", "left")] if labels else [])
 
@@ -199,7 +199,7 @@ def _verdict(case: Judged) -> Text:
 
 
 def counted_table(cases: Sequence[Judged]) -> Table:
-    """Deterministic cases: one look a side decides."""
+    """Return the deterministic cases, which one measurement per side decides."""
     rows: list[list[Cell]] = [
         [
             told.name(case),
@@ -218,7 +218,7 @@ def counted_table(cases: Sequence[Judged]) -> Table:
 
 
 def _reasons(cases: Sequence[Judged]) -> list[Block]:
-    """A sentence for all cases that share a verdict and its reason."""
+    """Return one sentence for all cases that share a verdict and its reason."""
     said = []
     for reason, alike in told.reasons(cases):
         found = [(case, one) for case in alike if (one := told.confirmation(case)) is not None]
@@ -228,7 +228,7 @@ def _reasons(cases: Sequence[Judged]) -> list[Block]:
 
 
 def _workloads(record: Regression) -> list[tuple[str, str]]:
-    """What both sides trained; base's own where it is another."""
+    """Return the workloads of head, and those of base that differ."""
     found = workload_facts(record.head.workloads)
     if record.base is None:
         return found
@@ -237,7 +237,7 @@ def _workloads(record: Regression) -> list[tuple[str, str]]:
 
 
 def _environments(record: Regression) -> Section:
-    """One machine's facts, or what differs between the two sides and what does not."""
+    """Return one machine's facts, or the differences between the two sides and what they share."""
     named = told.sides(record)
     if record.base is None or record.base.environment == record.head.environment:
         return environment_section(record.head.environment, *named[:2])
@@ -260,7 +260,7 @@ def _environments(record: Regression) -> Section:
 
 
 def _facts(side: Side) -> dict[str, str]:
-    """All that is known of where a side was measured."""
+    """Return all known facts on where a side was measured."""
     environment: Environment = side.environment
     machine, software = must_match(environment)
     more = {
@@ -279,7 +279,7 @@ def _effect(matters: bool) -> Cell:
 
 
 def _case(case: Judged) -> Row:
-    """One verdict with everything that it rests on; shares and ratios are plain numbers."""
+    """Return one verdict and its basis as a row; shares and ratios are plain numbers."""
     found, fresh = case.found, case.confirmation
     return {
         **fields(case, "label", "check", "mode", "metric", "unit", "verdict", "reason", "base", "head"),

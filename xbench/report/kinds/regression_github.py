@@ -1,7 +1,7 @@
-"""A check for regressions as Markdown, for `$GITHUB_STEP_SUMMARY` and pull requests: the answer, one table, details.
+"""Markdown of a check for regressions, for `$GITHUB_STEP_SUMMARY` and pull requests: answer, one table, details.
 
-GitHub refuses a step's summary above 1 MiB as a whole, so rows are left out from the end, where the least bad ones are,
-until it fits, and a line says how many.
+GitHub rejects a step's summary above 1 MiB. Rows are therefore omitted from the end, where the least severe cases are,
+until the text fits. A line says how many are missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xbench.text import counted
 LIMIT_BYTES = 1024**2
 MIN_BYTES = 8 * 1024
 ROOM_BYTES = 1024
-"""Kept free for the line about what was left out."""
+"""Bytes kept free for the line on omitted rows."""
 
 HEAD = (
     "| case | verdict | head over base [95 % CI] | p (Holm) | threshold | pairs | label |\n"
@@ -28,9 +28,9 @@ UNJUDGED = "⚠️"
 
 
 def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> str:
-    """The text, at most `limit_bytes` long as UTF-8; below `MIN_BYTES` the answer alone, or nothing.
+    """Return the text, at most `limit_bytes` long as UTF-8; below `MIN_BYTES` only the answer, or nothing.
 
-    A step that has written a part of its summary already passes what is left of the limit.
+    A step that has already written a part of its summary passes the rest of the limit.
     """
     if limit_bytes < MIN_BYTES:
         answer = f"{plain(told.answer(record)[0])}\n"
@@ -72,7 +72,7 @@ def _how(record: Regression, most_bytes: int) -> str:
 
 
 def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
-    """As many whole parts from the front as fit, and how many those are."""
+    """Return as many whole parts from the front as fit, and their number."""
     taken = 0
     for number, part in enumerate(parts):
         taken += len(part.encode())
@@ -82,19 +82,19 @@ def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """Whole lines from the front; one that says so where some are missing."""
+    """Return whole lines from the front, and a note if some are missing."""
     rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
     return rows if shown == len(text.splitlines()) else f"{rows}\nMore was left out.\n\n"
 
 
 MOST = 10
-"""Of each kind that GitHub shows for a step."""
+"""Most annotations of each kind that GitHub shows for a step."""
 
 Level = Literal["error", "warning"]
 
 
 def workflow_commands(record: Regression) -> list[str]:
-    """One line a case that fails or could not be judged, worst first; nothing where all is well."""
+    """Return one line per case that fails or could not be judged, worst first; empty if there is none."""
     cases = told.worst_first(record.cases)
     errors = [case for case in cases if case.fails]
     warnings = [case for case in cases if case.verdict in ("missing", "not comparable", "inconclusive")]
@@ -102,7 +102,7 @@ def workflow_commands(record: Regression) -> list[str]:
 
 
 def command(level: Level, title: str, message: str) -> str:
-    """'::error title=…::…', escaped."""
+    """Return an escaped workflow command: '::error title=…::…'."""
     return f"::{level} title={_property(title)}::{_data(message)}"
 
 

@@ -1,4 +1,4 @@
-"""View of `xbench cluster restart`: what the parts of a restart take, and the loss curve with and without stops."""
+"""View of `xbench cluster restart`: the times of a restart's parts, and the loss curves with and without stops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Way = tuple[int, int] | None
 
 
 class Part(NamedTuple):
-    """A part as tables show it."""
+    """Part of a restart, as tables show it."""
 
     part: RestartPart
     told: str
@@ -45,7 +45,7 @@ DRAWN: tuple[RestartPart, ...] = ("last step", "checkpoint", "tear-down", "launc
 
 
 class RestartView(View[Restart]):
-    """A study of what a restart costs. Everything in it was measured."""
+    """Study of the cost of a restart. Everything in it was measured."""
 
     name = "Restart"
     cut_short = "it ended early"
@@ -139,44 +139,44 @@ class RestartView(View[Restart]):
 
 
 def heading(record: Restart) -> str:
-    """What the table is of."""
+    """Return the title of the table."""
     return f"{record.workload.title}, {len(record.restarts)} restarts ({record.label})"
 
 
 def ways(record: Restart) -> list[Way]:
-    """All restarts, and each way by itself."""
+    """Return None for all restarts, and each pair of worker counts."""
     each = dict.fromkeys((one.from_workers, one.to_workers) for one in record.restarts)
     return [None, *each]
 
 
 def way_of(way: Way) -> str:
-    """'all', or '1 to 2 workers'."""
+    """Format a way as 'all' or '1 to 2 workers'."""
     return "all" if way is None else f"{way[0]} to {way[1]} workers" if way[1] != 1 else f"{way[0]} to 1 worker"
 
 
 def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
-    """Time [s] of a part, over all restarts or one way; None where the record does not say."""
+    """Return the time [s] of a part, over all restarts or one way; None if the record lacks it."""
     wanted = (part, *(way or (None, None)))
     found = (one.seconds for one in record.results if (one.part, one.from_workers, one.to_workers) == wanted)
     return next(found, None)
 
 
 def rows(record: Restart) -> list[list[str]]:
-    """A row a part: its name, and its time over all restarts and each way."""
+    """Return one row per part: its name, and its time over all restarts and for each way."""
     return [[row.part, *(_cell(seconds_of(record, row.part, way)) for way in ways(record))] for row in ROWS]
 
 
 def _cell(seconds: Estimate | None) -> str:
     if seconds is None:
         return "–"
-    if seconds.interval is None:  # of one restart, or of some that took the same time
+    if seconds.interval is None:  # one restart, or several that took the same time
         return format_seconds(seconds.median)
     low, high = seconds.interval
     return f"{format_seconds(seconds.median)} [{format_seconds(low)}, {format_seconds(high)}]"
 
 
 def launches(record: Restart) -> str:
-    """What a launch is made of, on average."""
+    """Describe the average times of the parts of a launch."""
     count = len(record.restarts)
     parts = (("processes", "start_s"), ("imports", "imports_s"), ("connections", "join_s"), ("the model", "build_s"),
              ("the checkpoint", "load_s"))  # fmt: skip
@@ -186,7 +186,7 @@ def launches(record: Restart) -> str:
 
 
 def job_line(record: Restart) -> str:
-    """'resnet18: batch 16 over all workers, of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors'."""
+    """Format the job: 'resnet18: batch 16 over all workers, of 3×128×128 images, fp32, sgd; 11.7 M parameters …'."""
     workload = record.workload
     return (
         f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.dtype}, "
@@ -195,18 +195,18 @@ def job_line(record: Restart) -> str:
 
 
 def _each(workers: Sequence[int]) -> list[str]:
-    """Each number once."""
+    """Return each number once, as text."""
     return [str(one) for one in dict.fromkeys(workers)]
 
 
 def _in_turn(workers: Sequence[int]) -> str:
-    """'1 and 2 workers in turn', '1 worker each'."""
+    """Format '1 and 2 workers in turn' or '1 worker each'."""
     numbers = _each(workers)
     return f"{and_of(numbers)} worker{'' if numbers == ['1'] else 's'} {'each' if len(numbers) == 1 else 'in turn'}"
 
 
 def basis(record: Restart) -> list[tuple[str, str]]:
-    """What was measured, as names and sentences."""
+    """Return the setup of the study, as pairs of a name and a sentence."""
     check = record.check
     found = [("workload", job_line(record)), ("launches", f"{launches(record)} (means)")]
     if record.checkpoint_bytes is not None:
@@ -226,7 +226,7 @@ def basis(record: Restart) -> list[tuple[str, str]]:
 
 
 def _parts(record: Restart) -> Figure:
-    """A bar a restart, of its parts one after the other."""
+    """Draw one bar per restart, with its parts in sequence."""
     unit = time_unit(max(one.total_s for one in record.restarts))
     names = [f"{number}: {one.from_workers} to {one.to_workers}" for number, one in enumerate(record.restarts, start=1)]
     traces: list[Trace] = [
@@ -258,7 +258,7 @@ def _parts(record: Restart) -> Figure:
 
 
 def _losses(record: Restart, check: LossCheck) -> Figure:
-    """Both curves by step, with a line where it was stopped."""
+    """Draw both loss curves by step, with a line at each stop."""
     traces: list[Trace] = [
         {
             "type": "scatter", "mode": "lines", "name": name, "x": list(range(1, len(values) + 1)),

@@ -1,6 +1,7 @@
-"""View of `xbench scale`: what was found, in words; each mode at each size; what was assumed.
+"""View of `xbench scale`: the findings in words, each mode at each size, and the assumptions.
 
-Every number is simulated, and the heading of every table says so. On a narrow terminal a size becomes a block of lines.
+Every number is simulated, and the heading of every table says so. On a narrow terminal, a size becomes a block of
+lines.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from xbench.units import format_bytes, format_count, format_percent, format_rate
 PointCell = Callable[[ScalingPoint], str]
 
 FINDINGS = 4
-"""Findings that are shown without -v."""
+"""Findings shown without -v."""
 
 TABLES = 2
-"""Tables that are shown without -v: of steps and of efficiency."""
+"""Tables shown without -v: steps and efficiency."""
 
 _WORKERS_COLUMNS = 10
 _MODE_COLUMNS = 11
-"""Columns of a terminal that one mode takes: the widest name is `ddp-tuned`."""
+"""Columns of a terminal per mode; the widest name is `ddp-tuned`."""
 
 
 class ScalingView(View[Scaling]):
@@ -60,12 +61,12 @@ class ScalingView(View[Scaling]):
         return ["simulated"]
 
     def compute_line(self) -> str:
-        """The step without communication."""
+        """Describe the step without communication."""
         scale = "" if self.record.compute_scale == 1 else f" (as measured × {self.record.compute_scale:g})"
         return f"{format_seconds(self.record.compute_s)} a step on one worker without communication{scale}"
 
     def cautions(self) -> list[str]:
-        """What predictions of short steps are worth."""
+        """Warn about predictions of short steps."""
         return short_step_caution(point.step_s for point in self.record.points)
 
     def draw(self, console: Console, detail: Detail) -> None:
@@ -211,12 +212,12 @@ def _stacked(record: Scaling, console: Console) -> None:
 
 
 def figures(record: Scaling) -> list[Figure]:
-    """The step, the efficiency and the throughput; nothing of a record without points."""
+    """Draw the step, the efficiency and the throughput; empty for a record without points."""
     return [step_curves(record), *_more(record)] if record.points else []
 
 
 def step_curves(record: Scaling) -> Figure:
-    """The predicted step of each mode over the number of workers, and the step that all would take without a link."""
+    """Draw each mode's predicted step over the number of workers, and the step without communication."""
     unit = time_unit(max((point.step_band_s or (0.0, point.step_s))[1] for point in record.points))
     traces: list[Trace] = []
     for mode, mark in marks(record.modes).items():
@@ -240,7 +241,7 @@ def step_curves(record: Scaling) -> Figure:
 
 
 def _steps_axis(record: Scaling, unit: Unit) -> Layout:
-    """A logarithmic axis where the slowest step is more than eight times the fastest."""
+    """Return an axis of steps: logarithmic if the slowest step is over eight times the step without communication."""
     steps_s = [point.step_s for point in record.points]
     if max(steps_s) <= 8 * max(record.compute_s, 1e-12):
         return {"title": {"text": f"step [{unit.name}]"}, "rangemode": "tozero"}
@@ -341,7 +342,7 @@ def _table(record: Scaling) -> Table:
 
 
 def _matrix(title: str, record: Scaling, cell: PointCell) -> Table:
-    """A row a number of workers, a column a mode. The best mode needs no mark: the findings name it."""
+    """Return one row per number of workers, one column per mode. The findings name the best mode."""
     found = {(point.workers, point.mode): point for point in record.points}
     rows: list[list[Cell]] = [
         [str(size), *(cell(found[size, mode]) if (size, mode) in found else "–" for mode in record.modes)]
@@ -358,7 +359,7 @@ def _band(point: ScalingPoint) -> str:
 
 
 def links_table(record: Scaling) -> Table:
-    """What one all-reduce costs at each size: the straight line carried over."""
+    """Return the cost of one all-reduce at each size, by the extrapolated line."""
     grad_bytes = record.workload.grad_bytes
     rows: list[list[Cell]] = [
         [

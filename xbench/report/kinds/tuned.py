@@ -1,7 +1,7 @@
-"""View of what `xbench tune` kept, and what the command says: the answer first, what it rests on, and lines to paste.
+"""View of the record that `xbench tune` keeps, and text of the command: the answer, its basis, and lines to paste.
 
-The answer names the ratio to DDP with its 95 % interval, and says as plainly that DDP is best already, or that the
-minutes were too few.
+The answer gives the ratio to DDP with its 95 % interval. It also says if DDP is best already, or if the minutes were
+too few.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from torch.nn.parallel import DistributedDataParallel
 model = DistributedDataParallel(model)
 """
 KEPT = "tuned.json"
-"""What the lines to paste call the kept file, whose own path the record does not know."""
+"""Name of the kept file in the lines to paste, because the record does not know its own path."""
 
 
 class TunedView(View[Tuned]):
-    """The schedule to use, and what was tried."""
+    """Schedule to use, and the candidates."""
 
     name = "Tuned"
 
@@ -141,7 +141,7 @@ class TunedView(View[Tuned]):
         return {"tried": [self._row(mode, ratio) for mode, ratio in self._tried()]}
 
     def _tried(self) -> list[tuple[str, Ratio | None]]:
-        """The reference, which has no ratio, and every mode that was tried."""
+        """Return the reference, which has no ratio, and every candidate that was timed."""
         return [(self.record.reference, None), *self.record.tried.items()]
 
     def _row(self, mode: str, ratio: Ratio | None) -> Row:
@@ -174,7 +174,7 @@ class TunedView(View[Tuned]):
 
 
 def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: float) -> list[str]:
-    """The answer in one to three sentences: of tuning `title` for `minutes`, for a gain of at least `margin`."""
+    """Return the answer in a few sentences, for tuning `title` in `minutes` with a gain of at least `margin`."""
     least = format_brief_percent(margin)
     if choice.best is None:
         return ["No answer: no candidate was timed beside DDP."]
@@ -207,7 +207,7 @@ def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: fl
 
 
 def judged(record: Comparison, margin: float) -> Comparison:
-    """The record with its verdicts given by this margin in place of a comparison's own."""
+    """Return the record with verdicts for this margin in place of a comparison's own."""
     modes = {
         name: mode.model_copy(
             update={
@@ -222,7 +222,7 @@ def judged(record: Comparison, margin: float) -> Comparison:
 
 
 def snippet(tuned: Tuned, path: str) -> str:
-    """What to paste: DDP with its argument, or `xbench.attach` with the kept file at `path`."""
+    """Return the lines to paste: DDP with its argument, or `xbench.attach` with the kept file at `path`."""
     if tuned.schedule == tuned.reference or tuned.buckets is None or tuned.ratio is None:
         return PLAIN_DDP
     if not is_schedule(tuned.schedule):
@@ -242,7 +242,7 @@ def snippet(tuned: Tuned, path: str) -> str:
 
 
 def kept_sentence(record: Tuned) -> str:
-    """What was found best, in one sentence."""
+    """Say in one sentence what was best."""
     title = record.workload.title
     if record.ratio is None:
         margin = format_brief_percent(record.margin)
@@ -254,7 +254,7 @@ def kept_sentence(record: Tuned) -> str:
 
 
 def tried_figure(record: Tuned) -> Figure | None:
-    """A ratio to the reference a candidate, best first, with its interval. None where none was timed."""
+    """Draw each candidate's ratio to the reference with its interval, best first. None if none was timed."""
     tried = sorted(record.tried.items(), key=lambda pair: pair[1].value)
     if not tried:
         return None
@@ -287,7 +287,7 @@ def tried_figure(record: Tuned) -> Figure | None:
 
 
 def ratio_points(names: list[str], said: list[str], ratios: list[Ratio]) -> dict[str, object]:
-    """A point with whiskers for each ratio."""
+    """Return one point with whiskers per ratio."""
     return {
         "type": "scatter", "mode": "markers", "y": names, "x": [rounded(ratio.value) for ratio in ratios],
         "error_x": whiskers((ratio.value, ratio.ci95) for ratio in ratios),
@@ -299,13 +299,13 @@ def ratio_points(names: list[str], said: list[str], ratios: list[Ratio]) -> dict
 
 
 def ratio_words(ratio: Ratio) -> str:
-    """'0.891 [0.872, 0.910]'."""
+    """Format a ratio as '0.891 [0.872, 0.910]'."""
     low, high = ratio.ci95
     return f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _plan(tuned: Tuned) -> Plan:
-    assert tuned.buckets is not None  # its caller asked
+    assert tuned.buckets is not None  # the caller checked it
     return Plan(
         mode=tuned.schedule,
         buckets=tuned.buckets,

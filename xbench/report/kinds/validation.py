@@ -1,4 +1,4 @@
-"""View of `xbench validate`: what held, how far off predictions were, cell by cell.
+"""View of `xbench validate`: the claims that held, and the errors of predictions cell by cell.
 
 Predicted times are simulated, measured ones real; headings say so.
 """
@@ -144,7 +144,7 @@ def _any(cells: Sequence[ValidationCell]) -> bool:
 
 
 def _rows(record: Validation, cell: ValidationCell) -> list[Row]:
-    """One row a mode of a cell; a cell that could not be measured has one row with its error."""
+    """Return one row per mode of a cell. A cell that could not be measured has one row with its error."""
     of = {
         "label": cell.fabric.label,
         "created": record.created,
@@ -190,7 +190,7 @@ def _errors(record: Validation, console: Console) -> None:
 
 
 def markdown(record: Validation) -> str:
-    """The same as Markdown tables, for a docs page or a pull request."""
+    """Return the same as Markdown tables, for a docs page or a pull request."""
     fitted, held_out = parts(record)
     goals = [[goal.claim, goal.found, "held" if goal.held else markup.strong("not held")] for goal in record.goals]
     lines: list[str] = [_left_table(["claim", "found", ""], goals)]
@@ -208,13 +208,13 @@ def markdown(record: Validation) -> str:
 
 
 def parts(record: Validation) -> tuple[list[ValidationCell], list[ValidationCell]]:
-    """Cells predicted from their own fabric, and those predicted from another."""
+    """Return the cells predicted from their own fabric, and those predicted from another."""
     own = [cell for cell in record.cells if cell.predicted_on == cell.fabric.world_size]
     return own, [cell for cell in record.cells if cell.predicted_on != cell.fabric.world_size]
 
 
 def held_out_line(cells: Sequence[ValidationCell]) -> str:
-    """What carrying over to more workers cost in accuracy, in a sentence."""
+    """Describe the error of predictions for more workers than were measured, in one sentence."""
     sizes = sorted({(cell.predicted_on, cell.fabric.world_size) for cell in cells})
     where = ", ".join(f"measured on {small}, predicted for {large} workers" for small, large in sizes)
     own, again = (next(iter(summaries(cells, at_speed=flag)), None) for flag in (False, True))
@@ -233,7 +233,7 @@ def held_out_line(cells: Sequence[ValidationCell]) -> str:
 
 
 def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], console: Console) -> None:
-    """A row a cell and a column a mode: how far off, how long, against DDP."""
+    """Draw one row per cell and one column per mode: error, measured step, and ratio to DDP."""
     figures: list[tuple[str, Callable[[ValidationPoint], str]]] = [
         ("Error of the prediction", lambda point: _signed(point.error)),
         ("Measured step (real)", lambda point: format_seconds(point.measured_step_s.median)),
@@ -265,7 +265,7 @@ def _cell(cell: ValidationCell, console: Console) -> None:
 
 
 def error_rows(record: Validation) -> list[list[str]]:
-    """The errors of a group, as `ERROR_COLUMNS` says."""
+    """Return the errors of each group, with the columns of `ERROR_COLUMNS`."""
     again: dict[str, ErrorSummary] = {row.name: row for row in record.errors_at_speed}
     return [
         [

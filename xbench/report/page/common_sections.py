@@ -1,4 +1,4 @@
-"""What every page ends with: what was run, where, what disturbed it, and the command that does it again."""
+"""Sections that many pages share: workload, fabric, machine, warnings, and the command of the record."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xbench.units import format_bytes
 
 
 def label_badge(label: Label) -> Badge:
-    """'real', 'emulated' or 'simulated', set apart."""
+    """Return a label as a badge: 'real', 'emulated' or 'simulated'."""
     return Badge(label, label)
 
 
 def environment_section(environment: Environment, *more: tuple[str, str]) -> Section:
-    """Machine, system and software in pairs, `more` of them first; and the fingerprint that results must share."""
+    """Return machine and software in pairs, after those in `more`, and the fingerprint of comparable results."""
     device = "CPU" if environment.device == "cpu" else f"{environment.device_count} × {environment.device}"
     pairs = [
         *more,
@@ -42,7 +42,7 @@ def environment_section(environment: Environment, *more: tuple[str, str]) -> Sec
 
 
 def caution_blocks(cautions: Sequence[str]) -> list[Block]:
-    """Cautions beside predictions, if there are any."""
+    """Return cautions on predictions, if there are any."""
     return [Sentences(cautions, mark="warning")] if cautions else []
 
 
@@ -52,7 +52,7 @@ def fabric_pairs(
     emulated: EmulatedLink | None = None,
     tuning: str | None = None,
 ) -> list[tuple[str, str]]:
-    """What connected the ranks: asked for, measured, noted, emulated, fitted; and how the ranks were tuned."""
+    """Return facts on the connection between the ranks: requested, measured, emulated and fitted; and host tuning."""
     return [
         ("fabric", sentences.fabric_line(fabric)),
         *(("", note) for note in fabric.notes),
@@ -63,24 +63,24 @@ def fabric_pairs(
 
 
 def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
-    """What was trained."""
+    """Return the workload as a pair of a name and a sentence."""
     return ("workload", sentences.workload_line(workload) + times)
 
 
 def warnings_section(warnings: Sequence[str]) -> list[Section]:
-    """What disturbed the run, if anything did."""
+    """Return the section of warnings, also if there are none."""
     if not warnings:
         return [Section("warnings", "Warnings", [Sentences(["None was recorded."])])]
     return [Section("warnings", "Warnings", [Sentences(list(warnings), mark="warning")])]
 
 
 def command_section(*commands: str) -> Section:
-    """The commands to type again."""
+    """Return the section of commands that make the record again."""
     return Section("reproduce", "Do it again", [Code(command, "the command", wrapped=True) for command in commands])
 
 
 def following(found: Sequence[Advice]) -> list[Block]:
-    """What to do next: sentences, each with its command to copy."""
+    """Return advice as sentences, each with its command to copy."""
     blocks: list[Block] = []
     for told, command in found:
         blocks += [Sentences([told]), *([Code(command, "the command", wrapped=True)] if command else [])]
@@ -88,7 +88,7 @@ def following(found: Sequence[Advice]) -> list[Block]:
 
 
 def moment(created: str) -> str:
-    """'2026-11-22 04:54 UTC' of a record's time; what is no time stays as it is."""
+    """Format a record's time as '2026-11-22 04:54 UTC'; other text is returned as it is."""
     try:
         at = datetime.fromisoformat(created)
     except ValueError:
@@ -97,5 +97,5 @@ def moment(created: str) -> str:
 
 
 def capital(sentence: str) -> str:
-    """A sentence with a capital letter; the rest of it stays as it is."""
+    """Return the sentence with a capital letter at its start and no other change."""
     return sentence[:1].upper() + sentence[1:]

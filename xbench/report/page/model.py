@@ -1,8 +1,8 @@
-"""What a page is made of, before any of it is HTML: sections that hold figures, tables, facts, code and sentences.
+"""Parts of a page before it becomes HTML: sections that hold figures, tables, facts, code and sentences.
 
-Every text here is plain; the template escapes it. Only the text inside traces and layouts goes to plotly, which reads
-a few tags: `axes.plain` makes those harmless. A colour in a trace is the name of a CSS property of the page, such as
-'--c1', so that plots follow the page from light to dark.
+Every text here is plain, and the template escapes it. Only the text inside traces and layouts goes to plotly, which
+reads a few tags; `axes.plain` makes those harmless. A colour in a trace is the name of a CSS property of the page, such
+as '--c1'. Plots therefore follow the page from light to dark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Layout = dict[str, Any]
 
 @dataclass(frozen=True)
 class Badge:
-    """A word that is set apart: a label ('real'), a verdict ('faster'), or 'FAILED'."""
+    """Highlighted word: a label ('real'), a verdict ('faster'), or 'FAILED'."""
 
     text: str
     kind: str
@@ -30,7 +30,7 @@ Cell = str | Badge
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; figures are set right, with digits of one width."""
+    """Column of a table. Figures are aligned right, with digits of equal width."""
 
     name: str
     figures: bool = True
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be opened and closed. The first cell of each row is the row's heading."""
+    """Table that can be opened and closed. The first cell of each row is the row's heading."""
 
     title: str
     columns: Sequence[Column]
@@ -46,16 +46,16 @@ class Table:
     note: str = ""
     opened: bool = False
     bulk: bool = False
-    """Whether it is too long for paper: then it stays as it is when the page is printed."""
+    """True if the table is too long for paper: printing does not open it."""
     shape: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot with its title, what kinds of numbers it shows, how to read it, and the same numbers as a table."""
+    """Plot with its title, the labels of its numbers, how to read it, and the same numbers as a table."""
 
     key: str
-    """Its id in the page, unique there."""
+    """Unique id in the page."""
     title: str
     labels: Sequence[Label]
     told: str
@@ -64,9 +64,9 @@ class Figure:
     height: int
     table: Table | None = None
     narrow: Layout = field(default_factory=dict)
-    """What of the layout is different where the page is narrow; keys may be paths, such as 'margin.r'."""
+    """Changes to the layout on a narrow page; keys may be paths, such as 'margin.r'."""
     folded: bool = False
-    """Whether it is closed until somebody opens it."""
+    """True if the figure is closed at first."""
     shape: ClassVar[str] = "figure"
 
 
@@ -80,19 +80,19 @@ class Facts:
 
 @dataclass(frozen=True)
 class Code:
-    """Something to copy."""
+    """Text to copy."""
 
     text: str
     what: str
-    """What the copy button copies, for those who hear it: 'the command'."""
+    """Object of the copy button, for screen readers: 'the command'."""
     wrapped: bool = False
-    """Whether a long line goes on in the next: a command may, Python may not."""
+    """True if long lines may wrap: those of a command may, those of Python may not."""
     shape: ClassVar[str] = "code"
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """A list of sentences; `mark` says of what kind: 'failed', 'warning' or ''."""
+    """List of sentences; `mark` gives their kind: 'failed', 'warning' or ''."""
 
     lines: Sequence[str]
     mark: str = ""
@@ -104,7 +104,7 @@ Block = Table | Figure | Facts | Code | Sentences
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """Heading and the blocks under it."""
 
     key: str
     title: str
@@ -113,7 +113,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole report. `answer`: the first sentence is the largest text of the page."""
+    """Whole report. The first sentence of `answer` is the largest text of the page."""
 
     kind: str
     title: str
@@ -125,9 +125,9 @@ class Page:
     failures: Sequence[str] = ()
     paste: Sequence[Block] = ()
     warnings: int = 0
-    """How many there are in the section of that name."""
+    """Number of warnings in the section of that name."""
 
 
 def figures(page: Page) -> list[Figure]:
-    """All figures of a page in their order."""
+    """Return all figures of a page in their order."""
     return [block for section in page.sections for block in section.blocks if isinstance(block, Figure)]
