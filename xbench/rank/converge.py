@@ -309,7 +309,7 @@ def kept_bytes(model: torch.nn.Module, forward: Callable[[], Tensor]) -> tuple[T
 
 
 def device_bytes(table: Path = Path("/proc/self/net/dev")) -> int:
-    """Return the bytes that the network device of collectives has sent since boot; 0 if that is not known."""
+    """Return the bytes that the network device of collectives has sent so far; 0 if that is not known."""
     name = os.environ.get("GLOO_SOCKET_IFNAME", "")
     try:
         lines = table.read_text().splitlines()
