@@ -312,7 +312,7 @@ class ConvergeConfig(RunConfig):
 
 
 class Matrix(NamedTuple):
-    """Fabrics of a validation: measured ones, and ones predicted from the first of those."""
+    """Fabrics of a validation. Those in `held_out` are also predicted from the measurements on `fabrics`."""
 
     fabrics: Sequence[FabricSpec] = ()
     held_out: Sequence[FabricSpec] = ()

@@ -30,10 +30,10 @@ from xbench.workloads.workload import Workload
 
 STEPS = 3
 SLOW_STEP_S = 5.0
-"""Steps that are predicted to be longer than this are recorded once [s]."""
+"""Limit of the predicted step time above which only one step is recorded [s]."""
 
 TOO_SLOW_STEP_S = 20.0
-"""Steps that are predicted to be longer than this are not recorded [s]."""
+"""Limit of the predicted step time above which no step is recorded [s]."""
 
 MAX_RANKS = 8
 """Number of ranks whose steps are kept. More ranks add little, and a record should stay small."""

@@ -73,8 +73,8 @@ def run_inside(
 ) -> None:
     """Run one launch's program on this rank. On rank 0 `take` gets every rank's events.
 
-    `abandon` serves a stuck rank 0: it saves the measurements and ends the process. Raises RankError if a rank fails,
-    SpecError if the ranks cannot be divided among the jobs. Earlier measurements are then in `collector`.
+    If a rank is stuck, rank 0 calls `abandon`, which saves the measurements and ends the process. Raises RankError if a
+    rank fails, SpecError if the ranks cannot be divided among the jobs. Earlier measurements are then in `collector`.
     """
     ours = cluster_rank(os.environ)
     jobs = len(run.workloads)

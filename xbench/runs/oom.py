@@ -9,9 +9,9 @@ An interrupted round of blocks is timed again as a whole. Its modes are compared
 among blocks of the same processes. Earlier measurements are kept. The new ranks belong to the same launch, so its
 spread includes the effect of another start.
 
-A run ends if no mode is the cause. Memory may run out during the profile, or in the steps of DDP that every mode is
-checked against, if the run has no mode `ddp` or that has failed already. A run inside torchrun ends too, because we do
-not start its ranks.
+A run ends if no mode is the cause. Memory may run out during the profile. It may also run out in the steps of DDP that
+every mode is checked against, if mode `ddp` is not in the run or has already failed. A run inside torchrun ends too,
+because we do not start its ranks.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
             )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
     apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
-    if device == "cuda" and fabric.name != "emulated" and not apart:  # ranks there may share a GPU, or see only theirs
+    if device == "cuda" and fabric.name != "emulated" and not apart:  # emulated ranks may share a GPU
         ranks = _ranks_here(fabric, len(workloads))
         gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
